@@ -1,0 +1,95 @@
+"""The body of `scripts/test`: an environment, a PostgreSQL, then every check in turn."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from types import FrameType
+
+import _postgres
+import _venv
+
+DESCRIPTION = """\
+Check the whole project: ruff, mypy, then all tests on SQLite and PostgreSQL.
+
+PostgreSQL is looked for in this order: the URL in MANIFLEX_TEST_POSTGRES; a server on
+127.0.0.1:5432 that lets us create databases; server binaries on this machine (a temporary
+cluster); as root on Debian, the `postgresql` package. If there is none, this fails.
+
+All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   scripts/test tests/http"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        "scripts/test", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sqlite-only", action="store_true", help="leave PostgreSQL out, knowingly")
+    options, for_pytest = parser.parse_known_args()
+    _venv.reexec_inside(_venv.ensure("dev"))
+    for stop in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stop, _exit)
+    try:
+        with ExitStack() as stack:
+            environment = _environment(stack, sqlite_only=options.sqlite_only)
+            return _checks(for_pytest, environment)
+    except _postgres.NoPostgres as problem:
+        print(f"postgres  none\n\n{problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _environment(stack: ExitStack, *, sqlite_only: bool) -> dict[str, str]:
+    if sqlite_only:
+        print("postgres  left out (--sqlite-only)", flush=True)
+        return {**os.environ, "MANIFLEX_TEST_SQLITE_ONLY": "1"}
+    url, origin = stack.enter_context(_postgres.postgres())
+    print(f"postgres  {origin}", flush=True)
+    environment = {**os.environ, _postgres.VARIABLE: url}
+    environment.pop("MANIFLEX_TEST_SQLITE_ONLY", None)
+    return environment
+
+
+def _checks(for_pytest: list[str], environment: dict[str, str]) -> int:
+    """Run them all, so that one run shows everything there is to mend."""
+    stages = {
+        "ruff": ["ruff", "check", "."],
+        "format": ["ruff", "format", "--check", "."],
+        "mypy": ["mypy"],
+        "pytest": ["pytest", *for_pytest],
+    }
+    failed = [name for name, command in stages.items() if _failed(name, command, environment)]
+    print(f"result    {'failed: ' + ', '.join(failed) if failed else 'all passed'}", flush=True)
+    return 1 if failed else 0
+
+
+def _failed(name: str, command: list[str], environment: dict[str, str]) -> bool:
+    print(f"{name:<9} {' '.join(command)}", flush=True)
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=_venv.ROOT, env=environment)
+    try:
+        return process.wait() != 0
+    except BaseException as stop:
+        _wind_down(process, told=isinstance(stop, KeyboardInterrupt))
+        raise
+
+
+def _wind_down(process: subprocess.Popen[bytes], *, told: bool) -> None:
+    """Let the tests drop their databases; a terminal's Ctrl-C has told them already."""
+    if not told:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""JSON in, strictly: what is ambiguous, lossy or meant to hurt is refused, never guessed.
+
+Refused: malformed text, text that is not UTF-8, a key given twice, NaN and infinities, numbers too
+large for a float, lone surrogates, NUL in text, nesting deeper than the parser goes.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any, NoReturn
+
+import msgspec
+
+from maniflex.errors import InvalidJson
+
+_fast = msgspec.json.Decoder(strict=True).decode
+_fast_exact = msgspec.json.Decoder(float_hook=Decimal).decode
+
+
+def loads(body: bytes, *, exact: bool = False) -> Any:
+    """The value of a JSON text; with `exact`, fractions come as `Decimal` with all their digits."""
+    try:
+        value = _fast_exact(body) if exact else _fast(body)
+    except (msgspec.MsgspecError, UnicodeError, ValueError) as error:
+        raise InvalidJson(_plain(str(error))) from None
+    except RecursionError:
+        raise InvalidJson("the body is nested too deeply") from None
+    if b"\\u0000" in body and _has_nul(value):
+        raise InvalidJson("text may not contain the NUL character")
+    # Every key brings a colon. As many colons as keys means no key came twice and nothing is nested;
+    # anything else (a colon in a text, an inner object) takes the careful way.
+    if body.count(b":") != (len(value) if type(value) is dict else 0):
+        _refuse_repeated_keys(body)
+    return value
+
+
+def as_floats(value: Any) -> Any:
+    """The same JSON value with fractions as floats again, for columns that hold JSON itself."""
+    match value:
+        case Decimal():
+            number = float(value)
+            if number in (float("inf"), float("-inf")):
+                raise InvalidJson("a number in the body is out of range")
+            return number
+        case dict():
+            return {key: as_floats(item) for key, item in value.items()}
+        case list():
+            return [as_floats(item) for item in value]
+        case _:
+            return value
+
+
+def _plain(message: str) -> str:
+    if "range" in message:
+        return "a number in the body is out of range"
+    return "the body is not valid JSON: " + message.removeprefix("JSON is malformed: ")
+
+
+def _has_nul(value: Any) -> bool:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            if "\x00" in item:
+                return True
+        elif isinstance(item, dict):
+            stack.extend(item)
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+    return False
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in pairs}) != len(pairs):
+        seen: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise InvalidJson(f"the key {repeated!r} is given twice")
+
+
+def _constant(name: str) -> NoReturn:
+    raise InvalidJson(f"{name} is not valid JSON")
+
+
+_careful = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant, parse_int=str, parse_float=str)
+
+
+def _refuse_repeated_keys(body: bytes) -> None:
+    try:
+        _careful.decode(body.decode())
+    except RecursionError:
+        raise InvalidJson("the body is nested too deeply") from None
+    except ValueError as error:
+        raise InvalidJson("the body is not valid JSON") from error

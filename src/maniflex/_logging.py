@@ -1,0 +1,61 @@
+"""How log lines look when maniflex serves: one line of text, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+_ATTRIBUTES = ("request_id", "trace_id", "service")
+
+
+class LogSettings(Protocol):
+    """The settings this module reads."""
+
+    @property
+    def log_level(self) -> str: ...
+    @property
+    def log_json(self) -> bool: ...
+    @property
+    def service_name(self) -> str: ...
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with what is known of the request."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name in _ATTRIBUTES if (value := getattr(record, name, ""))}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level and message; the request id where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        request_id = getattr(record, "request_id", "")
+        return f"{line} [{request_id}]" if request_id else line
+
+
+def configure_logging(settings: LogSettings) -> None:
+    """Send log lines to standard error, unless the application has set its own handlers up."""
+    root = logging.getLogger()
+    root.setLevel(settings.log_level.upper())
+    if root.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        JsonFormatter()
+        if settings.log_json
+        else TextFormatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+    )
+    root.addHandler(handler)

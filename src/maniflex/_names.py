@@ -1,0 +1,143 @@
+"""Names: class to table, one to many, misspelt to meant, and which ones a database takes as they are.
+
+The only home of the naming conventions; no other module splits, joins or pluralises a name.
+
+>>> table_name("BlogCategory"), snake_case("HTTPLog"), suggest("read_only", ["readonly", "hidden"])
+('blog_categories', 'http_log', 'readonly')
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+MAX_IDENTIFIER = 63  # Postgres cuts longer names off silently
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_API_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+_IRREGULAR = {
+    "analysis": "analyses",
+    "appendix": "appendices",
+    "axis": "axes",
+    "basis": "bases",
+    "child": "children",
+    "crisis": "crises",
+    "criterion": "criteria",
+    "datum": "data",
+    "diagnosis": "diagnoses",
+    "foot": "feet",
+    "goose": "geese",
+    "half": "halves",
+    "hypothesis": "hypotheses",
+    "index": "indices",
+    "knife": "knives",
+    "leaf": "leaves",
+    "life": "lives",
+    "loaf": "loaves",
+    "man": "men",
+    "matrix": "matrices",
+    "medium": "media",
+    "mouse": "mice",
+    "ox": "oxen",
+    "person": "people",
+    "phenomenon": "phenomena",
+    "quiz": "quizzes",
+    "self": "selves",
+    "shelf": "shelves",
+    "synthesis": "syntheses",
+    "thesis": "theses",
+    "thief": "thieves",
+    "tooth": "teeth",
+    "vertex": "vertices",
+    "wife": "wives",
+    "wolf": "wolves",
+    "woman": "women",
+}
+_INVARIANT = frozenset(
+    {
+        "aircraft",
+        "data",
+        "deer",
+        "equipment",
+        "feedback",
+        "fish",
+        "information",
+        "media",
+        "metadata",
+        "money",
+        "moose",
+        "news",
+        "offspring",
+        "people",
+        "rice",
+        "series",
+        "settings",
+        "sheep",
+        "software",
+        "species",
+    }
+)
+_TAKES_OES = frozenset({"echo", "hero", "potato", "tomato", "torpedo", "veto"})
+_COMPOUNDS = ("woman", "person", "child", "mouse", "tooth", "wife", "man")
+_NOT_COMPOUNDS = frozenset({"caiman", "cayman", "german", "human", "ottoman", "roman", "shaman", "talisman"})
+
+
+def snake_case(name: str) -> str:
+    """`BlogPost` → `blog_post`; runs of capitals stay one word: `HTTPLog` → `http_log`."""
+    return _WORD_START.sub("_", name).lower()
+
+
+def pluralise(word: str) -> str:
+    """The plural of the last part of a snake_case name: `sales_category` → `sales_categories`."""
+    head, joint, last = word.rpartition("_")
+    return head + joint + _plural(last)
+
+
+def table_name(class_name: str) -> str:
+    """The table of a model class that names none."""
+    return pluralise(snake_case(class_name))
+
+
+def _plural(word: str) -> str:
+    if word in _INVARIANT:
+        return word
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    for ending in _COMPOUNDS:
+        if word.endswith(ending) and word not in _NOT_COMPOUNDS:
+            return word.removesuffix(ending) + _IRREGULAR[ending]
+    if word.endswith("y") and word[-2:-1] not in tuple("aeiou"):
+        return word[:-1] + "ies"
+    if word.endswith(("s", "x", "z", "ch", "sh")) or word in _TAKES_OES:
+        return word + "es"
+    return word + "s"
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a database takes it as a table or column name on every backend."""
+    return len(name) <= MAX_IDENTIFIER and _IDENTIFIER.match(name) is not None
+
+
+def is_api_name(name: str) -> bool:
+    """Whether it can name a field in bodies and query strings."""
+    return _API_NAME.match(name) is not None
+
+
+def suggest(name: str, options: Iterable[str]) -> str | None:
+    """The option that was probably meant, if any comes close."""
+    by_essence = {_essence(option): option for option in options}
+    close = get_close_matches(_essence(name), by_essence, n=1, cutoff=0.6)
+    return by_essence[close[0]] if close else None
+
+
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"`, to end a message with; empty when nothing comes close."""
+    meant = suggest(name, options)
+    return f"; did you mean {meant!r}?" if meant else ""
+
+
+def _essence(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()

@@ -1,0 +1,232 @@
+"""From declarations to a working server: check everything, then build everything, once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import sqlalchemy as sa
+
+from maniflex._clock import Clock
+from maniflex.config import Config, sqlite_path
+from maniflex.db.port import Adapter
+from maniflex.db.store import Store
+from maniflex.errors import DeclarationError
+from maniflex.features.actions import Action, action_endpoint
+from maniflex.http.asgi import App, HttpApp
+from maniflex.http.probes import Probes
+from maniflex.http.routing import Router
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
+from maniflex.model.registry import Registry
+from maniflex.pipeline.chain import Composer
+from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.context import Receive, Scope
+from maniflex.pipeline.endpoints import Endpoint, model_endpoints
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Pipeline
+from maniflex.pipeline.runtime import Runtime
+from maniflex.sql.model import ModelSql
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """A sealed server's parts."""
+
+    runtime: Runtime
+    adapters: tuple[Adapter, ...]
+    endpoints: tuple[Endpoint, ...]
+    app: App
+    routes: list[tuple[str, str, str]]
+
+    def schemas(self) -> Iterator[tuple[Adapter, list[ModelSql]]]:
+        """The models of each database."""
+        for adapter in self.adapters:
+            yield adapter, [s.sql for s in self.runtime.stores.values() if s.adapter is adapter]
+
+    def in_process(
+        self,
+        operation: Operation,
+        model: type[Model] | str,
+        id: str,
+        body: Mapping[str, Any] | None,
+        query: Any,
+        headers: Mapping[str, str] | None,
+    ) -> tuple[Endpoint, Scope, Receive]:
+        """The endpoint of an operation and a request for it that came by no wire."""
+        meta = self.runtime.store(model).meta
+        found = [e for e in self.endpoints if e.model is meta and e.operation is operation]
+        if not found:
+            raise DeclarationError(f"{meta.name} has no {operation} operation")
+        path = f"/{meta.table}/{id}" if id else f"/{meta.table}"
+        raw = query if isinstance(query, str) else urlencode(query, doseq=True)
+        content = b"" if body is None else self.runtime.encode(body)
+        scope: Scope = {
+            "type": "http",
+            "method": found[0].method,
+            "path": path,
+            "query_string": raw.encode(),
+            "headers": [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()],
+        }
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        return found[0], scope, receive
+
+
+def assemble(
+    config: Config,
+    clock: Clock,
+    logger: logging.Logger,
+    registry: Registry,
+    pipeline: Pipeline,
+    actions: Sequence[Action],
+    computed: Mapping[type[Model], Sequence[Computed]],
+    accepting: Callable[[], bool],
+) -> Assembly:
+    """Build the server, or raise one `DeclarationError` with every mistake there is."""
+    models, problems, pipeline_ = _checked(registry, pipeline, actions, computed)
+    databases = _Databases(config)
+    metadata: dict[int, sa.MetaData] = {}
+    stores: dict[type[Model], Store] = {}
+    for meta in models:
+        try:
+            adapter = databases.of(meta)
+        except DeclarationError as error:
+            problems += error.problems
+            continue
+        stores[meta.cls] = Store(meta, adapter, metadata.setdefault(id(adapter), sa.MetaData()), clock)
+    if problems:
+        raise DeclarationError(*problems)
+
+    runtime = Runtime(config, clock, databases.default, stores, logger)
+    composer = Composer(pipeline_, config.trace, logger)
+    endpoints = [e for m in models for e in model_endpoints(runtime, composer, m, computed.get(m.cls, ()))]
+    endpoints += [action_endpoint(action, composer) for action in actions]
+    probes = list(Probes(runtime, databases.all, accepting).endpoints())
+    router, mounts = _routes(config, endpoints, probes)
+    pipeline.seal()
+    routes = [(e.method, config.path_prefix + e.path, e.owner) for e in endpoints]
+    routes += [(e.method, e.path, e.owner) for e in probes]
+    return Assembly(runtime, tuple(databases.all), tuple(endpoints), HttpApp(runtime, router, mounts), routes)
+
+
+def _checked(
+    registry: Registry,
+    pipeline: Pipeline,
+    actions: Sequence[Action],
+    computed: Mapping[type[Model], Sequence[Computed]],
+) -> tuple[tuple[ModelMeta, ...], list[str], Pipeline]:
+    """The models, everything that is wrong with the declaration, and the pipeline with all middleware."""
+    problems: list[str] = []
+    models: tuple[ModelMeta, ...] = ()
+    try:
+        models = registry.seal()
+    except DeclarationError as error:
+        problems += error.problems
+    joined, found = pipeline.with_own(models)
+    if not problems:  # without models, every mention of one would look wrong
+        problems += found + joined.problems(meta.name for meta in models)
+        problems += _computed_problems({meta.cls: meta for meta in models}, computed)
+    problems += [problem for action in actions for problem in action.problems()]
+    return models, problems, joined
+
+
+def _computed_problems(
+    models: Mapping[type[Model], ModelMeta], computed: Mapping[type[Model], Sequence[Computed]]
+) -> list[str]:
+    problems = []
+    for cls, fields in computed.items():
+        meta = models.get(cls)
+        if meta is None:
+            problems.append(f"computed {cls.__name__}.{fields[0].name}: the model is not registered")
+            continue
+        seen = {*meta.by_api, *meta.relations}
+        for field in fields:
+            if field.name in seen:
+                problems.append(f"computed {meta.name}.{field.name}: there is a field of that name already")
+            seen.add(field.name)
+    return problems
+
+
+class _Databases:
+    """The default database and those single models are routed to; one adapter for one URL."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._known: dict[str, Adapter] = {}
+        self.all: list[Adapter] = []
+        self.default = self._adapter(config.database)
+
+    def of(self, meta: ModelMeta) -> Adapter:
+        return self.default if meta.options.database is None else self._adapter(meta.options.database)
+
+    def _adapter(self, database: Any) -> Adapter:
+        if isinstance(database, str):
+            if database not in self._known:
+                self._known[database] = self._build(database)
+            database = self._known[database]
+        if not any(database is known for known in self.all):
+            self.all.append(database)
+        adapter: Adapter = database
+        return adapter
+
+    def _build(self, url: str) -> Adapter:
+        config = self._config
+        if url.startswith(("postgresql://", "postgres://")):
+            from maniflex.db.postgres import PostgresAdapter
+
+            return PostgresAdapter(
+                url,
+                read_url=config.read_database if url == config.database else None,
+                pool_size=config.pool_size,
+                read_pool_size=config.read_pool_size,
+                statement_timeout=config.statement_timeout,
+                lock_timeout=config.lock_timeout,
+                idle_in_transaction_timeout=config.idle_in_transaction_timeout,
+                application_name=config.application_name,
+                schema=config.schema,
+                pooler=config.pooler,
+            )
+        if url.startswith("sqlite:") or url == ":memory:":
+            from maniflex.db.sqlite import SqliteAdapter
+
+            return SqliteAdapter(
+                sqlite_path(url), readers=config.sqlite_readers, lock_timeout=config.lock_timeout
+            )
+        raise DeclarationError("a database is given as sqlite:///file or postgresql://…")
+
+
+def _routes(
+    config: Config, endpoints: Sequence[Endpoint], probes: Sequence[Endpoint]
+) -> tuple[Router[Endpoint], dict[str, App]]:
+    router: Router[Endpoint] = Router()
+    problems = []
+    mounted = [("", e) for e in probes] + [(config.path_prefix, e) for e in endpoints]
+    for prefix, endpoint in mounted:
+        taken = router.add(endpoint.method, prefix + endpoint.path, endpoint)
+        if taken is not None:
+            where = f"{endpoint.method} {prefix}{endpoint.path}"
+            problems.append(f"{where}: both {taken.owner} and {endpoint.owner} want this route")
+    mounts = _static(config)
+    for prefix in mounts:
+        hidden = [path for path in router.paths() if (path + "/").startswith(prefix + "/")]
+        if hidden:
+            problems.append(f"static_prefix {prefix!r} would share its paths with {hidden[0]!r}")
+    if problems:
+        raise DeclarationError(*problems)
+    return router, mounts
+
+
+def _static(config: Config) -> dict[str, App]:
+    directory = Path(config.static_dir)
+    if config.static_disabled or not directory.is_dir():
+        return {}
+    from maniflex.http.static import static_app
+
+    return {config.static_prefix: static_app(directory, config.static_prefix)}

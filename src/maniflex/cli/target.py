@@ -1,0 +1,37 @@
+"""`module:server` → the server it names."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from maniflex._names import did_you_mean
+from maniflex.errors import ManiflexError
+from maniflex.server import Server
+
+
+def load(target: str) -> Server:
+    """Import the module and give its server, or say in one sentence why not."""
+    module_name, _, attribute = target.partition(":")
+    if not module_name:
+        raise click.BadParameter("write it as module:server, such as app:server")
+    attribute = attribute or "server"
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and not module_name.startswith(error.name):
+            raise
+        raise click.ClickException(f"there is no module {module_name!r} here") from None
+    except ManiflexError as error:
+        raise click.ClickException(str(error)) from None
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Server):
+        servers = [name for name, value in vars(module).items() if isinstance(value, Server)]
+        hint = did_you_mean(attribute, servers) or (f"; it has {', '.join(servers)}" if servers else "")
+        raise click.ClickException(f"{module_name} has no server called {attribute!r}{hint}")
+    return found

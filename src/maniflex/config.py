@@ -1,0 +1,230 @@
+"""Every setting of a server, frozen; the one reader of the environment.
+
+Durations are `timedelta`s (or seconds); in the environment they are written `30s`, `500ms`, `5m`.
+A value that cannot be used stops the start, and all of them are listed together.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from maniflex.errors import ConfigError
+
+_SCHEMES = ("sqlite:", "postgresql://", "postgres://")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What of the pipeline is written to the log at DEBUG level."""
+
+    enabled: bool = False  # short for steps, timings and aborts
+    steps: bool = False
+    timings: bool = False
+    aborts: bool = False
+    bodies: bool = False  # field names only
+    skips: bool = False
+
+    def on(self, flag: str) -> bool:
+        return bool(getattr(self, flag)) or (self.enabled and flag in ("steps", "timings", "aborts"))
+
+    @property
+    def any(self) -> bool:
+        return any(self.on(f.name) for f in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings; every one has a default."""
+
+    database: Any = "sqlite:///maniflex.db"  # a URL or an adapter
+    read_database: str | None = None
+    auto_migrate: bool = True
+    host: str = "127.0.0.1"
+    port: int = 8080
+    path_prefix: str = "/api"
+    service_name: str = ""
+    static_dir: str = "static"
+    static_prefix: str = "/static"
+    static_disabled: bool = False
+    max_body_size: int = 4 * 1024 * 1024
+    query_timeout: timedelta = timedelta(0)
+    shutdown_timeout: timedelta = timedelta(seconds=30)
+    health_check_db: bool = False
+    health_timeout: timedelta = timedelta(seconds=3)
+    pool_size: int = 10
+    read_pool_size: int = 10
+    statement_timeout: timedelta = timedelta(seconds=30)
+    lock_timeout: timedelta = timedelta(seconds=5)
+    idle_in_transaction_timeout: timedelta = timedelta(seconds=60)
+    application_name: str = "maniflex"
+    schema: str | None = None
+    pooler: bool = False
+    sqlite_readers: int = 4
+    log_level: str = "INFO"
+    log_json: bool = False
+    logger: logging.Logger | None = None
+    panic_logger: logging.Logger | None = None
+    trace: Trace = field(default_factory=Trace)
+    on_start: Callable[[], Any] | None = None
+    on_shutdown: Callable[[], Any] | None = None
+
+    def __post_init__(self) -> None:
+        problems = list(self._settle())
+        if problems:
+            raise ConfigError(*problems)
+
+    def _settle(self) -> list[str]:
+        """Bring values to one form and say what is wrong with the rest."""
+        problems = []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(f.default, timedelta):
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    object.__setattr__(self, f.name, value := timedelta(seconds=value))
+                if not isinstance(value, timedelta) or value < timedelta(0):
+                    problems.append(f"{f.name}: {value!r} is not a duration")
+            elif isinstance(f.default, bool | int) and type(value) is not type(f.default):
+                problems.append(f"{f.name}: {value!r} is not {type(f.default).__name__}")
+        object.__setattr__(self, "path_prefix", _prefix(self.path_prefix))
+        object.__setattr__(self, "static_prefix", _prefix(self.static_prefix))
+        return problems or self._ranges()
+
+    def _ranges(self) -> list[str]:
+        problems = []
+        if not 0 <= self.port <= 65535:
+            problems.append(f"port: {self.port} is not a port number")
+        for name in ("pool_size", "read_pool_size", "sqlite_readers", "max_body_size"):
+            value = getattr(self, name)
+            if value < 1:
+                problems.append(f"{name}: {value} is less than 1")
+        if (
+            isinstance(self.database, str)
+            and not self.database.startswith(_SCHEMES)
+            and self.database != ":memory:"
+        ):
+            problems.append(
+                f"database: {_redacted(self.database)!r} is neither sqlite:///file nor postgresql://…"
+            )
+        if logging.getLevelName(str(self.log_level).upper()) == f"Level {str(self.log_level).upper()}":
+            problems.append(f"log_level: there is no level {self.log_level!r}")
+        return problems
+
+    def with_(self, **settings: Any) -> Config:
+        """The same settings with some of them changed."""
+        return replace(self, **settings)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **settings: Any) -> Config:
+        """The settings the environment asks for; `settings` win over it."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        problems = []
+        for variable, (name, read) in ENVIRONMENT.items():
+            text = environ.get(variable)
+            if text is None or text == "" or name in settings:
+                continue
+            try:
+                values[name] = read(text)
+            except ValueError as error:
+                problems.append(f"{variable}: {error}")
+        try:
+            config = cls(**{**values, **settings})
+        except ConfigError as error:
+            problems.extend(error.problems)
+        if problems:
+            raise ConfigError(*problems)
+        return config
+
+
+def _prefix(text: str) -> str:
+    """A URL prefix with one leading and no trailing slash; empty stays empty."""
+    parts = [part for part in str(text).split("/") if part]
+    return "/" + "/".join(parts) if parts else ""
+
+
+def _redacted(url: str) -> str:
+    return re.sub(r"//[^@/]*@", "//…@", url)
+
+
+def _int(text: str) -> int:
+    if not re.fullmatch(r"-?\d{1,18}", text):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _bool(text: str) -> bool:
+    known = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }
+    if text.lower() not in known:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return known[text.lower()]
+
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "": 1}
+
+
+def _duration(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration such as 30s, 500ms or 5m")
+    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*(B|KB|MB|GB|)", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size such as 4MB")
+    return int(match[1]) * {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}[match[2].upper()]
+
+
+ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "DB_WRITE_URL": ("database", str),
+    "DB_READ_URL": ("read_database", str),
+    "AUTO_MIGRATE": ("auto_migrate", _bool),
+    "HOST": ("host", str),
+    "PORT": ("port", _int),
+    "PATH_PREFIX": ("path_prefix", str),
+    "SERVICE_NAME": ("service_name", str),
+    "STATIC_DIR": ("static_dir", str),
+    "STATIC_PREFIX": ("static_prefix", str),
+    "STATIC_DISABLED": ("static_disabled", _bool),
+    "MAX_BODY_SIZE": ("max_body_size", _size),
+    "QUERY_TIMEOUT": ("query_timeout", _duration),
+    "SHUTDOWN_TIMEOUT": ("shutdown_timeout", _duration),
+    "HEALTH_CHECK_DB": ("health_check_db", _bool),
+    "HEALTH_TIMEOUT": ("health_timeout", _duration),
+    "DB_POOL_SIZE": ("pool_size", _int),
+    "DB_READ_POOL_SIZE": ("read_pool_size", _int),
+    "DB_STATEMENT_TIMEOUT": ("statement_timeout", _duration),
+    "DB_LOCK_TIMEOUT": ("lock_timeout", _duration),
+    "DB_IDLE_IN_TRANSACTION_TIMEOUT": ("idle_in_transaction_timeout", _duration),
+    "DB_APPLICATION_NAME": ("application_name", str),
+    "DB_SCHEMA": ("schema", str),
+    "DB_POOLER": ("pooler", _bool),
+    "SQLITE_READERS": ("sqlite_readers", _int),
+    "LOG_LEVEL": ("log_level", str),
+    "LOG_JSON": ("log_json", _bool),
+}
+
+
+def sqlite_path(url: str) -> str:
+    """The file a `sqlite:` URL names, or `:memory:`."""
+    path = url.removeprefix("sqlite:").removeprefix("//")
+    if path in ("", "/", ":memory:", "/:memory:"):
+        return ":memory:"
+    return str(Path(path.removeprefix("/")))

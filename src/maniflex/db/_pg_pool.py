@@ -1,0 +1,246 @@
+"""A pool of PostgreSQL connections.
+
+Last in, first out: the connection used most recently has the warmest caches, and the others grow
+old enough to be closed. Nothing is reset on release, because nothing is ever left behind: a
+connection comes back clean, or after an interrupted statement was cancelled on the server, or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from maniflex.db._pg_errors import READ_ONLY
+from maniflex.db._pg_slot import Slot
+from maniflex.errors import RequestError, Unavailable
+
+if TYPE_CHECKING:
+    from maniflex.db._pg_slot import Connection
+
+TICK = 1.0
+DRAIN_WITHIN = 5.0
+CLOSE_WITHIN = 5.0
+
+
+class Pool:
+    """Lends connections; opens them when they are needed, up to `size`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        *,
+        size: int,
+        patience: float,
+        max_lifetime: float,
+        max_idle: float,
+        named: bool = True,
+        statement_timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.size = size
+        self.free: list[Slot] = []
+        self.slots: set[Slot] = set()
+        self._connect = connect
+        self._patience = patience
+        self._max_lifetime = max_lifetime
+        self._max_idle = max_idle
+        self._named = named
+        self._statement_timeout = statement_timeout
+        self._clock = clock
+        self._places = 0  # connections that are open or being opened
+        self._waiters: deque[tuple[float, asyncio.Future[Slot | None]]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._vacant = asyncio.Event()
+        self._closed = True
+        self._loop: asyncio.AbstractEventLoop
+
+    # -- lending
+
+    async def acquire(self) -> Slot:
+        """A live connection; `Unavailable` when none can be had."""
+        while self.free:
+            slot = self.free.pop()
+            if not slot.con.is_closed():
+                return slot
+            self.discard(slot)
+        if self._closed:
+            raise Unavailable("the database is not open")
+        if self._places < self.size:
+            self._places += 1
+            return await self._open()
+        waiter: asyncio.Future[Slot | None] = self._loop.create_future()
+        self._waiters.append((self._clock() + self._patience, waiter))
+        try:
+            handed = await waiter
+        except asyncio.CancelledError:
+            raise
+        return handed or await self._open()
+
+    def release(self, slot: Slot) -> None:
+        """Take back a connection that is ready for anybody."""
+        if slot.retired or self._closed:
+            self.discard(slot)
+        elif not (self._waiters and self._hand_over(slot)):
+            slot.idle_since = self._clock()
+            self.free.append(slot)
+
+    def discard(self, slot: Slot) -> None:
+        """Close a connection, whatever it is doing, and let somebody else open another."""
+        if slot not in self.slots:
+            return
+        self.slots.discard(slot)
+        slot.statements.clear()
+        slot.con.terminate()
+        self._vacate()
+
+    def recover(self, slot: Slot, error: BaseException) -> None:
+        """Take back a connection after `error`, which happened outside a transaction."""
+        if slot.con.is_closed():
+            self.discard(slot)
+        elif type(error) is asyncpg.DataError:
+            # The driver could not encode a value. What it prepared just before stays open in an
+            # implicit transaction, with its locks, until something else is sent.
+            self.drain(slot)
+        elif isinstance(error, asyncpg.PostgresError | RequestError):
+            slot.retired |= getattr(error, "sqlstate", None) == READ_ONLY
+            self.release(slot)
+        elif isinstance(error, asyncio.CancelledError | TimeoutError | asyncpg.InterfaceError):
+            self.drain(slot)
+        else:
+            self.discard(slot)
+
+    def drain(self, slot: Slot) -> None:
+        """Take back a connection whose statement was interrupted, once it is clean again."""
+        if slot.con.is_closed():
+            self.discard(slot)
+        else:
+            self.in_background(self._drained(slot))
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` even if whoever asked for it goes away; `close` waits for it."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def forget_statements(self) -> None:
+        """Prepare everything anew: the schema has changed under the plans."""
+        for slot in self.slots:
+            slot.statements.clear()
+
+    # -- opening and closing
+
+    def open(self) -> None:
+        """Start lending; the first connection is opened by the first who needs it."""
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._tick()
+
+    async def close(self) -> None:
+        """Close what is free now and what is lent when it comes back, within a few seconds."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(Unavailable("the database was closed"))
+        self._waiters.clear()
+        while self.free:
+            self.discard(self.free.pop())
+        if self._places or self._tasks:
+            await self._let_finish()
+        for slot in list(self.slots):
+            self.discard(slot)
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _let_finish(self) -> None:
+        self._vacant.clear()
+        lent = self._loop.create_task(self._until_vacant())
+        await asyncio.wait({lent, *self._tasks}, timeout=CLOSE_WITHIN)
+        lent.cancel()
+
+    async def _until_vacant(self) -> None:
+        if self._places:
+            await self._vacant.wait()
+
+    def sweep(self) -> None:
+        """Close connections that are old or long unused, and refuse those who waited too long."""
+        now = self._clock()
+        for slot in self.slots:
+            slot.retired |= now >= slot.retire_at
+        for slot in list(self.free):
+            if slot.retired or slot.con.is_closed() or now - slot.idle_since > self._max_idle:
+                self.free.remove(slot)
+                self.discard(slot)
+        while self._waiters and (self._waiters[0][0] < now or self._waiters[0][1].done()):
+            _, waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(Unavailable("no database connection became free in time"))
+
+    def _tick(self) -> None:
+        self.sweep()
+        self._timer = self._loop.call_later(TICK, self._tick)
+
+    # -- inside
+
+    async def _open(self) -> Slot:
+        try:
+            con = await self._connect()
+        except BaseException:
+            self._vacate()
+            raise
+        slot = self._slot(con)
+        self.slots.add(slot)
+        if self._closed:
+            self.discard(slot)
+            raise Unavailable("the database was closed")
+        return slot
+
+    def _slot(self, con: Connection) -> Slot:
+        now = self._clock()
+        # Connections opened in one burst should not all be replaced in one burst.
+        retire_at = now + self._max_lifetime * random.uniform(0.9, 1.0)
+        return Slot(con, now=now, retire_at=retire_at, named=self._named, timeout=self._statement_timeout)
+
+    def _pass_on(self, waiter: asyncio.Future[Slot | None]) -> None:
+        """Whoever waited was cancelled in the turn of the loop that served them; serve the next."""
+        if not waiter.done() or waiter.cancelled() or waiter.exception() is not None:
+            return
+        slot = waiter.result()
+        if slot is None:
+            self._vacate()
+        else:
+            self.release(slot)
+
+    def _hand_over(self, slot: Slot | None) -> bool:
+        """Give the longest waiting a connection, or with None the right to open one."""
+        while self._waiters:
+            _, waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(slot)
+                return True
+        return False
+
+    def _vacate(self) -> None:
+        if not self._hand_over(None):
+            self._places -= 1
+            if not self._places:
+                self._vacant.set()
+
+    async def _drained(self, slot: Slot) -> None:
+        try:
+            await asyncio.wait_for(slot.drain(), DRAIN_WITHIN)
+        except BaseException as failed:
+            self.discard(slot)
+            if not isinstance(failed, Exception):
+                raise
+        else:
+            self.release(slot)

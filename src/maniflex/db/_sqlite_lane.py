@@ -1,0 +1,380 @@
+"""A lane: one thread, one connection, one SQLite transaction at a time, first come first served.
+
+The writer is a lane; so is each snapshot a read-only transaction looks at. A lane runs single writes,
+many per commit, and sessions, which keep it to themselves until they finish. Whoever waits longer
+than the lock timeout gets `Timeout`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from enum import Enum, auto
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from maniflex.db._sqlite_errors import stands_alone, translate
+from maniflex.db._sqlite_threads import STALL_SECONDS, Collect, Connect, Desk, Inbox, Statement
+from maniflex.errors import Conflict, DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
+
+GROUP_LIMIT = 128
+FAILED = "the transaction has failed; roll it back"
+
+
+class Write(Statement):
+    """A statement that is a transaction of its own."""
+
+    __slots__ = ("deadline", "error", "started", "value")
+
+    def __init__(
+        self, text: str, params: Sequence[Any], collect: Collect, future: asyncio.Future[Any]
+    ) -> None:
+        super().__init__(text, params, collect, future)
+        self.value: Any = None
+        self.error: ManiflexError | None = None
+        self.started = False
+        self.deadline = 0.0
+
+
+class Finish:
+    """The last call of a session."""
+
+    __slots__ = ("commit", "future")
+
+    def __init__(self, commit: bool, future: asyncio.Future[None]) -> None:
+        self.commit = commit
+        self.future = future
+
+
+class Session:
+    """A transaction that is open between calls; `future` resolves when it has begun."""
+
+    __slots__ = ("abandoned", "calls", "deadline", "failed", "future", "started")
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+        self.calls: SimpleQueue[Statement | Finish] = SimpleQueue()
+        self.started = self.abandoned = self.failed = False
+        self.deadline = 0.0
+
+
+class _Stop(Enum):
+    STOP = auto()
+
+
+class Lane:
+    """Runs writes and sessions of one connection in the order they came."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        begin: str,
+        lock_timeout: timedelta,
+        reading: bool = False,
+    ) -> None:
+        self._connect = connect
+        self._loop = loop
+        self._begin_text = begin
+        self._patience = lock_timeout.total_seconds()
+        self._reading = reading
+        self._desk = Desk()
+        self._inbox = Inbox(loop)
+        self._queue: SimpleQueue[Write | Session | _Stop] = SimpleQueue()
+        self._held: Write | Session | _Stop | None = None
+        self._line: deque[Write | Session] = deque()
+        self._watching = False
+        self._lock = threading.Lock()
+        self._stopped = False
+        self.sessions = 0
+        self._thread = threading.Thread(target=self._serve, name="maniflex-sqlite-lane", daemon=True)
+        self._thread.start()
+
+    # ── on the event loop ────────────────────────────────────────────────────────────────────
+
+    async def write(self, text: str, params: Sequence[Any], collect: Collect) -> Any:
+        """Run one statement and commit it."""
+        write = Write(text, params, collect, self._loop.create_future())
+        self._line_up(write)
+        try:
+            return await write.future
+        except asyncio.CancelledError:
+            if not self._withdraw(write):
+                self._interrupt(write)
+            raise
+
+    async def begin(self) -> Session:
+        """Wait for the lane and begin a transaction on it."""
+        session = Session(self._loop.create_future())
+        self._line_up(session)
+        self.sessions += 1
+        try:
+            await session.future
+        except BaseException:
+            # Cancelled while it was beginning: nobody else will ever finish it.
+            if not self._withdraw(session):
+                session.calls.put(Finish(False, self._loop.create_future()))
+            self.sessions -= 1
+            raise
+        return session
+
+    async def call(self, session: Session, text: str, params: Sequence[Any], collect: Collect) -> Any:
+        """Run one statement of a session."""
+        statement = Statement(text, params, collect, self._loop.create_future())
+        session.calls.put(statement)
+        try:
+            return await statement.future
+        except asyncio.CancelledError:
+            # An interrupted write takes its whole transaction with it.
+            session.failed = True
+            self._interrupt(statement)
+            raise
+
+    async def finish(self, session: Session, *, commit: bool) -> asyncio.CancelledError | None:
+        """End a session; a cancellation cannot stop it and is returned instead of raised."""
+        last = Finish(commit, self._loop.create_future())
+        session.calls.put(last)
+        cancelled = None
+        while not last.future.done():
+            try:
+                await asyncio.wait((last.future,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        self.sessions -= 1
+        last.future.result()
+        return cancelled
+
+    def stop(self) -> None:
+        """Let the thread end once everything before this is done."""
+        self._stopped = True
+        self._queue.put(_Stop.STOP)
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _line_up(self, entry: Write | Session) -> None:
+        if self._stopped:
+            raise Unavailable("the database is closed")
+        line = self._line
+        while line and (line[0].started or line[0].abandoned):
+            line.popleft()
+        entry.deadline = self._loop.time() + self._patience
+        line.append(entry)
+        self._queue.put(entry)
+        if not self._watching:
+            self._watching = True
+            self._loop.call_at(entry.deadline, self._watch)
+
+    def _watch(self) -> None:
+        """Send away those at the head of the line whose patience has run out."""
+        line, now = self._line, self._loop.time()
+        while line and (line[0].started or line[0].abandoned or line[0].deadline <= now):
+            entry = line.popleft()
+            if self._withdraw(entry) and not entry.future.done():
+                entry.future.set_exception(Timeout("the database is busy with another write"))
+        self._watching = bool(line)
+        if line:
+            self._loop.call_at(line[0].deadline, self._watch)
+
+    def _withdraw(self, entry: Write | Session) -> bool:
+        """Take an entry out of the line; False when its turn has already come."""
+        with self._lock:
+            if not entry.started:
+                entry.abandoned = True
+            return entry.abandoned
+
+    def _interrupt(self, statement: Statement) -> None:
+        statement.abandoned = True
+        # SQLite forgets an interrupt that comes just before the statement's first step.
+        if self._desk.interrupt(statement):
+            self._loop.call_later(STALL_SECONDS, self._interrupt, statement)
+
+    # ── on the lane's thread ─────────────────────────────────────────────────────────────────
+
+    def _serve(self) -> None:
+        while (entry := self._next()) is not _Stop.STOP:
+            if not self._claim(entry):
+                continue
+            if isinstance(entry, Session):
+                self._host(entry)
+            else:
+                self._commit(self._gather(entry))
+            self._inbox.wake()
+        self._desk.close()
+
+    def _next(self) -> Write | Session | _Stop:
+        held, self._held = self._held, None
+        return held or self._queue.get()
+
+    def _claim(self, entry: Write | Session) -> bool:
+        with self._lock:
+            entry.started = not entry.abandoned
+            return entry.started
+
+    def _gather(self, first: Write) -> list[Write]:
+        """The writes that wait behind `first` and may share its commit."""
+        group = [first]
+        while len(group) < GROUP_LIMIT and not stands_alone(first.text):
+            try:
+                entry = self._queue.get_nowait()
+            except Empty:
+                break
+            if not isinstance(entry, Write) or stands_alone(entry.text):
+                self._held = entry
+                break
+            if self._claim(entry):
+                group.append(entry)
+        return group
+
+    def _commit(self, group: list[Write]) -> None:
+        if len(group) > 1:
+            self._commit_group(group)
+        else:
+            self._commit_alone(group[0])
+
+    def _commit_alone(self, write: Write) -> None:
+        if write.abandoned:
+            return
+        try:
+            if stands_alone(write.text):
+                write.value = self._desk.run(write, self._connection())
+            else:
+                connection = self._begin()
+                write.value = self._desk.run(write, connection)
+                connection.execute("COMMIT")
+        except Exception as error:
+            write.error = self._translate(error, write.text)
+            self._roll_back()
+        self._inbox.put(write.future, write.value, write.error)
+
+    def _commit_group(self, group: list[Write]) -> None:
+        """Commit many writes with one fsync; nothing is answered before that has returned."""
+        try:
+            together = self._try_group(group)
+        except Exception as error:
+            self._roll_back()
+            for write in group:
+                self._inbox.put(write.future, None, self._translate(error, write.text))
+            return
+        if not together:
+            self._roll_back()
+            for write in group:
+                write.value = write.error = None
+                self._commit_alone(write)
+            return
+        for write in group:
+            self._inbox.put(write.future, write.value, write.error)
+
+    def _try_group(self, group: list[Write]) -> bool:
+        """Whether all went into one commit; False when each has to be tried by itself."""
+        connection = self._begin()
+        try:
+            for write in group:
+                self._run_in_group(write, connection)
+        except Exception:
+            return False
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.IntegrityError:  # a deferred constraint, and it is not said whose
+            return False
+        return True
+
+    def _run_in_group(self, write: Write, connection: sqlite3.Connection) -> None:
+        # SQLite undoes a statement that broke a constraint, and only that one, so the rest of the
+        # group stands. After any other failure that is not certain, and the group starts over.
+        try:
+            write.value = self._desk.run(write, connection)
+        except sqlite3.IntegrityError as error:
+            if not connection.in_transaction:
+                raise
+            write.error = self._translate(error, write.text)
+
+    def _host(self, session: Session) -> None:
+        try:
+            self._begin()
+        except Exception as error:
+            self._inbox.put(session.future, None, _not_begun(self._translate(error)))
+            return
+        self._answer(session.future, None)
+        while not isinstance(call := session.calls.get(), Finish):
+            self._answer_call(session, call)
+        self._finish(session, call)
+
+    def _answer_call(self, session: Session, call: Statement) -> None:
+        try:
+            if session.failed or call.abandoned:
+                raise DatabaseError(FAILED)
+            value = self._desk.run(call, self._connection())
+        except Exception as error:
+            session.failed = True
+            self._answer(call.future, None, self._translate(error, call.text))
+        else:
+            self._answer(call.future, value)
+
+    def _finish(self, session: Session, last: Finish) -> None:
+        error = None
+        if last.commit:
+            error = self._try_commit(session)
+        self._roll_back()
+        self._inbox.put(last.future, None, error)
+
+    def _try_commit(self, session: Session) -> Exception | None:
+        if session.failed:
+            return TransactionError("TX_COMMIT_ERROR", "a statement failed, so nothing was committed")
+        try:
+            self._connection().execute("COMMIT")
+        except Exception as error:
+            return _not_committed(self._translate(error))
+        return None
+
+    def _begin(self) -> sqlite3.Connection:
+        connection = self._connection()
+        while True:
+            try:
+                connection.execute(self._begin_text)
+            except sqlite3.OperationalError as error:
+                # Another process committed between our look at the file and our lock on it.
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY_SNAPSHOT:
+                    raise
+            else:
+                return connection
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._desk.connection is None:
+            self._desk.connection = self._connect()
+        return self._desk.connection
+
+    def _roll_back(self) -> None:
+        connection = self._desk.connection
+        if connection is not None and connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+
+    def _translate(self, error: Exception, text: str = "") -> ManiflexError:
+        return translate(error, self._desk.connection, text, reading=self._reading)
+
+    def _answer(self, future: asyncio.Future[Any], value: Any, error: Exception | None = None) -> None:
+        self._inbox.put(future, value, error)
+        self._inbox.wake()
+
+
+def _not_begun(error: ManiflexError) -> ManiflexError:
+    if type(error) is not DatabaseError:
+        return error
+    ours = TransactionError("TX_BEGIN_ERROR", "the transaction could not be begun")
+    ours.__cause__ = error
+    return ours
+
+
+def _not_committed(error: ManiflexError) -> ManiflexError:
+    if isinstance(error, Conflict):
+        return error
+    ours = TransactionError("TX_COMMIT_ERROR", "the transaction could not be committed")
+    ours.__cause__ = error
+    return ours

@@ -1,0 +1,240 @@
+"""Bring a database up to its models at start: add what is missing, report what differs.
+
+Nothing is ever dropped, renamed or rewritten. Everything happens in one transaction under one lock,
+so two processes that start together do not collide and a failure leaves no half-made schema.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from maniflex.db.port import Adapter, Tx
+from maniflex.errors import ConstraintViolation, DeclarationError
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.sql.codec import encoder
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import column_type, quoted, sa_dialect
+
+log = logging.getLogger("maniflex.migrate")
+
+_LOCK = 0x6D616E69666C6578 >> 1  # "maniflex"; any fixed number of 63 bits will do
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    type: str
+    not_null: bool
+    has_default: bool
+
+
+async def migrate(adapter: Adapter, models: Sequence[ModelSql]) -> None:
+    """Create tables, columns and indexes that are missing; warn about the rest."""
+    async with adapter.transaction() as tx:
+        if adapter.dialect is Dialect.POSTGRES:
+            await tx.fetch(Sql("SELECT pg_advisory_xact_lock($1)", (_LOCK,)))
+        for model in models:
+            await _migrate_model(tx, model)
+
+
+async def _migrate_model(tx: Tx, model: ModelSql) -> None:
+    columns = await _columns(tx, model)
+    if not columns:
+        log.info("creating table %s", model.table.name)
+        await tx.execute(Sql(_ddl(CreateTable(model.table), model)))
+    else:
+        _report_drift(model, columns)
+        for field in model.meta.fields:
+            if field.column not in columns:
+                await _add_column(tx, model, field)
+    existing = await _index_names(tx, model)
+    for index in sorted(model.table.indexes, key=lambda index: str(index.name)):
+        if index.name not in existing:
+            await _create_index(tx, model, index)
+
+
+def _ddl(element: Any, model: ModelSql) -> str:
+    return str(element.compile(dialect=sa_dialect(model.dialect))).strip()
+
+
+async def _columns(tx: Tx, model: ModelSql) -> dict[str, _Column]:
+    if model.dialect is Dialect.SQLITE:
+        rows = await tx.fetch(
+            Sql(
+                'SELECT name, type, "notnull", dflt_value IS NOT NULL FROM pragma_table_info(?)',
+                (model.table.name,),
+            )
+        )
+    else:
+        rows = await tx.fetch(
+            Sql(
+                "SELECT a.attname, format_type(a.atttypid, NULL), a.attnotnull,"
+                " a.atthasdef OR a.attidentity <> '' FROM pg_attribute a"
+                " WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped",
+                (quoted(model.table.name, model.dialect),),
+            )
+        )
+    return {row[0]: _Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3])) for row in rows}
+
+
+async def _index_names(tx: Tx, model: ModelSql) -> set[str]:
+    if model.dialect is Dialect.SQLITE:
+        rows = await tx.fetch(Sql("SELECT name FROM pragma_index_list(?)", (model.table.name,)))
+    else:
+        rows = await tx.fetch(
+            Sql(
+                "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+                " WHERE i.indrelid = to_regclass($1)",
+                (quoted(model.table.name, model.dialect),),
+            )
+        )
+    return {row[0] for row in rows}
+
+
+async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
+    table = quoted(model.table.name, model.dialect)
+    type_ = column_type(field.kind, model.dialect).compile(dialect=sa_dialect(model.dialect))
+    clause = f"ALTER TABLE {table} ADD COLUMN {quoted(field.column, model.dialect)} {type_}"
+    if not field.nullable:
+        clause += f" NOT NULL DEFAULT {await _value_for_old_rows(tx, model, field)}"
+    log.info("adding column %s.%s", model.table.name, field.column)
+    await tx.execute(Sql(clause))
+
+
+async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta) -> str:
+    """The SQL literal existing rows get in a new column that may not be null."""
+    if field.default_factory is not None:
+        return _literal(field.default_factory(), field, model.dialect)
+    if field.has_default:
+        return _literal(field.default, field, model.dialect)
+    rows = await tx.fetch(Sql(f"SELECT 1 FROM {quoted(model.table.name, model.dialect)} LIMIT 1"))
+    if rows:
+        raise DeclarationError(
+            f"{model.meta.name}.{field.name}: the table {model.table.name!r} has rows and the new column"
+            f" {field.column!r} has no value for them; give the field a default or make it `| None`"
+        )
+    # No row will ever show this value, but SQLite adds no NOT NULL column without one.
+    return _literal(_EMPTY[field.kind], field, model.dialect)
+
+
+_EMPTY: dict[Kind, Any] = {
+    Kind.TEXT: "",
+    Kind.INT: 0,
+    Kind.FLOAT: 0.0,
+    Kind.BOOL: False,
+    Kind.DECIMAL: Decimal(0),
+    Kind.DATETIME: datetime(1970, 1, 1, tzinfo=UTC),
+    Kind.DATE: date(1970, 1, 1),
+    Kind.TIME: time(0),
+    Kind.UUID: UUID(int=0),
+    Kind.BYTES: b"",
+    Kind.JSON: {},
+}
+
+
+def _literal(value: Any, field: FieldMeta, dialect: Dialect) -> str:
+    """A default as SQL; it was checked against the field's type when the model was read."""
+    convert = encoder(field.kind, dialect)
+    stored = convert(value) if convert else value
+    match stored:
+        case bool():
+            return ("TRUE" if stored else "FALSE") if dialect is Dialect.POSTGRES else str(int(stored))
+        case int() | float() | Decimal():
+            return repr(stored) if not isinstance(stored, Decimal) else format(stored, "f")
+        case bytes():
+            return f"'\\x{stored.hex()}'" if dialect is Dialect.POSTGRES else f"x'{stored.hex()}'"
+        case _:
+            text = stored.isoformat() if isinstance(stored, date | time) else str(stored)
+            return "'" + text.replace("'", "''") + "'"
+
+
+async def _create_index(tx: Tx, model: ModelSql, index: sa.Index) -> None:
+    names = ", ".join(column.name for column in index.columns)
+    if index.unique and await _has_duplicates(tx, model, index):
+        raise DeclarationError(
+            f"{model.meta.name}: {model.table.name!r} has rows with equal values in {names};"
+            " the unique index cannot be built until they are told apart"
+        )
+    log.info("creating index %s on %s (%s)", index.name, model.table.name, names)
+    try:
+        await tx.execute(Sql(_ddl(CreateIndex(index), model)))
+    except ConstraintViolation as error:  # a row came in between, from a writer that takes no lock
+        raise DeclarationError(
+            f"{model.meta.name}: {model.table.name!r} repeats values in {names}"
+        ) from error
+
+
+async def _has_duplicates(tx: Tx, model: ModelSql, index: sa.Index) -> bool:
+    columns = list(index.columns)
+    query: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(model.table)
+    query = query.where(*(column.is_not(None) for column in columns), *model.live())
+    query = query.group_by(*columns).having(sa.func.count() > sa.literal_column("1"))
+    return await tx.fetch_one(Sql(_ddl(query, model))) is not None
+
+
+# What a column of each kind may be declared as without a warning; the first is what we create.
+_FAMILIES: dict[Dialect, dict[Kind, tuple[str, ...]]] = {
+    Dialect.POSTGRES: {
+        Kind.TEXT: ("text", "character varying", "character", "citext", "user-defined"),
+        Kind.INT: ("bigint", "integer", "smallint"),
+        Kind.FLOAT: ("double precision", "real"),
+        Kind.BOOL: ("boolean",),
+        Kind.DECIMAL: ("numeric",),
+        Kind.DATETIME: ("timestamp with time zone",),
+        Kind.DATE: ("date",),
+        Kind.TIME: ("time without time zone",),
+        Kind.UUID: ("uuid",),
+        Kind.BYTES: ("bytea",),
+        Kind.JSON: ("json", "jsonb"),
+    },
+    Dialect.SQLITE: {
+        Kind.TEXT: ("text", "varchar"),
+        Kind.INT: ("bigint", "integer", "int"),
+        Kind.FLOAT: ("double", "real", "float"),
+        Kind.BOOL: ("boolean",),
+        Kind.DECIMAL: ("decimal_text",),
+        Kind.DATETIME: ("datetime_text",),
+        Kind.DATE: ("date_text",),
+        Kind.TIME: ("time_text",),
+        Kind.UUID: ("uuid_text",),
+        Kind.BYTES: ("blob",),
+        Kind.JSON: ("json_text",),
+    },
+}
+
+
+def _report_drift(model: ModelSql, columns: dict[str, _Column]) -> None:
+    table = model.table.name
+    known = {field.column: field for field in model.meta.fields}
+    for name, column in columns.items():
+        field = known.get(name)
+        if field is None:
+            harm = (
+                "; inserts will fail: it may not be null"
+                if column.not_null and not column.has_default
+                else ""
+            )
+            log.warning("%s.%s is in the database but not on %s%s", table, name, model.meta.name, harm)
+            continue
+        expected = _FAMILIES[model.dialect][field.kind]
+        if column.type.split("(")[0].strip() not in expected:
+            log.warning(
+                "%s.%s is %s in the database, %s expects %s",
+                table,
+                name,
+                column.type,
+                model.meta.name,
+                expected[0],
+            )
+        if column.not_null and field.nullable:
+            log.warning("%s.%s may not be null in the database, on %s it may", table, name, model.meta.name)

@@ -1,0 +1,100 @@
+"""The seam between statements and databases.
+
+An `Adapter` runs `Sql` and gives rows back; it knows no models. Reads and writes are told apart by
+the method, because a database may serve them from different places (a replica, a reader thread).
+Errors leave an adapter only as members of `maniflex.errors`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from typing import Any, Protocol
+
+from maniflex.sql.statement import Dialect, Sql
+
+Row = Sequence[Any]
+AfterCommit = Callable[[], Awaitable[object] | object]
+
+log = logging.getLogger("maniflex.db")
+
+
+class Isolation(StrEnum):
+    """How strictly concurrent transactions are kept apart (SQLite is always serializable)."""
+
+    READ_COMMITTED = "read committed"
+    REPEATABLE_READ = "repeatable read"
+    SERIALIZABLE = "serializable"
+
+
+class Executor(Protocol):
+    """Anything that runs a statement: the adapter itself and an open transaction alike."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    async def fetch(self, sql: Sql) -> list[Row]:
+        """All rows of a read."""
+
+    async def fetch_one(self, sql: Sql) -> Row | None:
+        """The first row of a read."""
+
+    async def fetch_named(self, sql: Sql) -> list[dict[str, Any]]:
+        """All rows of a read whose columns are known only to the statement."""
+
+    async def write(self, sql: Sql) -> list[Row]:
+        """The rows a write returns; outside a transaction it is committed when this returns."""
+
+    async def execute(self, sql: Sql) -> int:
+        """How many rows a write touched; outside a transaction it is committed when this returns."""
+
+
+class Tx(Executor, Protocol):
+    """An open transaction."""
+
+    def after_commit(self, call: AfterCommit) -> None:
+        """Run `call` once the transaction has committed; never when it rolls back."""
+
+
+class Adapter(Executor, Protocol):
+    """One database."""
+
+    @property
+    def label(self) -> str:
+        """A name for logs and messages, without credentials."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def ping(self) -> None:
+        """Return when the database answers; raise `Unavailable` or `Timeout` otherwise."""
+
+    def transaction(
+        self, *, isolation: Isolation | None = None, read_only: bool = False
+    ) -> AbstractAsyncContextManager[Tx]:
+        """Begin, then commit when the block ends, or roll back when it raises."""
+
+
+class CommitHooks:
+    """The after-commit calls of one transaction; every adapter's `Tx` is built on it."""
+
+    __slots__ = ("_after_commit",)
+
+    def __init__(self) -> None:
+        self._after_commit: list[AfterCommit] = []
+
+    def after_commit(self, call: AfterCommit) -> None:
+        self._after_commit.append(call)
+
+    async def committed(self) -> None:
+        """Run the calls in order; one that fails is logged, because the commit already happened."""
+        for call in self._after_commit:
+            try:
+                outcome = call()
+                if isinstance(outcome, Awaitable):
+                    await outcome
+            except Exception:
+                log.exception("an after-commit call failed")

@@ -1,0 +1,280 @@
+"""The PostgreSQL adapter, on asyncpg.
+
+Statements run as prepared statements on pooled connections; outside a transaction reads may go to
+a replica. Whatever cannot have run (the connection was found dead, the plan was stale) is tried
+once more; whatever may have run never is. Behind a transaction pooler (`pooler=True`) nothing is
+kept on a connection: unnamed statements, settings by SET LOCAL, timeouts by our own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from maniflex.db.port import Isolation, Row
+from maniflex.errors import ConfigError, DeclarationError, RequestError, Timeout, Unavailable
+from maniflex.sql.statement import Dialect, Sql
+
+try:
+    import asyncpg
+except ImportError as missing:
+    raise DeclarationError(
+        'PostgreSQL needs the asyncpg driver: pip install "maniflex[postgres]"'
+    ) from missing
+
+from maniflex.db._pg_address import Address, parse_address
+from maniflex.db._pg_errors import STALE_STATEMENT, translate
+from maniflex.db._pg_pool import Pool
+from maniflex.db._pg_tx import Pick, PostgresTx, all_rows, begin_text, first_row, touched
+
+if TYPE_CHECKING:
+    from maniflex.db._pg_slot import Connection, Slot
+
+T = TypeVar("T")
+
+PING_WITHIN = 5.0
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
+_LOGIN_REFUSED = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidPasswordError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.ClientConfigurationError,
+)
+_BEGIN = {
+    (isolation, read_only): begin_text(isolation, read_only=read_only)
+    for isolation in (None, *Isolation)
+    for read_only in (False, True)
+}
+
+log = logging.getLogger("maniflex.db")
+
+
+class PostgresAdapter:
+    """One PostgreSQL database, with an optional replica for reads outside transactions."""
+
+    dialect = Dialect.POSTGRES
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        read_url: str | None = None,
+        pool_size: int = 10,
+        read_pool_size: int = 10,
+        statement_timeout: timedelta = timedelta(seconds=30),
+        lock_timeout: timedelta = timedelta(seconds=5),
+        idle_in_transaction_timeout: timedelta = timedelta(seconds=60),
+        application_name: str = "maniflex",
+        schema: str | None = None,
+        pooler: bool = False,
+        connect_timeout: timedelta = timedelta(seconds=10),
+        pool_timeout: timedelta = timedelta(seconds=10),
+        max_lifetime: timedelta = timedelta(minutes=30),
+        max_idle: timedelta = timedelta(minutes=5),
+    ) -> None:
+        if pool_size < 1 or read_pool_size < 1:
+            raise ConfigError("a connection pool needs room for at least one connection")
+        if schema is not None and not _IDENTIFIER.fullmatch(schema):
+            raise ConfigError("a schema name is letters, digits, _ and $, and starts with a letter or _")
+        self.schema = schema
+        self._address = parse_address(url)
+        self._read_address = parse_address(read_url) if read_url else None
+        self._connect_timeout = connect_timeout.total_seconds()
+        self._session = _session_settings(
+            schema,
+            application_name,
+            statement_timeout=statement_timeout,
+            lock_timeout=lock_timeout,
+            idle_in_transaction_session_timeout=idle_in_transaction_timeout,
+        )
+        self._pooler = pooler
+        self._opened = False
+        self._needs_search_path = pooler and schema is not None
+        self._set_local = _set_local(self._session) if pooler else ""
+        self._timeout = (statement_timeout.total_seconds() or None) if pooler else None
+
+        def pool(address: Address, size: int) -> Pool:
+            return Pool(
+                lambda: self._connect(address),
+                size=size,
+                patience=pool_timeout.total_seconds(),
+                max_lifetime=max_lifetime.total_seconds(),
+                max_idle=max_idle.total_seconds(),
+                named=not pooler,
+                statement_timeout=self._timeout,
+            )
+
+        self._writes = pool(self._address, pool_size)
+        self._reads = pool(self._read_address, read_pool_size) if self._read_address else self._writes
+        self._servers = [(self._writes, self._address)]
+        if self._read_address:
+            self._servers.append((self._reads, self._read_address))
+        self._pools = tuple(pool for pool, _ in self._servers)
+
+    @property
+    def label(self) -> str:
+        return self._address.label
+
+    # -- statements outside a transaction; each hands out the coroutine of `_run`, which is the hot path
+
+    def fetch(self, sql: Sql) -> Coroutine[Any, Any, list[Row]]:
+        return self._run(self._reads, sql, all_rows)
+
+    def fetch_one(self, sql: Sql) -> Coroutine[Any, Any, Row | None]:
+        return self._run(self._reads, sql, first_row, 1)
+
+    def write(self, sql: Sql) -> Coroutine[Any, Any, list[Row]]:
+        return self._run(self._writes, sql, all_rows)
+
+    def execute(self, sql: Sql) -> Coroutine[Any, Any, int]:
+        return self._run(self._writes, sql, touched)
+
+    async def fetch_named(self, sql: Sql) -> list[dict[str, Any]]:
+        async with self._transaction(self._reads, read_only=True) as tx:
+            return await tx.fetch_named(sql)
+
+    async def _run(self, pool: Pool, sql: Sql, pick: Pick[T], limit: int = 0, *, again: bool = True) -> T:
+        if self._needs_search_path:
+            async with self._transaction(pool) as tx:
+                return await tx.run(sql, pick, limit)
+        free = pool.free
+        slot = free.pop() if free and again else await pool.acquire()
+        try:
+            result = pick(await slot.run(sql, limit))
+        except BaseException as error:
+            _after_failure(pool, slot, error, again=again)
+        else:
+            pool.release(slot)
+            return result
+        return await self._run(pool, sql, pick, limit, again=False)
+
+    # -- transactions
+
+    def transaction(
+        self, *, isolation: Isolation | None = None, read_only: bool = False
+    ) -> AbstractAsyncContextManager[PostgresTx]:
+        return self._transaction(self._writes, isolation, read_only=read_only)
+
+    def _transaction(
+        self, pool: Pool, isolation: Isolation | None = None, *, read_only: bool = False
+    ) -> PostgresTx:
+        begin = _BEGIN[isolation, read_only] + self._set_local
+        return PostgresTx(pool, begin, read_only=read_only, timeout=self._timeout)
+
+    # -- opening and closing
+
+    async def open(self) -> None:
+        """Connect once to each server; a login that is refused stops the start."""
+        for pool in self._pools:
+            pool.open()
+        try:
+            for pool in self._pools:
+                pool.release(await pool.acquire())
+            await self._make_schema()
+            await self._check_settings()
+        except BaseException:
+            await self.close()
+            raise
+        self._opened = True
+
+    async def close(self) -> None:
+        self._opened = False
+        for pool in self._pools:
+            await pool.close()
+
+    async def ping(self) -> None:
+        try:
+            async with asyncio.timeout(PING_WITHIN):
+                for pool in self._pools:
+                    await self._run(pool, Sql("SELECT 1"), all_rows)
+        except TimeoutError as error:
+            raise Timeout("the database did not answer in time") from error
+
+    async def _connect(self, address: Address) -> Connection:
+        try:
+            return await asyncpg.connect(
+                **address.arguments(),
+                timeout=self._connect_timeout,
+                server_settings=None if self._pooler else self._session,
+                statement_cache_size=0 if self._pooler else 100,
+            )
+        except Exception as error:
+            if isinstance(error, _LOGIN_REFUSED) and not self._opened:
+                raise ConfigError(f"{address.label}: the server refused the login or the options") from error
+            raise Unavailable("the database cannot be reached") from error
+
+    async def _make_schema(self) -> None:
+        if self.schema is None or self.schema == "public" or await self._has_schema():
+            return
+        try:
+            await self._run(self._writes, Sql(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"'), touched)
+        except RequestError as error:
+            # Two processes that start together may both try; the loser finds what it wanted.
+            if not await self._has_schema():
+                raise ConfigError(
+                    f"{self.label}: schema {self.schema} is absent and cannot be made"
+                ) from error
+
+    async def _has_schema(self) -> bool:
+        found = Sql("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", (self.schema,))
+        return bool(await self._run(self._writes, found, all_rows))
+
+    async def _check_settings(self) -> None:
+        if self._pooler:
+            zone = await self._setting(self._writes, "TimeZone")
+            if zone.upper() not in ("UTC", "ETC/UTC", "GMT"):
+                log.warning("%s: the time zone is %s; set the role's to UTC", self.label, zone)
+            return
+        wanted: dict[object, int] = {}
+        for pool, address in self._servers:
+            wanted[address.hosts] = wanted.get(address.hosts, 0) + pool.size
+        for pool, address in self._servers:
+            allowed = int(await self._setting(pool, "max_connections"))
+            if (size := wanted.pop(address.hosts, 0)) > allowed / 2:
+                log.warning(
+                    "%s: pools of %d exceed half of max_connections (%d)", address.label, size, allowed
+                )
+
+    async def _setting(self, pool: Pool, name: str) -> str:
+        [row] = await self._run(pool, Sql(f"SHOW {name}"), all_rows)
+        return str(row[0])
+
+
+def _after_failure(pool: Pool, slot: Slot, error: BaseException, *, again: bool) -> None:
+    """Give the connection back; return when the statement may be sent again, else raise."""
+    stale, unsent = isinstance(error, STALE_STATEMENT), slot.never_ran(error)
+    pool.recover(slot, error)
+    if stale:
+        pool.forget_statements()
+    if again and (stale or unsent):
+        return
+    if not isinstance(error, Exception):
+        raise error
+    raise translate(error, lost=unsent) from error
+
+
+def _session_settings(schema: str | None, application_name: str, **timeouts: timedelta) -> dict[str, str]:
+    """What every session starts with; a zero timeout leaves the server's own."""
+    settings = {"application_name": application_name, "TimeZone": "UTC"}
+    if schema is not None:
+        settings["search_path"] = f'"{schema}"'
+    for name, timeout in timeouts.items():
+        if timeout < timedelta(0):
+            raise ConfigError(f"{name} cannot be negative")
+        if timeout:
+            settings[name] = str(max(1, timeout // timedelta(milliseconds=1)))
+    return settings
+
+
+def _set_local(settings: dict[str, str]) -> str:
+    """The same settings for one transaction, to follow its BEGIN in one message."""
+    values = {name: "'" + value.replace("'", "''") + "'" for name, value in settings.items()}
+    if "search_path" in settings:
+        values["search_path"] = settings["search_path"]  # an identifier already, not a text
+    return "".join(f"; SET LOCAL {name} = {value}" for name, value in values.items())

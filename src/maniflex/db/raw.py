@@ -1,0 +1,63 @@
+"""SQL written by the application: `?` placeholders on every database, in the open transaction if any."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from maniflex.db.current import executor
+from maniflex.db.port import Adapter
+from maniflex.errors import DatabaseError
+from maniflex.sql.codec import encode_any
+from maniflex.sql.statement import Dialect, Sql
+
+# Everything a "?" may stand in without being a placeholder, and the placeholder itself last.
+_TOKENS = re.compile(
+    r"""
+      (?P<literal>[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+        | --[^\n]* | /\*.*?\*/ | (?P<tag>\$(?:[A-Za-z_]\w*)?\$).*?(?P=tag))
+    | (?P<escaped>\?\?)
+    | (?P<placeholder>\?)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+async def query_raw(adapter: Adapter, text: str, args: Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows of a SELECT, by column name."""
+    return await executor(adapter).fetch_named(_statement(adapter.dialect, text, args))
+
+
+async def execute_raw(adapter: Adapter, text: str, args: Sequence[Any]) -> int:
+    """How many rows a statement touched."""
+    return await executor(adapter).execute(_statement(adapter.dialect, text, args))
+
+
+def _statement(dialect: Dialect, text: str, args: Sequence[Any]) -> Sql:
+    translated, count = translate(dialect, text)
+    if count != len(args):
+        raise DatabaseError(f"the statement has {count} placeholders and got {len(args)} values")
+    return Sql(translated, tuple(map(encode_any, args)) if dialect is Dialect.SQLITE else tuple(args))
+
+
+@lru_cache(maxsize=512)
+def translate(dialect: Dialect, text: str) -> tuple[str, int]:
+    """The statement in the dialect's placeholders, and how many there are; `??` is a literal `?`.
+
+    >>> translate(Dialect.POSTGRES, "SELECT '?' WHERE a = ? AND b ?? ?")
+    ("SELECT '?' WHERE a = $1 AND b ? $2", 2)
+    """
+    count = 0
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal count
+        if match["literal"] is not None:
+            return match[0]
+        if match["escaped"] is not None:
+            return "?"
+        count += 1
+        return f"${count}" if dialect is Dialect.POSTGRES else "?"
+
+    return _TOKENS.sub(replace, text), count

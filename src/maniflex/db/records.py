@@ -1,0 +1,102 @@
+"""Typed access to the records of one model, for code: what `ctx.db(Post)` and `server.db(Post)` give.
+
+The same rules bind records made here as those a client sends; an open transaction is joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from maniflex.db.current import transaction
+from maniflex.db.port import Row, Tx
+from maniflex.db.store import Store
+from maniflex.errors import DeclarationError
+from maniflex.model.base import Model
+from maniflex.query.tree import Query
+
+M = TypeVar("M", bound=Model)
+Filters = Mapping[str, Any] | Iterable[tuple[str, Any] | tuple[str, str, Any]]
+Sorts = str | Iterable[str | tuple[str, str]]
+
+
+class Records(Generic[M]):
+    """The records of one model."""
+
+    def __init__(self, store: Store, tx: Tx | None = None) -> None:
+        self._store = store
+        self._tx = tx
+
+    async def read(self, id: str) -> M:
+        """The record of that id; `NotFound` when there is none or it is deleted."""
+        return self._record(await self._store.read(id, tx=self._tx))
+
+    async def list(
+        self,
+        filters: Filters | None = None,
+        sorts: Sorts | None = None,
+        limit: int | None = None,
+        page: int = 1,
+    ) -> list[M]:
+        """The matching records: all of them, or one page of `limit`."""
+        query = self._query(filters, sorts)
+        query.limit, query.page = limit, page
+        rows, _ = await self._store.page(query, tx=self._tx)
+        return [self._record(row) for row in rows]
+
+    async def count(self, filters: Filters | None = None) -> int:
+        """How many records match."""
+        return await self._store.count(self._query(filters).filters, tx=self._tx)
+
+    async def exists(self, filters: Filters | None = None, **fields: Any) -> bool:
+        """Whether any record matches."""
+        return await self.count({**fields, **dict(cast(Any, filters or {}))} if fields else filters) > 0
+
+    async def create(self, record: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
+        """Store a new record, given whole or by its fields."""
+        validator = self._store.meta.validator
+        if isinstance(record, Model):
+            if fields:
+                raise DeclarationError("create() takes a record or fields, not both")
+            made = validator.record(record)
+        else:
+            made = validator.create_from_code({**(record or {}), **fields})
+        return self._record(await self._store.create(made, tx=self._tx))
+
+    async def update(self, id: str, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> M:
+        """Change fields of a record and give it back as stored."""
+        validator = self._store.meta.validator
+        valid = validator.patch_from_code({**(changes or {}), **fields})
+        if not validator.has_model_validators:
+            return self._record(await self._store.update(id, valid, tx=self._tx))
+        async with transaction(self._store.adapter) as tx:
+            current = self._record(await self._store.lock(id, tx=self._tx or tx))
+            validator.merged(current, valid)
+            return self._record(await self._store.update(id, valid, tx=self._tx or tx))
+
+    async def delete(self, id: str) -> None:
+        """Remove the record, softly where the model says so."""
+        await self._store.delete(id, tx=self._tx)
+
+    async def increment(self, id: str, **deltas: Any) -> M:
+        """Add to numeric fields; concurrent additions all land and declared bounds hold."""
+        return self._record(await self._store.increment(id, deltas, tx=self._tx))
+
+    def _record(self, row: Row) -> M:
+        return cast(M, self._store.record(row))
+
+    def _query(self, filters: Filters | None, sorts: Sorts | None = None) -> Query:
+        query = Query(self._store.meta)
+        for name, op, value in _conditions(filters):
+            query.add_filter(name, value, op)
+        for term in [sorts] if isinstance(sorts, str) else (sorts or ()):
+            name, _, direction = term.partition(":") if isinstance(term, str) else (term[0], "", term[1])
+            query.add_sort(name, direction or "asc")
+        return query
+
+
+def _conditions(filters: Filters | None) -> Sequence[tuple[str, str, Any]]:
+    if filters is None:
+        return ()
+    pairs = filters.items() if isinstance(filters, Mapping) else filters
+    return [f if len(f) == 3 else (f[0], "eq", f[1]) for f in pairs]

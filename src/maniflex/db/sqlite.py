@@ -1,0 +1,273 @@
+"""SQLite behind the `Adapter` port: stdlib `sqlite3` on own threads.
+
+Reads are served by `Readers`, writes by one `Lane` that owns the only writing connection, read-only
+transactions by lanes of their own. A write is answered when it is on disk.
+
+>>> adapter = SqliteAdapter("app.db")
+>>> await adapter.open()
+>>> await adapter.fetch(Sql("SELECT ?", (1,)))
+[(1,)]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from sqlite3 import Cursor
+from types import TracebackType
+from typing import Any
+
+from maniflex.db._sqlite_connect import MEMORY, Source, cannot_open, check_location, private_file, remove_file
+from maniflex.db._sqlite_errors import writes_after_with
+from maniflex.db._sqlite_lane import FAILED, Lane, Session
+from maniflex.db._sqlite_threads import Collect, Readers
+from maniflex.db.port import CommitHooks, Isolation, Row, Tx
+from maniflex.errors import ConfigError, DatabaseError, Timeout, TransactionError, Unavailable
+from maniflex.sql.statement import Dialect, Sql
+
+
+class SqliteAdapter:
+    """One SQLite file, or `:memory:` for a database that is this adapter's alone."""
+
+    dialect = Dialect.SQLITE
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        readers: int = 4,
+        lock_timeout: timedelta = timedelta(seconds=5),
+        durable: bool = True,
+        cache_statements: int = 256,
+    ) -> None:
+        if readers < 1:
+            raise ConfigError("SQLite needs at least one reader")
+        self._path = path
+        self._limit = readers
+        self._lock_timeout = lock_timeout
+        self._durable = durable
+        self._cache_statements = cache_statements
+        self._engine: _Engine | None = None
+        self._release: weakref.finalize[Any, SqliteAdapter] | None = None
+
+    @property
+    def label(self) -> str:
+        return f"sqlite:{self._path if self._path == MEMORY else os.path.basename(self._path)}"
+
+    async def open(self) -> None:
+        if self._engine is not None:
+            return
+        in_memory = self._path == MEMORY
+        if not in_memory:
+            check_location(self._path)
+        source = Source(
+            private_file() if in_memory else self._path,
+            "OFF" if in_memory else "FULL" if self._durable else "NORMAL",
+            self._lock_timeout,
+            self._cache_statements,
+        )
+        engine = _Engine(source, asyncio.get_running_loop(), self._limit)
+        self._release = weakref.finalize(self, _abandon, engine, source.path if in_memory else None)
+        try:
+            await engine.writer.write("PRAGMA user_version", (), Cursor.fetchall)
+            await engine.readers.run("SELECT 1", (), Cursor.fetchall)
+        except BaseException as error:
+            self._release()
+            if isinstance(error, DatabaseError | Unavailable | Timeout):
+                raise type(error)(cannot_open(self._path)) from error.__cause__
+            raise
+        self._engine = engine
+
+    async def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        await engine.close()
+        if self._release is not None:
+            self._release()
+
+    async def ping(self) -> None:
+        await self._read("SELECT 1", (), Cursor.fetchall)
+
+    async def fetch(self, sql: Sql) -> list[Row]:
+        rows: list[Row] = await self._read(sql.text, sql.params, Cursor.fetchall)
+        return rows
+
+    async def fetch_one(self, sql: Sql) -> Row | None:
+        row: Row | None = await self._read(sql.text, sql.params, Cursor.fetchone)
+        return row
+
+    async def fetch_named(self, sql: Sql) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await self._read(sql.text, sql.params, _named)
+        return rows
+
+    async def write(self, sql: Sql) -> list[Row]:
+        rows: list[Row] = await self._opened().writer.write(sql.text, sql.params, Cursor.fetchall)
+        return rows
+
+    async def execute(self, sql: Sql) -> int:
+        touched: int = await self._opened().writer.write(sql.text, sql.params, _counter(sql.text))
+        return touched
+
+    def transaction(
+        self, *, isolation: Isolation | None = None, read_only: bool = False
+    ) -> AbstractAsyncContextManager[Tx]:
+        # One writer at a time and snapshots for readers: every level is serializable already.
+        engine = self._opened()
+        return _Block(engine.snapshot_lane() if read_only else engine.writer)
+
+    def _opened(self) -> _Engine:
+        if self._engine is None:
+            raise Unavailable("the database is not open")
+        return self._engine
+
+    async def _read(self, text: str, params: Sequence[Any], collect: Collect) -> Any:
+        return await self._opened().readers.run(text, params, collect)
+
+
+class SqliteTx(CommitHooks):
+    """An open transaction; all its statements run on the one connection that holds it."""
+
+    __slots__ = ("_lane", "_session")
+
+    dialect = Dialect.SQLITE
+
+    def __init__(self, lane: Lane, session: Session) -> None:
+        super().__init__()
+        self._lane = lane
+        self._session: Session | None = session
+
+    async def fetch(self, sql: Sql) -> list[Row]:
+        rows: list[Row] = await self._run(sql, Cursor.fetchall)
+        return rows
+
+    async def fetch_one(self, sql: Sql) -> Row | None:
+        row: Row | None = await self._run(sql, Cursor.fetchone)
+        return row
+
+    async def fetch_named(self, sql: Sql) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await self._run(sql, _named)
+        return rows
+
+    async def write(self, sql: Sql) -> list[Row]:
+        rows: list[Row] = await self._run(sql, Cursor.fetchall)
+        return rows
+
+    async def execute(self, sql: Sql) -> int:
+        touched: int = await self._run(sql, _counter(sql.text))
+        return touched
+
+    async def _run(self, sql: Sql, collect: Collect) -> Any:
+        session = self._session
+        if session is None:
+            raise DatabaseError("the transaction has ended")
+        if session.failed:
+            raise DatabaseError(FAILED)
+        return await self._lane.call(session, sql.text, sql.params, collect)
+
+    async def end(self, *, commit: bool) -> None:
+        """Commit or roll back, then run the after-commit calls; a cancellation is raised last."""
+        session, self._session = self._session, None
+        if session is None:
+            raise TransactionError("TX_COMMIT_ERROR", "the transaction has ended")
+        cancelled = await self._lane.finish(session, commit=commit)
+        if commit:
+            await self.committed()
+        if cancelled is not None:
+            raise cancelled
+
+
+class _Block:
+    """`async with adapter.transaction()`."""
+
+    __slots__ = ("_lane", "_tx")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._tx: SqliteTx | None = None
+
+    async def __aenter__(self) -> Tx:
+        if self._tx is not None:
+            raise TransactionError("TX_BEGIN_ERROR", "a transaction is entered once")
+        self._tx = SqliteTx(self._lane, await self._lane.begin())
+        return self._tx
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._tx is not None
+        await self._tx.end(commit=error is None)
+
+
+class _Engine:
+    """The threads of an open adapter."""
+
+    def __init__(self, source: Source, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        self._source = source
+        self._loop = loop
+        self._limit = limit
+        self._snapshots: list[Lane] = []
+        self.readers = Readers(source.reader, loop, limit)
+        self.writer = Lane(source.writer, loop, begin="BEGIN IMMEDIATE", lock_timeout=source.lock_timeout)
+
+    def snapshot_lane(self) -> Lane:
+        """The least busy lane for a read-only transaction; a new one while there may be more."""
+        least = min(self._snapshots, key=lambda lane: lane.sessions, default=None)
+        if least is not None and (least.sessions == 0 or len(self._snapshots) >= self._limit):
+            return least
+        lane = Lane(
+            self._source.reader,
+            self._loop,
+            begin="BEGIN",
+            lock_timeout=self._source.lock_timeout,
+            reading=True,
+        )
+        self._snapshots.append(lane)
+        return lane
+
+    @property
+    def _reading(self) -> Sequence[Readers | Lane]:
+        return self.readers, *self._snapshots
+
+    def stop_reading(self) -> None:
+        for part in self._reading:
+            part.stop()
+
+    async def close(self) -> None:
+        """Finish what runs. The writer goes last, so that it is the one to fold the log into the file."""
+        self.stop_reading()
+        for part in self._reading:
+            await asyncio.to_thread(part.join)
+        self.writer.stop()
+        await asyncio.to_thread(self.writer.join)
+
+
+def _abandon(engine: _Engine, private: str | None) -> None:
+    engine.stop_reading()
+    engine.writer.stop()
+    if private is not None:
+        remove_file(private)
+
+
+def _named(cursor: Cursor) -> list[dict[str, Any]]:
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _touched(cursor: Cursor) -> int:
+    cursor.fetchall()
+    return max(cursor.rowcount, 0)
+
+
+def _changes(cursor: Cursor) -> int:
+    cursor.fetchall()
+    [touched] = cursor.connection.execute("SELECT changes()").fetchone()
+    return int(touched)
+
+
+def _counter(text: str) -> Collect:
+    return _changes if writes_after_with(text) else _touched

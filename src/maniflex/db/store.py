@@ -1,0 +1,171 @@
+"""Rows of one model in one database: the only place that pairs statements with an executor.
+
+Rows come out as sequences in the order of `meta.fields`, decoded to Python's types except JSON,
+which stays text until somebody looks at it. Whoever wants records asks `Records`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+
+from maniflex._clock import Clock
+from maniflex.db.current import executor, transaction
+from maniflex.db.port import Adapter, Row, Tx
+from maniflex.errors import ConstraintViolation, NotFound, RecordLocked, ValidationFailed
+from maniflex.model.base import Model
+from maniflex.model.meta import Kind, ModelMeta
+from maniflex.query.tree import Compare, Query
+from maniflex.sql import select, write
+from maniflex.sql.model import ModelSql
+
+
+class Store:
+    """Reads and writes rows of one model."""
+
+    def __init__(self, meta: ModelMeta, adapter: Adapter, metadata: sa.MetaData, clock: Clock) -> None:
+        self.meta = meta
+        self.adapter = adapter
+        self.clock = clock
+        self.sql = ModelSql(meta, adapter.dialect, metadata)
+        self._decode = self.sql.decode
+
+    async def find(self, record_id: str, *, tx: Tx | None = None) -> Row | None:
+        """The live row, or None."""
+        row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id))
+        return row if row is None or self._decode is None else self._decode(row)
+
+    async def read(self, record_id: str, *, tx: Tx | None = None) -> Row:
+        row = await self.find(record_id, tx=tx)
+        if row is None:
+            raise NotFound()
+        return row
+
+    async def lock(self, record_id: str, *, tx: Tx) -> Row:
+        """The live row, which nobody else can change until the transaction ends."""
+        for_update = self.adapter.dialect != "sqlite"  # there the transaction is the lock
+        row = await tx.fetch_one(select.one(self.sql, record_id, for_update=for_update))
+        if row is None:
+            raise NotFound()
+        return row if self._decode is None else self._decode(row)
+
+    async def page(self, query: Query, *, tx: Tx | None = None) -> tuple[Sequence[Row], int]:
+        """The rows of one page, and how many there are in all."""
+        run = executor(self.adapter, tx)
+        rows = await run.fetch(select.page(self.sql, query))
+        if rows:
+            total = rows[0][-1]
+        elif query.page == 1:
+            total = 0
+        else:  # past the last page: the count had no row to ride on
+            total = await self.count(query.filters, tx=tx)
+        return (rows if self._decode is None else [self._decode(row) for row in rows]), total
+
+    async def count(self, filters: list[Compare], *, tx: Tx | None = None) -> int:
+        row = await executor(self.adapter, tx).fetch_one(select.count(self.sql, filters))
+        return int(row[0]) if row is not None else 0
+
+    async def create(self, record: Model, *, tx: Tx | None = None) -> Row:
+        """Store a validated record as a new row and give the row back."""
+        values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
+        rows = await self._translated(write.insert(self.sql, values), tx)
+        return rows[0] if self._decode is None else self._decode(rows[0])
+
+    async def provision(self, record: Model) -> None:
+        """Store the record unless there is one of that id already."""
+        values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
+        await executor(self.adapter).write(write.insert(self.sql, values, ignore_existing=True))
+
+    def record(self, row: Row) -> Model:
+        """The row as an instance of the model."""
+        return self.meta.cls._from_db(dict(zip(self.sql.names, row, strict=False)))
+
+    async def update(self, record_id: str, changes: Mapping[str, Any], *, tx: Tx | None = None) -> Row:
+        """Change fields of a live row that is not locked."""
+        stamped = {**changes, "updated_at": self.clock.now()}
+        rows = await self._translated(write.update(self.sql, record_id, stamped), tx)
+        if not rows:
+            raise await self._why_untouched(record_id, tx)
+        return rows[0] if self._decode is None else self._decode(rows[0])
+
+    async def increment(self, record_id: str, deltas: Mapping[str, Any], *, tx: Tx | None = None) -> Row:
+        """Add to numeric fields so that concurrent additions all land and bounds hold."""
+        self._check_deltas(deltas)
+        if any(self.meta.by_name[name].kind is Kind.DECIMAL for name in deltas):
+            return await self._increment_decimal(record_id, deltas)
+        stamps = {"updated_at": self.clock.now()}
+        rows = await self._translated(write.increment(self.sql, record_id, deltas, stamps), tx)
+        if not rows:
+            raise await self._why_untouched(record_id, tx, otherwise=_out_of_bounds(deltas))
+        return rows[0] if self._decode is None else self._decode(rows[0])
+
+    async def _increment_decimal(self, record_id: str, deltas: Mapping[str, Any]) -> Row:
+        # SQLite would add decimals as floats, so the sum is made here, under the row's lock.
+        async with transaction(self.adapter) as tx:
+            row = await self.lock(record_id, tx=tx)
+            now = dict(zip(self.sql.names, row, strict=True))
+            sums = {name: now[name] + Decimal(str(delta)) for name, delta in deltas.items()}
+            changes = self.meta.validator.patch_from_code(sums)
+            return await self.update(record_id, changes, tx=tx)
+
+    def _check_deltas(self, deltas: Mapping[str, Any]) -> None:
+        for name, delta in deltas.items():
+            field = self.meta.by_name.get(name)
+            if field is None or field.kind not in (Kind.INT, Kind.FLOAT, Kind.DECIMAL):
+                raise ValidationFailed(details=[{"field": name, "message": "not a numeric field"}])
+            if isinstance(delta, bool) or not isinstance(delta, int | float | Decimal):
+                raise ValidationFailed(details=[{"field": name, "message": "must be a number"}])
+            if field.kind is Kind.INT and not isinstance(delta, int):
+                raise ValidationFailed(details=[{"field": name, "message": "must be a whole number"}])
+
+    async def delete(self, record_id: str, *, tx: Tx | None = None) -> None:
+        """Remove the row, or mark it when the model deletes softly."""
+        statement = write.delete(self.sql, record_id, self._deletion())
+        touched = await executor(self.adapter, tx).execute(statement)
+        if not touched:
+            raise await self._why_untouched(record_id, tx)
+
+    def _deletion(self) -> dict[str, Any]:
+        marker = self.meta.soft_delete
+        if marker is None:
+            return {}
+        now: datetime = self.clock.now()
+        return {marker.field: now if marker.timestamp else True, "updated_at": now}
+
+    async def _translated(self, statement: Any, tx: Tx | None) -> Sequence[Row]:
+        """Run a write; a refused constraint names the fields as clients know them."""
+        try:
+            return await executor(self.adapter, tx).write(statement)
+        except ConstraintViolation as error:
+            if error.details is None and error.columns:
+                error.details = [self._refused(column, error.message) for column in error.columns]
+            raise
+
+    def _refused(self, column: str, message: str) -> dict[str, str]:
+        field = next((f for f in self.meta.fields if f.column == column), None)
+        return {"field": field.api if field and not field.hidden else column, "message": message}
+
+    async def _why_untouched(
+        self, record_id: str, tx: Tx | None, otherwise: Exception | None = None
+    ) -> Exception:
+        """Tell "not there" from "locked" and from "out of bounds", after a write touched nothing."""
+        row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id))
+        if row is None:
+            return NotFound()
+        return self.locked(row if self._decode is None else self._decode(row)) or otherwise or NotFound()
+
+    def locked(self, row: Row) -> RecordLocked | None:
+        """The refusal for a row in one of its `lock_when` states."""
+        for lock in self.meta.locks:
+            if row[self.sql.names.index(lock.field)] == lock.value:
+                api = self.meta.by_name[lock.field].api
+                return RecordLocked(f"the record is locked while {api} is {lock.value!r}")
+        return None
+
+
+def _out_of_bounds(deltas: Mapping[str, Any]) -> ValidationFailed:
+    return ValidationFailed(details=[{"field": name, "message": "would leave its bounds"} for name in deltas])

@@ -1,0 +1,214 @@
+"""Every exception of the framework, in one family.
+
+    ManiflexError
+    ├── DeclarationError            ours: stops the start, all problems in one message
+    │   └── ConfigError             a setting or environment variable that cannot be used
+    └── RequestError                the caller's: becomes the error envelope
+        ├── Abort                   raised by `ctx.abort(...)`
+        ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery             400
+        ├── NotFound 404 · MethodNotAllowed 405
+        ├── Conflict                                                         409
+        │   ├── ConstraintViolation · ForeignKeyViolation
+        │   └── SerializationFailure    retryable
+        ├── PreconditionFailed 412 · BodyTooLarge 413 · UnsupportedMediaType 415
+        ├── ValidationFailed · RecordLocked                                  422
+        ├── DatabaseError                                                    500
+        │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR
+        ├── Unavailable                                                      503
+        └── Timeout                                                          504
+
+Drivers' exceptions are translated in their own `db/*.py` and kept as `__cause__`; nothing of
+their text reaches a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Detail = Mapping[str, Any]
+
+
+class ManiflexError(Exception):
+    """The root of everything maniflex raises."""
+
+
+class DeclarationError(ManiflexError):
+    """The application is declared wrongly; the message lists every problem found."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__(
+            problems[0]
+            if len(problems) == 1
+            else f"{len(problems)} problems:" + "".join(f"\n  - {problem}" for problem in problems)
+        )
+
+
+class ConfigError(DeclarationError):
+    """A setting or an environment variable cannot be used."""
+
+
+class RequestError(ManiflexError):
+    """Becomes the error envelope: status, code, message, per-field details."""
+
+    status: int = 500
+    code: str = "INTERNAL"
+    message: str = "something went wrong"
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str | None = None,
+        details: Sequence[Detail] | Detail | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        if message is not None:
+            self.message = message
+        self.details = details
+        self.headers = headers
+        super().__init__(self.message)
+
+
+class Abort(RequestError):
+    """Ends the request with the given status and code; raised by `ctx.abort(...)`."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        details: Sequence[Detail] | Detail | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, details, headers=headers)
+        self.status = status
+        self.code = code
+
+
+class InvalidJson(RequestError):
+    """The body is not well-formed JSON."""
+
+    status, code, message = 400, "INVALID_JSON", "the body is not valid JSON"
+
+
+class EmptyBody(RequestError):
+    """A write came without a body."""
+
+    status, code, message = 400, "EMPTY_BODY", "the request body is empty"
+
+
+class InvalidBody(RequestError):
+    """The body could not be read to its end."""
+
+    status, code, message = 400, "BODY_READ_ERROR", "the request body could not be read"
+
+
+class InvalidQuery(RequestError):
+    """A query parameter is unknown, malformed or not allowed."""
+
+    status, code, message = 400, "INVALID_QUERY", "the query string is not valid"
+
+
+class NotFound(RequestError):
+    """There is no such record, or it is not the caller's to see."""
+
+    status, code, message = 404, "NOT_FOUND", "record not found"
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, the method does not."""
+
+    status, code, message = 405, "METHOD_NOT_ALLOWED", "method not allowed"
+
+
+class Conflict(RequestError):
+    """The write contradicts what is stored."""
+
+    status, code, message = 409, "CONFLICT", "the write conflicts with stored data"
+
+
+class ConstraintViolation(Conflict):
+    """A unique or check constraint refused the write; `columns` are its columns."""
+
+    def __init__(self, table: str, columns: Sequence[str] = (), message: str | None = None) -> None:
+        self.table = table
+        self.columns = tuple(columns)
+        super().__init__(message or "a record with these values already exists")
+
+
+class ForeignKeyViolation(Conflict):
+    """A reference points at a row that does not exist, or a row is still referenced."""
+
+    def __init__(self, table: str, columns: Sequence[str] = (), message: str | None = None) -> None:
+        self.table = table
+        self.columns = tuple(columns)
+        super().__init__(message or "a referenced record does not exist or is still in use")
+
+
+class SerializationFailure(Conflict):
+    """Concurrent transactions collided; the same request may succeed when sent again."""
+
+    message = "the write collided with a concurrent one; try again"
+    retryable = True
+
+
+class PreconditionFailed(RequestError):
+    """If-Match names a version that is no longer current."""
+
+    status, code, message = 412, "PRECONDITION_FAILED", "the record has changed since it was read"
+
+
+class BodyTooLarge(RequestError):
+    """The body is larger than the limit; nothing of it was used."""
+
+    status, code, message = 413, "BODY_READ_ERROR", "the request body is too large"
+
+
+class UnsupportedMediaType(RequestError):
+    """The body's Content-Type is not one this route reads."""
+
+    status, code, message = 415, "UNSUPPORTED_MEDIA_TYPE", "send the body as application/json"
+
+
+class ValidationFailed(RequestError):
+    """One or more fields break their rules; `details` lists every one of them."""
+
+    status, code = 422, "VALIDATION_FAILED"
+    message = "one or more fields failed validation"
+
+
+class RecordLocked(RequestError):
+    """The record is in a state that `lock_when` declares final."""
+
+    status, code, message = 422, "RECORD_LOCKED", "the record is locked"
+
+
+class DatabaseError(RequestError):
+    """The database failed in a way no caller can mend."""
+
+    status, code, message = 500, "DATABASE_ERROR", "the database could not complete the request"
+
+
+class TransactionError(DatabaseError):
+    """A transaction could not be begun or committed."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unavailable(RequestError):
+    """The database cannot be reached right now."""
+
+    status, code, message = 503, "UNAVAILABLE", "the service is temporarily unavailable"
+    retryable = True
+
+
+class Timeout(RequestError):
+    """The deadline passed before the work was done."""
+
+    status, code, message = 504, "TIMEOUT", "the request took too long"
+    retryable = True

@@ -1,0 +1,93 @@
+"""Endpoints of the application's own: a method, a path and a handler, with a trimmed pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response as StarletteResponse
+
+from maniflex.pipeline.chain import Composer, is_async
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import TRIMMED, Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Middleware
+from maniflex.pipeline.response import Response
+
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+_SEGMENT = re.compile(r"\{[A-Za-z_]\w*\}|[^{}/]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One custom endpoint; the texts are for its documentation."""
+
+    method: str
+    path: str
+    handler: Callable[..., Any]
+    request: Any = None
+    response: Any = None
+    middleware: Sequence[Middleware] = ()
+    name: str = ""
+    summary: str = ""
+    tags: Sequence[str] = ()
+    deprecated: bool = False
+
+    def problems(self) -> list[str]:
+        """What is wrong with the declaration, if anything."""
+        where = f"action {self.method} {self.path}"
+        found = []
+        if self.method not in METHODS:
+            found.append(f"{where}: the method is none of {', '.join(METHODS)}")
+        segments = self.path.split("/")[1:]
+        if not self.path.startswith("/") or not all(_SEGMENT.fullmatch(s) for s in segments):
+            found.append(f"{where}: a path is written like /orders/{{id}}/cancel")
+        parameters = [s for s in segments if s.startswith("{")]
+        if len(set(parameters)) != len(parameters):
+            found.append(f"{where}: a path parameter is named twice")
+        return found
+
+
+def action_endpoint(action: Action, composer: Composer) -> Endpoint:
+    """The action behind auth and its own middleware, in front of the response step."""
+    inner = [(getattr(m, "__name__", type(m).__name__), m) for m in action.middleware]
+    call = _Call(action)
+
+    def respond(ctx: Context) -> None:
+        if ctx.response is None:
+            ctx.response = Response(204) if ctx._result is None else Response(200, ctx._result)
+
+    steps = (*TRIMMED, "action")
+    return Endpoint(
+        action.method,
+        action.path,
+        Operation.ACTION,
+        None,
+        composer.steps(steps, {"action": call}, None, Operation.ACTION, item=False, inner=inner),
+        composer.steps(("response",), {"response": respond}, None, Operation.ACTION, item=False),
+        f"action {action.name}",
+    )
+
+
+class _Call:
+    """The handler as the last step of its chain."""
+
+    def __init__(self, action: Action) -> None:
+        self._action = action
+        self._async = is_async(action.handler)
+
+    async def __call__(self, ctx: Context) -> None:
+        ctx.action = self._action
+        if self._action.request is not None:
+            ctx._body = await ctx.bind_json(self._action.request)
+        if self._async:
+            result = await self._action.handler(ctx)
+        else:
+            result = await asyncio.to_thread(self._action.handler, ctx)
+        if isinstance(result, Response | StarletteResponse):
+            ctx.response = result  # type: ignore[assignment]  # a Starlette response is sent as it is
+        else:
+            ctx._result = result

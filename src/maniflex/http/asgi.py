@@ -1,0 +1,135 @@
+"""ASGI in, `Context` out: find the route, run the pipeline, send the answer."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from maniflex.errors import MethodNotAllowed, NotFound, RequestError
+from maniflex.http.routing import Router
+from maniflex.pipeline.context import Context, Receive, Scope
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.read_body import ClientGone
+from maniflex.pipeline.response import JSON, Response, error_response
+from maniflex.pipeline.run import run
+from maniflex.pipeline.runtime import Runtime
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_JSON_TYPE = (b"content-type", JSON.encode())
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class HttpApp:
+    """The HTTP face of a sealed server."""
+
+    def __init__(self, runtime: Runtime, router: Router[Endpoint], mounts: dict[str, App]) -> None:
+        self._runtime = runtime
+        self._router = router
+        self._find = router.find
+        self._mounts = mounts
+        self._timeout = runtime.config.query_timeout.total_seconds()
+        self._encode = runtime.encode
+        name = runtime.config.service_name
+        self._service = ((b"x-service-name", name.encode("latin-1", "replace")),) if name else ()
+        # An id must be unique and cheap, not secret: a random start and a counter are both.
+        self._made = secrets.token_hex(8)
+        self._count = itertools.count(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        root: str | None = scope.get("root_path")
+        if root and path.startswith(root):
+            path = path[len(root) :] or "/"
+        method: str = scope["method"]
+        route, params = self._find(path, method)
+        endpoint = route.methods.get(method) if route is not None else None
+        if endpoint is None and await self._mounted(path, scope, receive, send):
+            return
+        request_id, trace_id = self._identify(scope)
+        if endpoint is None:
+            await self._refuse(
+                NotFound("no such path") if route is None else _not_allowed(route.allow),
+                request_id,
+                send,
+                method,
+            )
+            return
+        ctx = Context(self._runtime, scope, receive, endpoint.operation, request_id.decode("ascii"))
+        ctx.model = endpoint.model  # type: ignore[assignment]  # an action has none
+        if trace_id:
+            ctx.trace_id = trace_id.decode("latin-1")
+        if type(params) is str:
+            if "\x00" in params:
+                await self._refuse(NotFound(), request_id, send, method)
+                return
+            ctx.resource_id = params
+            if endpoint.model is None:
+                ctx.params = {route.names[0]: params}  # type: ignore[union-attr]  # it has an endpoint
+        elif params:
+            ctx.params = params  # type: ignore[assignment]  # not a str
+        try:
+            response = await run(endpoint, ctx, self._timeout)
+        except ClientGone:
+            return
+        if type(response) is Response:
+            await self._send(response, request_id, send, method)
+        else:
+            response.headers.setdefault("x-request-id", request_id.decode("ascii"))
+            await response(scope, receive, send)
+
+    def _identify(self, scope: Scope) -> tuple[bytes, bytes]:
+        request_id = trace_id = b""
+        for name, value in scope["headers"]:
+            if name == b"x-request-id":
+                if _REQUEST_ID.fullmatch(value):
+                    request_id = value
+            elif name == b"traceparent":
+                trace_id = value
+        return request_id or b"%s-%x" % (self._made.encode(), next(self._count)), trace_id
+
+    async def _send(self, response: Response, request_id: bytes, send: Send, method: str) -> None:
+        try:
+            body = response.encode(self._encode)
+        except Exception as error:
+            self._runtime.panic_logger.error("an answer could not be encoded", exc_info=error)
+            response = Response(
+                500, error={"code": "PANIC", "message": "the server failed to handle the request"}
+            )
+            body = response.encode(self._encode)
+        kind = (
+            _JSON_TYPE
+            if response.content_type == JSON
+            else (b"content-type", response.content_type.encode("latin-1"))
+        )
+        headers = [
+            kind,
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", request_id),
+            *self._service,
+        ]
+        if response.status == 204:
+            del headers[:2]
+        if response.headers:
+            headers += [(k.encode("latin-1"), v.encode("latin-1")) for k, v in response.headers.items()]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+
+    async def _refuse(self, error: RequestError, request_id: bytes, send: Send, method: str) -> None:
+        await self._send(error_response(error), request_id, send, method)
+
+    async def _mounted(self, path: str, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Hand the request to an application mounted under a prefix of its path, if there is one."""
+        for prefix, app in self._mounts.items():
+            if path == prefix or path.startswith(prefix + "/"):
+                await app({**scope, "path": path}, receive, send)
+                return True
+        return False
+
+
+def _not_allowed(allow: str) -> MethodNotAllowed:
+    return MethodNotAllowed(headers={"allow": allow})

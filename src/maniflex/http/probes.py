@@ -1,0 +1,61 @@
+"""`/health`, `/live` and `/ready`: what an orchestrator asks. None of them repeats what a driver said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+from maniflex.db.port import Adapter
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.runtime import Runtime
+
+
+class Probes:
+    """The three probe endpoints of a server."""
+
+    def __init__(self, runtime: Runtime, adapters: Sequence[Adapter], accepting: Callable[[], bool]) -> None:
+        self._runtime = runtime
+        self._adapters = adapters
+        self._accepting = accepting
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        for path, main in (("/health", self._health), ("/live", self._live), ("/ready", self._ready)):
+            for method in ("GET", "HEAD"):
+                yield Endpoint(method, path, Operation.READ, None, main, _as_it_is, "probe")
+
+    async def _live(self, ctx: Context) -> None:
+        ctx.response = Response(200, body=b'{"status":"ok"}')
+
+    async def _health(self, ctx: Context) -> None:
+        if not self._runtime.config.health_check_db:
+            ctx.response = Response(200, body=b'{"status":"ok"}')
+        else:
+            ctx.response = await self._checked()
+
+    async def _ready(self, ctx: Context) -> None:
+        if not self._accepting():  # starting or stopping: say so without asking anybody
+            ctx.response = Response(503, body=b'{"status":"unavailable"}')
+        else:
+            ctx.response = await self._checked()
+
+    async def _checked(self) -> Response:
+        answers = await asyncio.gather(*(self._answers(adapter) for adapter in self._adapters))
+        if all(answers):
+            return Response(200, body=b'{"status":"ok","database":"ok"}')
+        return Response(503, body=b'{"status":"unavailable","database":"unavailable"}')
+
+    async def _answers(self, adapter: Adapter) -> bool:
+        try:
+            async with asyncio.timeout(self._runtime.config.health_timeout.total_seconds()):
+                await adapter.ping()
+        except Exception as error:
+            self._runtime.logger.warning("health check of %s failed: %r", adapter.label, error)
+            return False
+        return True
+
+
+async def _as_it_is(ctx: Context) -> None:
+    """Probes have their answer already."""

@@ -1,0 +1,116 @@
+"""Paths → endpoints, by dictionary: finding a route costs the same with one model or a thousand.
+
+A fixed segment goes before a parameter in the same place. Two endpoints that want the same method
+on the same path are a mistake, found when the routes are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+E = TypeVar("E")
+_NO_PARAMS: Mapping[str, str] = {}
+
+
+class Route(Generic[E]):
+    """What one path answers to."""
+
+    __slots__ = ("allow", "methods", "names")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.methods: dict[str, E] = {}
+        self.allow = ""
+
+    def add(self, method: str, endpoint: E) -> None:
+        self.methods[method] = endpoint
+        self.allow = ", ".join(sorted(self.methods))
+
+
+class _Node(Generic[E]):
+    __slots__ = ("fixed", "parameter", "route")
+
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Node[E]] = {}
+        self.parameter: _Node[E] | None = None
+        self.route: Route[E] | None = None
+
+
+class Router(Generic[E]):
+    """All routes of a server."""
+
+    def __init__(self) -> None:
+        self._whole: dict[str, Route[E]] = {}  # paths without parameters
+        self._last: dict[str, Route[E]] = {}  # one parameter, at the end: by what is before it
+        self._root: _Node[E] = _Node()
+
+    def add(self, method: str, path: str, endpoint: E) -> E | None:
+        """Mount an endpoint; gives back the one that already has this method and path."""
+        segments = path.split("/")[1:]
+        names = tuple(s[1:-1] for s in segments if _is_parameter(s))
+        route = self._route(path, segments, names)
+        taken = route.methods.get(method)
+        if taken is None:
+            route.add(method, endpoint)
+        return taken
+
+    def _route(self, path: str, segments: list[str], names: tuple[str, ...]) -> Route[E]:
+        if not names:
+            return self._whole.setdefault(path, Route(names))
+        if len(names) == 1 and _is_parameter(segments[-1]):
+            return self._last.setdefault(path.rpartition("/")[0], Route(names))
+        node = self._root
+        for segment in segments:
+            if _is_parameter(segment):
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
+            else:
+                node = node.fixed.setdefault(segment, _Node())
+        node.route = node.route or Route(names)
+        return node.route
+
+    def find(self, path: str, method: str) -> tuple[Route[E] | None, str | Mapping[str, str]]:
+        """The route of a path, preferring one that has the method; with its parameter or parameters."""
+        other: tuple[Route[E] | None, str | Mapping[str, str]] = (None, _NO_PARAMS)
+        route = self._whole.get(path)
+        if route is not None:
+            if method in route.methods:
+                return route, _NO_PARAMS
+            other = (route, _NO_PARAMS)
+        base, _, last = path.rpartition("/")
+        if last:
+            route = self._last.get(base)
+            if route is not None:
+                if method in route.methods:
+                    return route, last
+                other = other if other[0] else (route, last)
+        for found, values in _walk(self._root, path.split("/")[1:], ()):
+            match = (found, dict(zip(found.names, values, strict=True)))
+            if method in found.methods:
+                return match
+            other = other if other[0] else match
+        return other
+
+    def paths(self) -> list[str]:
+        """Fixed parts of every route, for finding what a mount would hide."""
+        return [*self._whole, *(f"{base}/" for base in self._last)]
+
+
+def _is_parameter(segment: str) -> bool:
+    return segment.startswith("{") and segment.endswith("}")
+
+
+def _walk(
+    node: _Node[E], segments: list[str], values: tuple[str, ...]
+) -> Iterable[tuple[Route[E], tuple[str, ...]]]:
+    if not segments:
+        if node.route is not None:
+            yield node.route, values
+        return
+    head, *rest = segments
+    fixed = node.fixed.get(head)
+    if fixed is not None:
+        yield from _walk(fixed, rest, values)
+    if node.parameter is not None and head:
+        yield from _walk(node.parameter, rest, (*values, head))

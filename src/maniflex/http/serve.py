@@ -1,0 +1,89 @@
+"""Serve a server on a socket until it is told to stop: uvicorn, with our one deadline."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+import uvicorn
+
+from maniflex._logging import configure_logging
+from maniflex.config import Config
+from maniflex.errors import ConfigError
+from maniflex.http.asgi import Send
+from maniflex.pipeline.context import Receive, Scope
+
+
+class Application(Protocol):
+    """What is served: an ASGI application that can be told that shutdown begins."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def begin_shutdown(self) -> None: ...
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn that tells the application when shutdown begins and ends with exit code 0."""
+
+    def __init__(self, config: uvicorn.Config, app: Application) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._app.begin_shutdown()
+        super().handle_exit(sig, frame)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn's own raises the signal once more at the end, which would turn a clean stop into a failure.
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def serve(app: Application, config: Config) -> None:
+    """Listen until SIGINT or SIGTERM, then drain what is running."""
+    configure_logging(config)
+    listener = bind(config.host, config.port)
+    server = _Uvicorn(uvicorn.Config(app, **uvicorn_settings(config)), app)
+    with listener:
+        server.run(sockets=[listener])
+    if not server.started:
+        raise SystemExit(3)
+
+
+def uvicorn_settings(config: Config) -> dict[str, Any]:
+    """What uvicorn is told, however it is started."""
+    return {
+        "host": config.host,
+        "port": config.port,
+        "loop": "uvloop",
+        "http": "httptools",
+        "lifespan": "on",
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": max(int(config.shutdown_timeout.total_seconds()), 1),
+    }
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening address, or one clear sentence why it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        reason = "is already in use" if error.errno == 98 else f"cannot be used ({error.strerror})"
+        raise ConfigError(f"port {port} on {host} {reason}; choose another with --port or PORT") from None
+    return listener

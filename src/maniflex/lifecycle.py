@@ -1,0 +1,158 @@
+"""Start and stop, each once and in order.
+
+Start: open databases → migrate → on_start → services → running. Stop, under one deadline: no new
+work → `go` tasks are told → services in reverse → on_shutdown → background work is awaited →
+databases close. What fails on the way up is taken down again before the error goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from typing import Any
+
+from maniflex._service import Service, call
+from maniflex.db.port import Adapter
+from maniflex.errors import ManiflexError
+from maniflex.pipeline.runtime import Runtime
+
+
+class State(StrEnum):
+    """Where a server is in its one life."""
+
+    NEW = "new"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class LifecycleError(ManiflexError):
+    """The server cannot do this in the state it is in."""
+
+
+class Lifecycle:
+    """The one life of a server."""
+
+    def __init__(self, logger: logging.Logger, shutdown_timeout: float) -> None:
+        self.state = State.NEW
+        self.on_start: list[Callable[[], Any]] = []
+        self.on_shutdown: list[Callable[[], Any]] = []
+        self.services: list[Service] = []
+        self._go: list[Callable[[], Awaitable[Any]]] = []
+        self._going: set[asyncio.Task[None]] = set()
+        self._started: list[Service] = []
+        self._logger = logger
+        self._shutdown_timeout = shutdown_timeout
+        self._deadline: float | None = None
+
+    def again(self) -> Lifecycle:
+        """The same hooks and services, for another life."""
+        fresh = Lifecycle(self._logger, self._shutdown_timeout)
+        fresh.on_start, fresh.on_shutdown = list(self.on_start), list(self.on_shutdown)
+        fresh.services, fresh._go = list(self.services), list(self._go)
+        return fresh
+
+    @property
+    def accepting(self) -> bool:
+        return self.state is State.RUNNING and self._deadline is None
+
+    def go(self, fn: Callable[[], Awaitable[Any]]) -> None:
+        """Run `fn` beside the server until it stops; its task is cancelled when shutdown begins."""
+        if self.state is State.RUNNING:
+            self._launch(fn)
+        elif self.state in (State.NEW, State.STARTING):
+            self._go.append(fn)
+        else:
+            raise LifecycleError("the server is stopping; nothing new is started")
+
+    def _launch(self, fn: Callable[[], Awaitable[Any]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(fn))
+        self._going.add(task)
+        task.add_done_callback(self._going.discard)
+
+    async def _guarded(self, fn: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            await call(fn)
+        except Exception:
+            self._logger.exception("%s failed", getattr(fn, "__name__", "a task of server.go"))
+
+    async def start(
+        self, adapters: Sequence[Adapter], migrate: Callable[[], Awaitable[None]], *, services: bool = True
+    ) -> None:
+        """Bring everything up, or leave nothing behind."""
+        if self.state is not State.NEW:
+            raise LifecycleError(f"the server is {self.state}; it starts once")
+        self.state = State.STARTING
+        opened: list[Adapter] = []
+        try:
+            for adapter in adapters:
+                opened.append(adapter)
+                await adapter.open()
+            await migrate()
+            for hook in self.on_start:
+                await call(hook)
+            for service in self.services if services else ():
+                await call(service.start)
+                self._started.append(service)
+        except BaseException:
+            await self._take_down(opened)
+            raise
+        self.state = State.RUNNING
+        for fn in self._go if services else ():
+            self._launch(fn)
+
+    async def _take_down(self, opened: Sequence[Adapter]) -> None:
+        self.begin_shutdown()
+        await self._stop_services()
+        for adapter in reversed(opened):
+            await self._quietly("closing the database", adapter.close)
+        self.state = State.STOPPED
+
+    def begin_shutdown(self, timeout: float | None = None) -> None:
+        """The moment shutdown begins: the one deadline counts from here."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + (self._shutdown_timeout if timeout is None else timeout)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left until the deadline."""
+        return max((self._deadline or time.monotonic()) - time.monotonic(), 0)
+
+    async def stop(self, runtime: Runtime, adapters: Sequence[Adapter], timeout: float | None = None) -> None:
+        """Take everything down within the deadline."""
+        if self.state is not State.RUNNING:
+            return
+        self.begin_shutdown(timeout)
+        self.state = State.STOPPING
+        for task in self._going:
+            task.cancel()
+        await self._stop_services()
+        for hook in self.on_shutdown:
+            await self._quietly("on_shutdown", hook)
+        if self._going:
+            await asyncio.wait(self._going, timeout=self.remaining)
+        late = await runtime.tasks.drain(self.remaining)
+        if late:
+            self._logger.warning("%d background tasks were still running at the shutdown deadline", late)
+        for adapter in reversed(adapters):
+            await self._quietly("closing the database", adapter.close, grace=1.0)
+        self.state = State.STOPPED
+
+    async def _stop_services(self) -> None:
+        while self._started:
+            service = self._started.pop()
+            await self._quietly(f"stopping {type(service).__name__}", service.stop)
+
+    async def _quietly(self, what: str, fn: Callable[[], Any], grace: float = 0.0) -> None:
+        """Run one shutdown phase; neither its failure nor its slowness keeps the next from running."""
+        try:
+            async with asyncio.timeout(max(self.remaining, grace, 0.01)):
+                await call(fn)
+        except TimeoutError:
+            self._logger.warning("%s did not finish before the shutdown deadline", what)
+        except Exception:
+            self._logger.exception("%s failed", what)

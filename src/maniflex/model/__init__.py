@@ -1,0 +1,1 @@
+"""What people declare, read once into frozen values."""

@@ -1,0 +1,184 @@
+"""`Model`, the class people inherit from, and the soft-delete mixins.
+
+The only place where pydantic's metaclass is ours. An instance is checked when it is made by name,
+and trusted when it comes from the database (`_from_db`).
+
+For type checkers `Model` is a plain class, so that a column may be called `json` or `copy`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
+
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import ValidationError
+
+from maniflex._ids import new_id
+from maniflex.errors import ValidationFailed
+from maniflex.model.body import Body, add_marker, build, read_options, settle_fields, utc_now
+from maniflex.model.field import field, file, scheduled
+from maniflex.model.messages import details, unknown_field
+from maniflex.model.meta import Index, ModelOptions, SoftDelete
+from maniflex.model.relation import RelationAttribute, RelationSpec, belongs_to, has_many, many_to_many
+
+if TYPE_CHECKING:
+
+    @dataclass_transform(
+        kw_only_default=True,
+        field_specifiers=(field, file, scheduled, belongs_to, has_many, many_to_many),
+    )
+    class ModelType(type):
+        """The type of every model class."""
+
+    class _Base:
+        pass
+
+else:
+    _Base = BaseModel
+
+    class ModelType(type(BaseModel)):
+        """The type of every model class."""
+
+        def __new__(mcs, name, bases, namespace, **keywords):
+            for_pydantic = {k: keywords.pop(k) for k in list(keywords) if k.startswith("__pydantic_")}
+            for_pydantic["__pydantic_reset_parent_namespace__"] = False
+            caller = sys._getframe(1)
+            local = {} if caller.f_code.co_name == "<module>" else caller.f_locals
+            body = Body(name, bases, namespace, local)
+            abstract = keywords.pop("abstract", BaseModel in bases)
+            options = read_options(body, keywords)
+            body.prepare()
+            add_marker(body, options)
+            create = super().__new__
+            cls = build(lambda space: create(mcs, name, bases, space, **for_pydantic), body, namespace)
+            _finish(cls, body, options, abstract)
+            return cls
+
+
+def _finish(cls: Any, body: Body, options: ModelOptions, abstract: bool) -> None:
+    inherited: dict[str, RelationSpec] = {}
+    problems: list[str] = []
+    for base in reversed(cls.__bases__):
+        inherited.update(getattr(base, "__relations__", {}))
+        problems.extend(getattr(base, "__problems__", ()))
+    for name in inherited.keys() & cls.__pydantic_fields__.keys():
+        body.trouble(name, "is a relation of a base class and cannot become a column")
+    for name in body.relations:
+        setattr(cls, name, RelationAttribute(name))
+    cls.__relations__ = inherited | body.relations
+    cls.__class_vars__.difference_update(cls.__relations__)
+    cls.__options__ = options
+    cls.__abstract__ = abstract
+    cls.__problems__ = tuple(dict.fromkeys([*problems, *body.problems]))
+    cls.__loaders__ = ()
+    settle_fields(cls)
+
+
+class Model(_Base, metaclass=ModelType):
+    """A table, its create and patch bodies and its response, declared once."""
+
+    if TYPE_CHECKING:
+        __problems__: ClassVar[tuple[str, ...]]
+        __relations__: ClassVar[Mapping[str, RelationSpec]]
+        __options__: ClassVar[ModelOptions]
+        __abstract__: ClassVar[bool]
+        __loaders__: ClassVar[tuple[tuple[str, Callable[[Any], Any]], ...]]
+
+        def __init_subclass__(
+            cls,
+            *,
+            abstract: bool = ...,
+            table: str | None = ...,
+            soft_delete: bool | str | SoftDelete | None = ...,
+            versioned: bool | None = ...,
+            versioned_diff_only: bool | None = ...,
+            indices: Sequence[Index | Sequence[str]] | None = ...,
+            export: bool | None = ...,
+            max_export_rows: int | None = ...,
+            aggregate: bool | None = ...,
+            optimistic_lock: bool | None = ...,
+            singleton: bool | None = ...,
+            headless: bool | None = ...,
+            cursor_field: str | None = ...,
+            search_language: str | None = ...,
+            global_searchable: bool | None = ...,
+            default_locale: str | None = ...,
+            locale_mode: str | None = ...,
+            database: Any = ...,
+            middleware: Any = ...,
+            query: str | None = ...,
+            restore: bool | None = ...,
+        ) -> None: ...
+
+    else:
+        model_config = ConfigDict(defer_build=True, extra="ignore", protected_namespaces=())
+
+        def __init__(self, /, **values):
+            __tracebackhide__ = True
+            cls = type(self)
+            unknown = values.keys() - cls.__pydantic_fields__.keys()
+            if unknown:
+                raise ValidationFailed(
+                    details=[unknown_field(n, cls.__pydantic_fields__) for n in sorted(unknown)]
+                )
+            try:
+                cls.__pydantic_validator__.validate_python(values, self_instance=self)
+            except ValidationError as error:
+                raise ValidationFailed(details=details(error, cls)) from None
+
+        # Otherwise pydantic-core would come back through __init__ for every record.
+        __init__.__pydantic_base_init__ = True
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source, handler):
+            settle_fields(cls)
+            return handler(source)
+
+    id: str = field(default_factory=new_id, readonly=True, filterable=True, sortable=True)
+    created_at: datetime = field(default_factory=utc_now, readonly=True, filterable=True, sortable=True)
+    updated_at: datetime = field(default_factory=utc_now, readonly=True, filterable=True, sortable=True)
+
+    @classmethod
+    def _from_db(cls, values: dict[str, Any]) -> Self:
+        """An instance of stored values, trusted as they are; takes the dict over."""
+        for name, load in cls.__loaders__:
+            value = values.get(name)
+            if value is not None:
+                values[name] = load(value)
+        return instance_of(cls, values)
+
+
+M = TypeVar("M")
+
+
+_set_dict: Any = BaseModel.__dict__["__dict__"].__set__
+_set_extra: Any = BaseModel.__dict__["__pydantic_extra__"].__set__
+_set_fields_set: Any = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_set_private: Any = BaseModel.__dict__["__pydantic_private__"].__set__
+
+
+def instance_of(cls: type[M], values: dict[str, Any]) -> M:
+    """An instance of exactly these attributes, unchecked; takes the dict over."""
+    made: Any = cls.__new__(cls)
+    _set_dict(made, values)
+    _set_extra(made, None)
+    _set_fields_set(made, set(values))
+    _set_private(made, None)
+    if made.__pydantic_post_init__:
+        made.model_post_init(None)
+    return made  # type: ignore[no-any-return]
+
+
+class WithDeletedAt:
+    """Mixin: DELETE notes the time in `deleted_at` instead of removing the row."""
+
+    deleted_at: datetime | None = field(default=None, readonly=True, filterable=True)
+
+
+class WithIsDeleted:
+    """Mixin: DELETE sets `is_deleted` instead of removing the row."""
+
+    is_deleted: bool = field(default=False, readonly=True, filterable=True)

@@ -1,0 +1,279 @@
+"""What can be wrong with one declared field: option values, contradictions, files, schedules, locales.
+
+The only home of the rules between options. Every check yields sentences without the field's name;
+`scan` puts the name in front and gathers them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, get_args, get_origin
+
+from maniflex._names import MAX_IDENTIFIER, did_you_mean, is_api_name, is_identifier
+from maniflex.model.field import FLAGS, LocaleString
+from maniflex.model.kinds import NUMBERS, Shape
+from maniflex.model.meta import Kind, OnDelete
+from maniflex.model.relation import reference_name
+from maniflex.model.values import INT_MAX, INT_MIN, exact, number
+
+Options = Mapping[str, Any]
+
+# Pairs no request could satisfy, or that would reveal what the other one hides.
+_CONTRADICTIONS = (
+    ("readonly", "writeonly", "a client could neither read nor write it"),
+    ("readonly", "immutable", "readonly already refuses every write of a client"),
+    ("hidden", "writeonly", "hidden fields cannot be written by a client"),
+    ("hidden", "immutable", "hidden fields cannot be written by a client"),
+    ("hidden", "filterable", "filtering would reveal it"),
+    ("hidden", "sortable", "sorting would reveal it"),
+    ("hidden", "searchable", "searching would reveal it"),
+    ("writeonly", "filterable", "filtering would reveal it"),
+    ("writeonly", "sortable", "sorting would reveal it"),
+    ("writeonly", "searchable", "searching would reveal it"),
+    ("encrypted", "filterable", "only ciphertext is stored"),
+    ("encrypted", "sortable", "only ciphertext is stored"),
+    ("encrypted", "searchable", "only ciphertext is stored"),
+    ("encrypted", "index", "only ciphertext is stored"),
+)
+FILE_ACLS = ("private", "signed", "public")
+LOCALE_MODES = ("split", "resolve", "dynamic")
+_SIZE = re.compile(r"(\d+)\s*(B|KB|MB|GB)?\Z", re.IGNORECASE)
+_UNITS = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
+_MIME = re.compile(r"(\*|[\w.+-]+)/(\*|[\w.+-]+)\Z")
+_LOCALE_CODE = re.compile(r"[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*\Z")
+
+
+def option_problems(name: str, shape: Shape, options: Options, *, required: bool) -> Iterator[str]:
+    """Everything wrong with a field as far as the field alone can tell."""
+    yield from _flag_problems(options)
+    yield from _contradictions(options, required)
+    yield from _bound_problems(shape, options)
+    yield from _length_problems(shape, options)
+    yield from _pattern_problems(shape, options)
+    yield from _query_problems(shape, options)
+    yield from _name_problems(name, options)
+    yield from _reference_problems(shape, options)
+    yield from _encryption_problems(shape, options)
+    yield from _default_problems(options)
+    if "file" in options:
+        yield from _file_problems(shape, options["file"])
+    if "scheduled" in options:
+        yield from _schedule_problems(shape, options["scheduled"])
+    yield from _locale_problems(shape, options)
+
+
+def _flag_problems(options: Options) -> Iterator[str]:
+    for flag in FLAGS:
+        if not isinstance(options.get(flag, False), bool):
+            yield f"{flag} must be True or False"
+
+
+def _contradictions(options: Options, required: bool) -> Iterator[str]:
+    for one, other, because in _CONTRADICTIONS:
+        if options.get(one) and options.get(other):
+            yield f"{one} and {other} contradict each other: {because}"
+    for closed in ("readonly", "hidden"):
+        if required and options.get(closed):
+            yield (
+                f"is required and {closed}, so no create request could satisfy it; "
+                "give it a default or make it `| None`"
+            )
+
+
+def _bound_problems(shape: Shape, options: Options) -> Iterator[str]:
+    given = [name for name in ("min", "max") if name in options]
+    if not given:
+        return
+    if shape.kind not in NUMBERS or shape.enum is not None:
+        meant = {"min": "min_length", "max": "max_length"}
+        hint = f"; use {' and '.join(meant[name] for name in given)}" if shape.is_plain_text else ""
+        yield f"{' and '.join(given)} can only bound numbers{hint}"
+        return
+    values = {name: number(options[name]) for name in given}
+    for name, value in values.items():
+        if value is None:
+            yield f"{name} must be a number, not {options[name]!r}"
+        elif shape.kind is Kind.INT and (value != int(value) or not INT_MIN <= value <= INT_MAX):
+            yield f"{name} must be a 64-bit integer, not {options[name]!r}"
+    low, high = values.get("min"), values.get("max")
+    if low is not None and high is not None and exact(low) > exact(high):
+        yield f"min {low} is above max {high}"
+
+
+def _length_problems(shape: Shape, options: Options) -> Iterator[str]:
+    given = [name for name in ("min_length", "max_length") if name in options]
+    if not given:
+        return
+    if not (shape.is_plain_text or shape.kind is Kind.BYTES):
+        hint = "; use min and max" if shape.kind in NUMBERS else ""
+        yield f"{' and '.join(given)} can only limit text and bytes{hint}"
+        return
+    wrong = [name for name in given if type(options[name]) is not int or options[name] < 0]
+    for name in wrong:
+        yield f"{name} must be a whole number of characters, not {options[name]!r}"
+    if len(given) == 2 and not wrong and options["min_length"] > options["max_length"]:
+        yield f"min_length {options['min_length']} is above max_length {options['max_length']}"
+
+
+def _pattern_problems(shape: Shape, options: Options) -> Iterator[str]:
+    if "pattern" not in options:
+        return
+    if not shape.is_plain_text:
+        yield "pattern can only be set on text"
+    try:
+        re.compile(options["pattern"])
+    except (re.error, TypeError) as error:
+        yield f"pattern is not a regular expression: {error}"
+
+
+def _query_problems(shape: Shape, options: Options) -> Iterator[str]:
+    is_locale = shape.type is LocaleString
+    if options.get("searchable") and not shape.is_plain_text:
+        yield "searchable can only be set on text"
+    if shape.kind in (Kind.JSON, Kind.BYTES) and not is_locale:
+        for option in ("filterable", "sortable"):
+            if options.get(option):
+                yield f"{option} cannot be set on {_described(shape)}"
+    if shape.kind is Kind.JSON:
+        for option in ("unique", "index"):
+            if options.get(option):
+                yield f"{option} cannot be set on {_described(shape)}"
+
+
+def _described(shape: Shape) -> str:
+    return "bytes" if shape.kind is Kind.BYTES else "a JSON column"
+
+
+def _name_problems(name: str, options: Options) -> Iterator[str]:
+    column = options.get("column", name)
+    if not isinstance(column, str) or not is_identifier(column):
+        yield (
+            f"{column!r} cannot name a column; use letters, digits and underscores, at most {MAX_IDENTIFIER}"
+        )
+    alias = options.get("alias", name)
+    if not isinstance(alias, str) or not is_api_name(alias):
+        yield f"alias {alias!r} cannot name a field; use letters, digits, underscores and hyphens"
+    if name == "id":
+        for option in ("alias", "column", "hidden", "writeonly", "encrypted"):
+            if options.get(option):
+                yield f"the id cannot take {option}"
+
+
+def _reference_problems(shape: Shape, options: Options) -> Iterator[str]:
+    if options.get("relation") is not None and reference_name(options["relation"]) is None:
+        yield "relation must be a model, its name, or None"
+    if "lock_scope" in options:
+        if reference_name(options["lock_scope"]) is None:
+            yield "lock_scope must be a model or its name"
+        elif not shape.is_plain_text:
+            yield "lock_scope needs a text field that holds an id"
+    if "on_delete" in options:
+        yield from on_delete_problems(options["on_delete"], shape.nullable)
+    if options.get("relation") is not None and not shape.is_plain_text:
+        yield "a relation needs a text field that holds an id"
+
+
+def on_delete_problems(action: Any, nullable: bool) -> Iterator[str]:
+    names = [member.value for member in OnDelete]
+    if action not in names:
+        yield f"unknown on_delete {action!r}{did_you_mean(str(action), names)}"
+    elif action == OnDelete.SET_NULL and not nullable:
+        yield "on_delete='set_null' needs a nullable field"
+
+
+def _encryption_problems(shape: Shape, options: Options) -> Iterator[str]:
+    encrypted = options.get("encrypted", False)
+    if not isinstance(encrypted, (bool, str)) or encrypted == "":
+        yield "encrypted must be True or the name of a key"
+    elif encrypted and not (shape.is_plain_text and "file" not in options):
+        yield "encrypted can only be set on text"
+
+
+def _default_problems(options: Options) -> Iterator[str]:
+    if "default" in options and "default_factory" in options:
+        yield "default and default_factory cannot both be given"
+    if "default_factory" in options and not callable(options["default_factory"]):
+        yield "default_factory must be callable"
+
+
+def _file_problems(shape: Shape, file: Options) -> Iterator[str]:
+    keys = get_origin(shape.type) is list and get_args(shape.type) == (str,)
+    if not (shape.is_plain_text or keys):
+        yield "file() needs a text field, or a list[str] for several files"
+    acl = file.get("acl", "private")
+    if acl not in FILE_ACLS:
+        yield f"unknown acl {acl!r}; use {', '.join(FILE_ACLS)}{did_you_mean(str(acl), FILE_ACLS)}"
+    if "max_size" in file and size_in_bytes(file["max_size"]) is None:
+        yield f"max_size {file['max_size']!r} is not a size; write bytes or a text like '2MB'"
+    accept = file.get("accept", ())
+    if isinstance(accept, str) or not isinstance(accept, Sequence):
+        yield "accept must be a list of media types"
+    else:
+        for pattern in accept:
+            if not isinstance(pattern, str) or not _MIME.match(pattern):
+                yield f"accept: {pattern!r} is not a media type like 'image/*'"
+    if not isinstance(file.get("auto_delete", True), bool):
+        yield "auto_delete must be True or False"
+
+
+def size_in_bytes(size: Any) -> int | None:
+    """`"2MB"` → 2097152; None when it is not a positive size."""
+    if isinstance(size, str):
+        match = _SIZE.match(size.strip())
+        size = int(match[1]) * _UNITS[(match[2] or "").upper()] if match else None
+    return size if type(size) is int and size > 0 else None
+
+
+def _schedule_problems(shape: Shape, schedule: Options) -> Iterator[str]:
+    if shape.kind is not Kind.DATETIME or not shape.nullable:
+        yield "scheduled() needs a `datetime | None` field"
+    for flag in ("soft_delete", "hard_delete"):
+        if not isinstance(schedule.get(flag, False), bool):
+            yield f"{flag} must be True or False"
+    actions = [name for name in ("set_field", "soft_delete", "hard_delete") if schedule.get(name)]
+    if len(actions) != 1:
+        yield "scheduled() needs exactly one of set_field, soft_delete and hard_delete"
+    elif actions == ["set_field"] and "to" not in schedule:
+        yield "scheduled(set_field=...) needs to="
+    elif actions != ["set_field"] and ("to" in schedule or "from_" in schedule):
+        yield "from_ and to only go with set_field"
+
+
+def _locale_problems(shape: Shape, options: Options) -> Iterator[str]:
+    locale = options.get("locale", False)
+    if not locale and locale is not False:
+        yield "locale must be True, a mode, or a mapping of mode and default"
+    if not locale:
+        return
+    if shape.type is not LocaleString:
+        yield "locale needs a LocaleString field"
+    settings = locale_settings(locale)
+    for key in settings.keys() - {"mode", "default"}:
+        yield f"locale: unknown setting {key!r}{did_you_mean(str(key), ('mode', 'default'))}"
+    mode, default = settings.get("mode"), settings.get("default")
+    if mode is not None and mode not in LOCALE_MODES:
+        yield f"unknown locale mode {mode!r}; use {', '.join(LOCALE_MODES)}"
+    if default is not None and not is_locale_code(default):
+        yield f"{default!r} is not a locale code"
+
+
+def locale_settings(locale: Any) -> dict[str, Any]:
+    """The option in its long form."""
+    if isinstance(locale, Mapping):
+        return dict(locale)
+    return {} if locale is True else {"mode": locale}
+
+
+def is_locale_code(code: Any) -> bool:
+    return isinstance(code, str) and _LOCALE_CODE.match(code) is not None
+
+
+def as_bound(shape: Shape, value: Any) -> int | float | Decimal | None:
+    """A bound in the field's own kind."""
+    bound = number(value)
+    if bound is None or shape.kind not in NUMBERS:
+        return None
+    convert = {Kind.INT: int, Kind.FLOAT: float, Kind.DECIMAL: exact}[shape.kind]
+    return convert(bound)  # type: ignore[no-any-return,operator]

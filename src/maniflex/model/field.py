@@ -1,0 +1,202 @@
+"""`field(...)`, `file(...)`, `scheduled(...)`: what a class body says about a column.
+
+The only home of the option names. Each call gives back a `FieldSpec`, as a class attribute or
+inside `Annotated`; nothing is judged here, because every mistake of an application is reported at
+once, when it starts (`scan`).
+
+>>> field(max_length=20, read_only=True).unknown
+('unknown option 'read_only'; did you mean 'readonly'?',)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
+
+from maniflex._names import did_you_mean
+
+T = TypeVar("T")
+
+OnDeleteName = Literal["cascade", "set_null", "restrict"]
+LocaleMode = Literal["split", "resolve", "dynamic"]
+
+
+class LocaleString(dict[str, str]):
+    """A text in several languages: locale code → translation."""
+
+
+class FieldOptions(TypedDict, total=False):
+    """Every option of `field(...)` beside its default."""
+
+    filterable: bool
+    sortable: bool
+    searchable: bool
+    unique: bool
+    index: bool
+    readonly: bool
+    immutable: bool
+    writeonly: bool
+    hidden: bool
+    min: int | float | Decimal
+    max: int | float | Decimal
+    min_length: int
+    max_length: int
+    pattern: str
+    lock_when: Mapping[str, Any]
+    lock_scope: str | type
+    relation: str | type | None
+    on_delete: OnDeleteName
+    encrypted: bool | str
+    column: str
+    alias: str
+    locale: bool | LocaleMode | Mapping[str, str]
+
+
+FLAGS = (
+    "filterable",
+    "sortable",
+    "searchable",
+    "unique",
+    "index",
+    "readonly",
+    "immutable",
+    "writeonly",
+    "hidden",
+)
+FIELD_OPTIONS = frozenset(FieldOptions.__annotations__) | {"default", "default_factory"}
+FILE_OPTIONS = frozenset({"max_size", "accept", "acl", "auto_delete"})
+SCHEDULED_OPTIONS = frozenset({"set_field", "from_", "to", "soft_delete", "hard_delete"})
+
+# What other libraries call it, and how it is said here.
+_ELSEWHERE = {
+    "required": "a field without a default that is not `| None` is required",
+    "nullable": "write the type as `... | None`",
+    "optional": "write the type as `... | None`",
+    "null": "write the type as `... | None`",
+    "enum": "write the type as `Literal[...]` or a StrEnum",
+    "choices": "write the type as `Literal[...]` or a StrEnum",
+    "ge": "use `min`",
+    "le": "use `max`",
+    "regex": "use `pattern`",
+    "name": "use `alias` for the API name or `column` for the database's",
+    "foreign_key": "use `relation`",
+    "file": "write `= file(...)`",
+    "scheduled": "write `= scheduled(...)`",
+}
+
+
+class FieldSpec:
+    """The options one call was given, and what was wrong with their names."""
+
+    __slots__ = ("assigned", "options", "unknown")
+
+    def __init__(
+        self, options: Mapping[str, Any], unknown: Iterable[str] = (), *, assigned: bool = False
+    ) -> None:
+        self.options = dict(options)
+        self.unknown = tuple(unknown)
+        self.assigned = assigned  # stands on the attribute, so it wins over `Annotated`
+
+    def __repr__(self) -> str:
+        return f"field({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
+
+    def on_attribute(self) -> FieldSpec:
+        return FieldSpec(self.options, self.unknown, assigned=True)
+
+
+def merged(specs: Sequence[FieldSpec]) -> FieldSpec:
+    """One spec out of several; later ones win, and what stands on the attribute wins over all."""
+    options: dict[str, Any] = {}
+    unknown: list[str] = []
+    for spec in sorted(specs, key=lambda spec: spec.assigned):
+        if "default" in spec.options:
+            options.pop("default_factory", None)
+        if "default_factory" in spec.options:
+            options.pop("default", None)
+        options.update(spec.options)
+        unknown.extend(text for text in spec.unknown if text not in unknown)
+    return FieldSpec(options, unknown)
+
+
+def _spec(given: dict[str, Any], known: frozenset[str] = FIELD_OPTIONS) -> FieldSpec:
+    unknown = [_unknown_option(name, known) for name in given if name not in known]
+    return FieldSpec({name: value for name, value in given.items() if name in known}, unknown)
+
+
+def _unknown_option(name: str, known: frozenset[str]) -> str:
+    hint = did_you_mean(name, known)
+    if name.lower() in _ELSEWHERE:
+        hint = f"; {_ELSEWHERE[name.lower()]}"
+    return f"unknown option {name!r}{hint}"
+
+
+@overload
+def field(*, default: T, **options: Unpack[FieldOptions]) -> T: ...
+@overload
+def field(*, default_factory: Callable[[], T], **options: Unpack[FieldOptions]) -> T: ...
+@overload
+def field(**options: Unpack[FieldOptions]) -> Any: ...
+def field(**options: Any) -> Any:
+    """Declare a column: its default, who may read, write and query it, and which values it takes."""
+    return _spec(options)
+
+
+@overload
+def file(
+    *,
+    default: T,
+    max_size: int | str = ...,
+    accept: Sequence[str] = ...,
+    acl: Literal["private", "signed", "public"] = ...,
+    auto_delete: bool = ...,
+    **options: Unpack[FieldOptions],
+) -> T: ...
+@overload
+def file(
+    *,
+    max_size: int | str = ...,
+    accept: Sequence[str] = ...,
+    acl: Literal["private", "signed", "public"] = ...,
+    auto_delete: bool = ...,
+    **options: Unpack[FieldOptions],
+) -> Any: ...
+def file(**options: Any) -> Any:
+    """Declare a column that holds the storage key of an uploaded file."""
+    settings = {name: options.pop(name) for name in FILE_OPTIONS & options.keys()}
+    return _grouped("file", settings, options, FILE_OPTIONS)
+
+
+@overload
+def scheduled(
+    *,
+    default: T,
+    set_field: str = ...,
+    from_: Any = ...,
+    to: Any = ...,
+    soft_delete: bool = ...,
+    hard_delete: bool = ...,
+    **options: Unpack[FieldOptions],
+) -> T: ...
+@overload
+def scheduled(
+    *,
+    set_field: str = ...,
+    from_: Any = ...,
+    to: Any = ...,
+    soft_delete: bool = ...,
+    hard_delete: bool = ...,
+    **options: Unpack[FieldOptions],
+) -> Any: ...
+def scheduled(**options: Any) -> Any:
+    """Declare a time at which the record changes or goes by itself."""
+    settings = {name: options.pop(name) for name in SCHEDULED_OPTIONS & options.keys()}
+    return _grouped("scheduled", settings, options, SCHEDULED_OPTIONS)
+
+
+def _grouped(
+    group: str, settings: dict[str, Any], options: dict[str, Any], group_options: frozenset[str]
+) -> FieldSpec:
+    spec = _spec(options, FIELD_OPTIONS | group_options)
+    spec.options[group] = settings
+    return spec

@@ -1,0 +1,184 @@
+"""What a model is, once its class has been read: frozen values everything else works from.
+
+`scan` makes them, the registry keeps them; nothing below `pipeline` ever looks at a class body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from maniflex.model.base import Model
+    from maniflex.model.validate import Validator
+
+
+class Kind(StrEnum):
+    """The sort of value a column holds."""
+
+    TEXT = "text"
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
+    DECIMAL = "decimal"
+    DATETIME = "datetime"
+    DATE = "date"
+    TIME = "time"
+    UUID = "uuid"
+    BYTES = "bytes"
+    JSON = "json"
+
+
+class RelationKind(StrEnum):
+    """How two models are joined."""
+
+    BELONGS_TO = "belongs_to"
+    HAS_MANY = "has_many"
+    MANY_TO_MANY = "many_to_many"
+
+
+class OnDelete(StrEnum):
+    """What happens to referencing rows when the referenced one goes."""
+
+    CASCADE = "cascade"
+    SET_NULL = "set_null"
+    RESTRICT = "restrict"
+    NO_ACTION = "no_action"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMeta:
+    """One column: its three names, its kind and its rules."""
+
+    name: str  # the attribute
+    api: str  # the name in request and response bodies
+    column: str  # the name in the database
+    kind: Kind
+    type: Any  # the annotation, without `| None` and without `Annotated` metadata
+    nullable: bool = False
+    required: bool = False  # must be sent on create
+    has_default: bool = False
+    default: Any = None
+    default_factory: Callable[[], Any] | None = None
+    enum: tuple[Any, ...] | None = None
+    min: Any = None
+    max: Any = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    filterable: bool = False
+    sortable: bool = False
+    searchable: bool = False
+    unique: bool = False
+    index: bool = False
+    readonly: bool = False
+    immutable: bool = False
+    writeonly: bool = False
+    hidden: bool = False
+    lock_scope: str | None = None
+    encrypted: str | None = None
+    load_json: Callable[[str | bytes], Any] | None = None  # stored JSON text → the declared type
+    extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def visible(self) -> bool:
+        """Whether a response may carry it."""
+        return not (self.hidden or self.writeonly)
+
+    @property
+    def secret(self) -> bool:
+        """Whether no surface may reveal it: neither values, nor matches, nor order."""
+        return self.hidden or self.writeonly or self.encrypted is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RelationMeta:
+    """One relation, by the name it is included under."""
+
+    name: str
+    kind: RelationKind
+    target: str  # model name
+    key: str | None = None  # belongs_to: our attribute; has_many: theirs; many_to_many: the junction's, to us
+    through: str | None = None  # many_to_many: the junction model's name
+    far_key: str | None = None  # many_to_many: the junction's attribute that refers to the target
+    on_delete: OnDelete = OnDelete.NO_ACTION
+    explicit: bool = True  # False: found by the `_id` naming convention
+
+
+@dataclass(frozen=True, slots=True)
+class SoftDelete:
+    """Which field marks a row as deleted, and how."""
+
+    field: str
+    timestamp: bool  # True: null or a time; False: a flag
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """`lock_when`: the record is frozen while `field` equals `value`."""
+
+    field: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A further index of the table; `columns` are attribute names."""
+
+    columns: tuple[str, ...]
+    unique: bool = False
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Per-model options; the same names are class keywords, and these win over them."""
+
+    table: str | None = None
+    soft_delete: bool | str | SoftDelete | None = None
+    versioned: bool | None = None
+    versioned_diff_only: bool | None = None
+    indices: Sequence[Index | Sequence[str]] | None = None
+    export: bool | None = None
+    max_export_rows: int | None = None
+    aggregate: bool | None = None
+    optimistic_lock: bool | None = None
+    singleton: bool | None = None
+    headless: bool | None = None
+    cursor_field: str | None = None
+    search_language: str | None = None
+    global_searchable: bool | None = None
+    default_locale: str | None = None
+    locale_mode: str | None = None
+    database: Any = None
+    middleware: Any = None
+    query: str | None = None
+    restore: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelMeta:
+    """One model, ready to be served."""
+
+    cls: type[Model]
+    name: str
+    table: str
+    fields: tuple[FieldMeta, ...]  # in declaration order; id first, created_at and updated_at last
+    relations: Mapping[str, RelationMeta]
+    options: ModelOptions
+    soft_delete: SoftDelete | None
+    locks: tuple[Lock, ...]
+    indices: tuple[Index, ...]
+    validator: Validator
+    by_name: Mapping[str, FieldMeta]
+    by_api: Mapping[str, FieldMeta]
+
+    def __repr__(self) -> str:
+        return f"<ModelMeta {self.name} table={self.table!r}>"
+
+    def field(self, name: str) -> FieldMeta | None:
+        """The field of that attribute or API name."""
+        return self.by_name.get(name) or self.by_api.get(name)

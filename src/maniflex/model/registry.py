@@ -1,0 +1,159 @@
+"""The models of one application: open while declaring, sealed when it starts.
+
+The only place where models meet. `register` takes classes, options right after the class they
+belong to, and lists of both; `seal` reads every class, joins them and raises one `DeclarationError`
+with every problem of every model. Once sealed nothing can be added any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from threading import Lock
+from typing import Any
+
+from maniflex._names import is_identifier
+from maniflex.errors import DeclarationError
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta, ModelOptions
+from maniflex.model.resolve import resolve
+from maniflex.model.scan import scan
+
+Registration = tuple[type[Model], ModelOptions | None]
+
+
+class Registry:
+    """Model classes and, once sealed, their `ModelMeta`."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._registrations: list[Registration] = []
+        self._models: dict[str, ModelMeta] | None = None
+
+    @property
+    def sealed(self) -> bool:
+        return self._models is not None
+
+    def register(self, *arguments: Any) -> None:
+        """Add classes, options and lists of both; all of them, or none when one is not understood."""
+        registrations = self.flatten(arguments)
+        with self._lock:
+            self._refuse_when_sealed(registrations)
+            self._registrations.extend(registrations)
+
+    def add(self, cls: type[Model], options: ModelOptions | None = None) -> None:
+        """Add one class."""
+        self.register(cls, *([] if options is None else [options]))
+
+    @staticmethod
+    def flatten(arguments: Iterable[Any]) -> list[Registration]:
+        """Each class with the options that directly follow it; `DeclarationError` for anything else."""
+        problems: list[str] = []
+        found = _flatten(arguments, problems)
+        if problems:
+            raise DeclarationError(*problems)
+        return found
+
+    def seal(self) -> tuple[ModelMeta, ...]:
+        """Read and join all models; from here on the registry does not change."""
+        with self._lock:
+            if self._models is None:
+                self._models = _read(self._registrations)
+            return tuple(self._models.values())
+
+    @property
+    def classes(self) -> tuple[type[Model], ...]:
+        """Every class registered so far."""
+        return tuple(cls for cls, _ in self._registrations)
+
+    def get(self, model: str | type[Model]) -> ModelMeta | None:
+        """The model of that name or class; None when it is not registered."""
+        if self._models is None:
+            raise DeclarationError("models can be looked up once the registry is sealed")
+        if isinstance(model, str):
+            return self._models.get(model)
+        found = self._models.get(model.__name__)
+        return found if found is not None and found.cls is model else None
+
+    def __iter__(self) -> Iterator[ModelMeta]:
+        return iter(() if self._models is None else tuple(self._models.values()))
+
+    def __len__(self) -> int:
+        return len(self._registrations)
+
+    def __contains__(self, model: object) -> bool:
+        return any(model is cls or model == cls.__name__ for cls, _ in self._registrations)
+
+    def _refuse_when_sealed(self, registrations: list[Registration]) -> None:
+        if self._models is not None:
+            names = ", ".join(cls.__name__ for cls, _ in registrations) or "nothing"
+            raise DeclarationError(f"{names}: the server has started, so no model can be registered any more")
+
+
+def _flatten(arguments: Iterable[Any], problems: list[str]) -> list[Registration]:
+    """One list; options never reach out of the list they stand in."""
+    found: list[Registration] = []
+    waiting = False  # the argument before was a class that has no options yet
+    for position, argument in enumerate(arguments, start=1):
+        if isinstance(argument, ModelOptions):
+            if waiting:
+                found[-1] = (found[-1][0], argument)
+            else:
+                problems.append(f"register: the ModelOptions at position {position} follow no model")
+            waiting = False
+        elif isinstance(argument, (list, tuple)):
+            found.extend(_flatten(argument, problems))
+            waiting = False
+        else:
+            trouble = _class_trouble(argument)
+            if trouble:
+                problems.append(f"register: {trouble}")
+            else:
+                found.append((argument, None))
+            waiting = not trouble
+    return found
+
+
+def _class_trouble(argument: Any) -> str | None:
+    if isinstance(argument, Model):
+        return f"give the class {type(argument).__name__}, not an instance of it"
+    if not isinstance(argument, type):
+        return f"{argument!r} is not a model class"
+    if not issubclass(argument, Model):
+        return f"{argument.__name__} is not a model; inherit from maniflex.Model"
+    if argument.__abstract__:
+        return f"{argument.__name__} is abstract; register the models that inherit from it"
+    return None
+
+
+def _read(registrations: list[Registration]) -> dict[str, ModelMeta]:
+    problems: list[str] = []
+    metas: dict[str, ModelMeta] = {}
+    names: set[str] = set()
+    unread = False
+    for cls, options in registrations:
+        if cls.__name__ in names:
+            problems.append(f"{cls.__name__}: two models have this name, or one is registered twice")
+            continue
+        names.add(cls.__name__)
+        meta, found = scan(cls, options)
+        problems += found
+        unread = unread or meta is None
+        if meta is not None:
+            metas[meta.name] = meta
+    problems += _table_problems(metas.values())
+    # With a class missing, "no model named ..." would only blame its neighbours.
+    resolved, wrong = resolve(metas) if not unread else (metas, [])
+    if problems or wrong:
+        raise DeclarationError(*dict.fromkeys([*problems, *wrong]))
+    return resolved
+
+
+def _table_problems(metas: Iterable[ModelMeta]) -> Iterator[str]:
+    taken: dict[str, str] = {}
+    for meta in metas:
+        key = meta.table.lower()
+        if key in taken:
+            yield f"{meta.name}: shares the table {meta.table!r} with {taken[key]}; set table="
+        taken.setdefault(key, meta.name)
+        if meta.options.table is None and not is_identifier(meta.table):
+            yield f"{meta.name}: {meta.table!r} cannot name a table; set table="

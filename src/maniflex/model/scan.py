@@ -1,0 +1,380 @@
+"""A model class → `ModelMeta`, once, when the application starts.
+
+The only reader of class bodies. It raises nothing: give it a class and the options it is registered
+with, get the meta and every problem found. Relations are left open; they need the other models
+(`registry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic.errors import PydanticUndefinedAnnotation
+from pydantic.fields import FieldInfo
+
+from maniflex._names import did_you_mean, table_name
+from maniflex.errors import ValidationFailed
+from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
+from maniflex.model.body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
+from maniflex.model.checks import as_bound, locale_settings, option_problems, size_in_bytes
+from maniflex.model.field import FLAGS, FieldSpec, LocaleString
+from maniflex.model.kinds import Shape
+from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
+from maniflex.model.options import index_list, option_value_problems
+from maniflex.model.relation import reference_name
+from maniflex.model.validate import Validator
+from maniflex.model.values import json_reader
+
+_OWN_TYPES = {"id": str, "created_at": datetime, "updated_at": datetime}
+
+
+def scan(cls: type[Model], options: ModelOptions | None = None) -> tuple[ModelMeta | None, list[str]]:
+    """The meta of a class, or None where the class could not even be built, and all its problems."""
+    return _Scan(cls, merged_options(cls.__options__, options)).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A field as the class body has it."""
+
+    name: str
+    info: FieldInfo
+    shape: Shape
+    spec: FieldSpec
+
+    @property
+    def required(self) -> bool:
+        return self.info.is_required()
+
+
+class _Scan:
+    def __init__(self, cls: type[Model], options: ModelOptions) -> None:
+        self.cls = cls
+        self.model = cast(type[BaseModel], cls)
+        self.name = cls.__name__
+        self.options = options
+        self.problems = list(cls.__problems__)
+        self.fields: dict[str, FieldMeta] = {}
+
+    def run(self) -> tuple[ModelMeta | None, list[str]]:
+        self.problems += [f"{self.name}: {text}" for text in option_value_problems(self.options)]
+        self._add_marker()
+        if not self._complete():
+            return None, self.problems
+        declared = self._declared()
+        for item in declared:
+            self._check(item)
+        soft_delete = self._soft_delete()
+        self.fields = {item.name: _field_meta(item) for item in self._ordered(declared, soft_delete)}
+        self._check_names()
+        validator = Validator(self.cls, list(self.fields.values()))
+        if self._settle_defaults(declared, validator):
+            self.model.model_rebuild(force=True)
+            validator = Validator(self.cls, list(self.fields.values()))
+        _set_loaders(self.cls, self.fields.values())
+        meta = self._meta(validator, soft_delete, self._locks(declared, validator))
+        self._check_options(soft_delete)
+        self._check_schedules(declared, validator, soft_delete)
+        return meta, self.problems
+
+    def trouble(self, field_name: str, text: str) -> None:
+        self.problems.append(f"{self.name}.{field_name}: {text}")
+
+    def unknown(self, name: Any) -> str:
+        return f"{self.name} has no field {name!r}{did_you_mean(str(name), self.model.__pydantic_fields__)}"
+
+    def _add_marker(self) -> None:
+        """`soft_delete=True` at registration: the class body could not know of it."""
+        fields = self.model.__pydantic_fields__
+        if self.options.soft_delete is True and not {"deleted_at", "is_deleted"} & fields.keys():
+            info = FieldInfo.from_annotation(cast(type[Any], datetime | None))
+            info.metadata.append(deletion_time())
+            fields["deleted_at"] = info
+            settle_fields(self.model)
+            self.model.__pydantic_complete__ = False
+
+    def _complete(self) -> bool:
+        try:
+            self.model.model_rebuild()
+        except PydanticUndefinedAnnotation as error:
+            self.problems.append(f"{self.name}: the annotation {error.name!r} cannot be resolved")
+        except Exception as error:  # whatever pydantic dislikes is a mistake in the declaration
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self.problems.append(f"{self.name}: {lines[0]}")
+        else:
+            return True
+        return False
+
+    def _declared(self) -> list[_Declared]:
+        found = []
+        for name, info in self.model.__pydantic_fields__.items():
+            rules = rules_of(info)
+            if rules is not None:
+                found.append(_Declared(name, info, rules.shape, rules.spec))
+        return found
+
+    def _check(self, item: _Declared) -> None:
+        for text in item.spec.unknown:
+            self.trouble(item.name, text)
+        if item.name in _OWN_TYPES and (item.shape.type, item.shape.nullable) != (
+            _OWN_TYPES[item.name],
+            False,
+        ):
+            self.trouble(item.name, f"must stay {_OWN_TYPES[item.name].__name__}; choose another name")
+            return
+        if item.shape.trouble:
+            self.trouble(item.name, item.shape.trouble)
+            return
+        for text in option_problems(item.name, item.shape, item.spec.options, required=item.required):
+            self.trouble(item.name, text)
+
+    def _ordered(self, declared: list[_Declared], soft_delete: SoftDelete | None) -> list[_Declared]:
+        last = [soft_delete.field] if soft_delete else []
+        last += OWN_FIELDS[1:]
+        rank = {"id": -1, **{name: position for position, name in enumerate(last, start=1)}}
+        return sorted(declared, key=lambda item: rank.get(item.name, 0))
+
+    def _check_names(self) -> None:
+        for attribute, what in (("column", "column"), ("api", "API name")):
+            taken: dict[str, str] = {}
+            for item in self.fields.values():
+                # Case does not tell columns apart on SQLite.
+                key = getattr(item, attribute).lower() if attribute == "column" else getattr(item, attribute)
+                if key in taken:
+                    self.trouble(
+                        item.name, f"shares the {what} {getattr(item, attribute)!r} with {taken[key]}"
+                    )
+                taken.setdefault(key, item.name)
+
+    def _settle_defaults(self, declared: list[_Declared], validator: Validator) -> bool:
+        """Check defaults by the fields' own rules, and keep them in the form the rules give them."""
+        changed = False
+        for item in declared:
+            if item.shape.trouble or item.required or item.info.default_factory is not None:
+                continue
+            default = item.info.default
+            if default is None and item.shape.nullable:
+                continue
+            fitted = self._fitted(item.name, default, "default", validator)
+            if type(fitted) is not type(default) or fitted != default:
+                item.info.default = fitted
+                changed = True
+            self.fields[item.name] = replace(self.fields[item.name], default=fitted)
+        return changed
+
+    def _fitted(
+        self, name: str, value: Any, role: str, validator: Validator, owner: str | None = None
+    ) -> Any:
+        """The value as field `name` would take it; a problem of `owner` when it would not."""
+        try:
+            return validator.patch_from_code({name: value})[name]
+        except ValidationFailed as error:
+            for detail in cast(Sequence[Mapping[str, str]], error.details):
+                text = detail["message"].removeprefix(f'field "{detail["field"]}" ')
+                target = "" if owner is None else f" for {name}"
+                self.trouble(owner or name, f"the {role} {value!r} does not fit{target}: it {text}")
+            return value
+
+    def _soft_delete(self) -> SoftDelete | None:
+        wanted = self.options.soft_delete
+        fields = self.model.__pydantic_fields__
+        if wanted is False:
+            return None
+        if isinstance(wanted, SoftDelete):
+            wanted = wanted.field
+        if isinstance(wanted, str):
+            return self._marker(wanted)
+        markers = [name for name in self._usual_markers() if name in fields]
+        if len(markers) > 1 and wanted is None:
+            self.problems.append(
+                f"{self.name}: both deleted_at and is_deleted mark deletion; say which with soft_delete="
+            )
+        return self._marker(markers[0]) if markers else None
+
+    def _usual_markers(self) -> list[str]:
+        mixins: dict[str, type] = {"deleted_at": WithDeletedAt, "is_deleted": WithIsDeleted}
+        return [
+            name
+            for name, mixin in mixins.items()
+            if self.options.soft_delete is True or issubclass(self.cls, mixin)
+        ]
+
+    def _marker(self, name: str) -> SoftDelete | None:
+        info = self.model.__pydantic_fields__.get(name)
+        rules = rules_of(info) if info is not None else None
+        if rules is None:
+            self.problems.append(f"{self.name}: soft_delete: {self.unknown(name)}")
+            return None
+        shape = rules.shape
+        if shape.kind is Kind.DATETIME and shape.nullable:
+            return SoftDelete(name, timestamp=True)
+        if shape.kind is Kind.BOOL and not shape.nullable:
+            return SoftDelete(name, timestamp=False)
+        self.problems.append(f"{self.name}: soft_delete: {name} must be `datetime | None` or `bool`")
+        return None
+
+    def _locks(self, declared: list[_Declared], validator: Validator) -> tuple[Lock, ...]:
+        locks: list[Lock] = []
+        for item in declared:
+            conditions = item.spec.options.get("lock_when", {})
+            if not isinstance(conditions, Mapping) or ("lock_when" in item.spec.options and not conditions):
+                self.trouble(item.name, "lock_when must map a field to the value that locks the record")
+                continue
+            for target, values in conditions.items():
+                locks += self._locks_on(item.name, target, values, validator)
+        return tuple(dict.fromkeys(locks))
+
+    def _locks_on(self, owner: str, target: Any, values: Any, validator: Validator) -> list[Lock]:
+        found = self._find(target)
+        if found is None:
+            self.trouble(owner, f"lock_when: {self.unknown(target)}")
+            return []
+        if found.kind is Kind.JSON:
+            self.trouble(owner, f"lock_when: {found.name} is a JSON column and cannot lock a record")
+            return []
+        wanted = values if isinstance(values, (list, tuple, set, frozenset)) else [values]
+        return [
+            Lock(found.name, self._fitted(found.name, value, "lock_when value", validator, owner))
+            for value in wanted
+        ]
+
+    def _find(self, name: Any) -> FieldMeta | None:
+        by_api = {item.api: item for item in self.fields.values()}
+        return self.fields.get(name) or by_api.get(name) if isinstance(name, str) else None
+
+    def _check_options(self, soft_delete: SoftDelete | None) -> None:
+        if self.options.singleton:
+            for item in self.fields.values():
+                if item.required:
+                    self.trouble(item.name, "is required, but a singleton starts from defaults alone")
+        if self.options.restore and soft_delete is None:
+            self.problems.append(f"{self.name}: restore needs a soft-delete model")
+        if isinstance(self.options.cursor_field, str):
+            self._check_cursor(self.options.cursor_field)
+
+    def _check_cursor(self, name: str) -> None:
+        item = self._find(name)
+        if item is None:
+            self.problems.append(f"{self.name}: cursor_field: {self.unknown(name)}")
+        elif not item.sortable:
+            self.trouble(item.name, "is the cursor_field, so it must be sortable")
+        elif item.nullable:
+            self.trouble(item.name, "is the cursor_field, so it cannot be nullable")
+
+    def _check_schedules(
+        self, declared: list[_Declared], validator: Validator, soft_delete: SoftDelete | None
+    ) -> None:
+        for item in declared:
+            schedule = item.spec.options.get("scheduled", {})
+            if schedule.get("soft_delete") and soft_delete is None:
+                self.trouble(item.name, "scheduled(soft_delete=True) needs a soft-delete model")
+            if schedule.get("set_field"):
+                self._check_set_field(item.name, schedule, validator)
+
+    def _check_set_field(self, owner: str, schedule: Mapping[str, Any], validator: Validator) -> None:
+        target = self._find(schedule["set_field"])
+        if target is None:
+            self.trouble(owner, f"scheduled: {self.unknown(schedule['set_field'])}")
+        elif target.name in (owner, *OWN_FIELDS):
+            self.trouble(owner, f"scheduled: {target.name} cannot be set by a schedule")
+        else:
+            for role in ("from_", "to"):
+                if role in schedule:
+                    self._fitted(target.name, schedule[role], f"scheduled {role} value", validator, owner)
+
+    def _indices(self) -> tuple[Index, ...]:
+        found, wrong = index_list(self.options.indices)
+        self.problems += [f"{self.name}: {text}" for text in wrong]
+        resolved: list[Index] = []
+        for index in found:
+            targets = [self._find(name) for name in index.columns]
+            self.problems += [
+                f"{self.name}: indices: {self.unknown(name)}"
+                for name, target in zip(index.columns, targets, strict=True)
+                if target is None
+            ]
+            columns = tuple(target.name for target in targets if target is not None)
+            if len(set(columns)) < len(columns):
+                self.problems.append(f"{self.name}: indices: an index names a field twice")
+            resolved.append(replace(index, columns=columns))
+        return tuple(resolved)
+
+    def _meta(
+        self, validator: Validator, soft_delete: SoftDelete | None, locks: tuple[Lock, ...]
+    ) -> ModelMeta:
+        fields = tuple(self.fields.values())
+        table = self.options.table
+        return ModelMeta(
+            cls=self.cls,
+            name=self.name,
+            table=table if isinstance(table, str) and table else table_name(self.name),
+            fields=fields,
+            relations=MappingProxyType({}),
+            options=self.options,
+            soft_delete=soft_delete,
+            locks=locks,
+            indices=self._indices(),
+            validator=validator,
+            by_name=MappingProxyType({item.name: item for item in fields}),
+            by_api=MappingProxyType({item.api: item for item in fields}),
+        )
+
+
+def _field_meta(item: _Declared) -> FieldMeta:
+    options, shape = item.spec.options, item.shape
+    encrypted = options.get("encrypted")
+    return FieldMeta(
+        name=item.name,
+        api=str(options.get("alias", item.name)),
+        column=str(options.get("column", item.name)),
+        kind=shape.kind,
+        type=shape.type,
+        nullable=shape.nullable,
+        required=item.required,
+        has_default=not item.required,
+        default=None if item.required or item.info.default_factory else item.info.default,
+        default_factory=cast(Any, item.info.default_factory),
+        enum=shape.enum,
+        min=as_bound(shape, options.get("min")),
+        max=as_bound(shape, options.get("max")),
+        min_length=options.get("min_length"),
+        max_length=options.get("max_length"),
+        pattern=options.get("pattern"),
+        **{flag: bool(options.get(flag)) for flag in FLAGS},
+        lock_scope=reference_name(options.get("lock_scope")),
+        encrypted="default" if encrypted is True else encrypted or None,
+        load_json=json_reader(shape) if shape.kind is Kind.JSON and not shape.trouble else None,
+        extra=MappingProxyType(_extra(options, shape)),
+    )
+
+
+def _extra(options: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """The declarations of opt-in features, each in a mapping of its own."""
+    extra: dict[str, Any] = {name: options[name] for name in ("relation", "on_delete") if name in options}
+    if "file" in options:
+        file = {"acl": "private", "auto_delete": True, "accept": (), **options["file"]}
+        size = size_in_bytes(file.get("max_size"))
+        accept = file["accept"]
+        file.update(max_size=size, accept=(accept,) if isinstance(accept, str) else tuple(accept or ()))
+        extra["file"] = MappingProxyType(file)
+    if "scheduled" in options:
+        extra["scheduled"] = MappingProxyType(dict(options["scheduled"]))
+    if shape.type is LocaleString:
+        extra["locale"] = MappingProxyType(locale_settings(options.get("locale") or True))
+    return extra
+
+
+def _set_loaders(cls: type[Model], fields: Any) -> None:
+    loaders = []
+    for item in fields:
+        if item.load_json is not None:
+            loaders.append((item.name, item.load_json))
+        elif isinstance(item.type, type) and issubclass(item.type, Enum):
+            loaders.append((item.name, item.type))
+    cls.__loaders__ = tuple(loaders)

@@ -1,0 +1,188 @@
+"""Bodies and records → checked values; every write goes through here, from a client or from code.
+
+Made once per model by `scan`. A failure is `ValidationFailed` with one detail per offending field.
+Bodies use API names and ignore what they do not know; code uses attribute names and may not misspell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic_core import (
+    CoreSchema,
+    SchemaValidator,
+    ValidationError,
+    core_schema,
+    to_jsonable_python,
+)
+
+from maniflex.errors import ValidationFailed
+from maniflex.model.base import Model, instance_of
+from maniflex.model.messages import Detail, detail, details, unknown_field
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.values import json_trouble, text_trouble
+
+Fields = dict[str, Any]
+
+
+class Validator:
+    """The rules of one model, ready to be applied."""
+
+    __slots__ = (
+        "_create",
+        "_fields",
+        "_json",
+        "_merge",
+        "_model",
+        "_patch",
+        "_renames",
+        "has_model_validators",
+    )
+
+    def __init__(self, model: type[Model], fields: Sequence[FieldMeta]) -> None:
+        self._model = cast(type[BaseModel], model)
+        self._fields = {item.name: item for item in fields}
+        self._json = [item for item in fields if item.kind is Kind.JSON]
+        renamed = any(item.api != item.name for item in fields)
+        self._renames = tuple((item.api, item.name) for item in fields) if renamed else None
+        self._create = self._model.__pydantic_validator__.validate_python
+        self._patch = _patch_validator(self._model).validate_python
+        decorators = self._model.__pydantic_decorators__
+        self.has_model_validators = bool(decorators.model_validators or decorators.root_validators)
+        self._merge = _merge_validator(self._model).validate_python if self.has_model_validators else None
+
+    def create(self, body: Mapping[str, Any]) -> Model:
+        """The record a create body describes."""
+        try:
+            return cast(Model, self._create(body if self._renames is None else self._renamed(body)))
+        except ValidationError as error:
+            raise ValidationFailed(details=details(error, self._model)) from None
+
+    def patch(self, body: Mapping[str, Any]) -> Fields:
+        """The changes a patch body describes, by attribute; what it leaves out stays out."""
+        try:
+            return cast(Fields, self._patch(body if self._renames is None else self._renamed(body)))
+        except ValidationError as error:
+            raise ValidationFailed(details=details(error, self._model)) from None
+
+    def create_from_code(self, values: Mapping[str, Any]) -> Model:
+        """The record made of attribute values."""
+        return cast(Model, self._from_code(values, self._create, lambda record: vars(record)))
+
+    def patch_from_code(self, values: Mapping[str, Any]) -> Fields:
+        """The changes made of attribute values."""
+        return cast(Fields, self._from_code(values, self._patch, lambda changes: changes))
+
+    def record(self, record: Model) -> Model:
+        """A record as it stands now, checked again: its attributes may have been assigned since."""
+        if not isinstance(record, self._model):
+            raise TypeError(f"expected a {self._model.__name__}, not a {type(record).__name__}")
+        return self.create_from_code(self._values(record))
+
+    def merged(self, current: Model, changes: Mapping[str, Any]) -> Model:
+        """`current` with `changes`, as the model's own validators see and leave it.
+
+        Only they run: a stored value that breaks a rule made later does not stop an unrelated change.
+        """
+        values = {**self._values(current), **changes}
+        if self._merge is None:
+            return cast(Model, instance_of(self._model, values))
+        try:
+            return cast(Model, self._merge(values))
+        except ValidationError as error:
+            raise ValidationFailed(details=details(error, self._model)) from None
+
+    def _values(self, record: Model) -> Fields:
+        return {name: value for name, value in vars(record).items() if name in self._fields}
+
+    def _renamed(self, body: Mapping[str, Any]) -> Fields:
+        assert self._renames is not None
+        return {name: body[api] for api, name in self._renames if api in body}
+
+    def _from_code(
+        self,
+        values: Mapping[str, Any],
+        validate: Callable[[Any], Any],
+        attributes: Callable[[Any], Mapping[str, Any]],
+    ) -> Any:
+        found = self._text_troubles(values)
+        if not values.keys() <= self._fields.keys():
+            found += [unknown_field(name, self._fields) for name in values if name not in self._fields]
+        try:
+            result = validate(values)
+        except ValidationError as error:
+            raise ValidationFailed(details=_once_each(found + details(error, self._model))) from None
+        if self._json:
+            found += self._json_troubles(attributes(result))
+        if found:
+            raise ValidationFailed(details=_once_each(found))
+        return result
+
+    def _text_troubles(self, values: Mapping[str, Any]) -> list[Detail]:
+        troubles = {name: text_trouble(value) for name, value in values.items() if isinstance(value, str)}
+        return [detail(self._api(name), "text", text) for name, text in troubles.items() if text]
+
+    def _json_troubles(self, values: Mapping[str, Any]) -> list[Detail]:
+        troubles = {item.api: json_trouble(_as_json(values.get(item.name), item)) for item in self._json}
+        return [detail(api, "json", text) for api, text in troubles.items() if text]
+
+    def _api(self, name: str) -> str:
+        item = self._fields.get(name)
+        return name if item is None else item.api
+
+
+def _as_json(value: Any, item: FieldMeta) -> Any:
+    plain = item.type in (dict, list) or getattr(item.type, "__origin__", None) in (dict, list)
+    try:
+        return value if plain else to_jsonable_python(value)
+    except ValueError:  # holds something JSON has no word for; the value itself is refused then
+        return value
+
+
+def _once_each(found: list[Detail]) -> list[Detail]:
+    seen: dict[tuple[str, str], Detail] = {}
+    for item in found:
+        seen.setdefault((item["field"], item["code"]), item)
+    return list(seen.values())
+
+
+def _patch_validator(model: type[BaseModel]) -> SchemaValidator:
+    """A validator of single fields: the model's own schemas, without their defaults."""
+    schema = model.__pydantic_core_schema__
+    fields, config = _inside(schema)
+    patch: CoreSchema = core_schema.typed_dict_schema(
+        {
+            name: core_schema.typed_dict_field(_without_default(item["schema"]), required=False)
+            for name, item in fields.items()
+        },
+        config=config,
+    )
+    if schema["type"] == "definitions":
+        patch = core_schema.definitions_schema(patch, schema["definitions"])
+    return SchemaValidator(patch)
+
+
+def _merge_validator(model: type[BaseModel]) -> SchemaValidator:
+    """The model's own validators around fields that take any value."""
+
+    def loosened(schema: Any) -> Any:
+        if schema["type"] == "model-fields":
+            anything = core_schema.model_field(core_schema.any_schema())
+            return {**schema, "fields": dict.fromkeys(schema["fields"], anything)}
+        return {**schema, "schema": loosened(schema["schema"])}
+
+    return SchemaValidator(loosened(model.__pydantic_core_schema__))
+
+
+def _inside(schema: Any) -> tuple[dict[str, Any], Any]:
+    config = None
+    while schema["type"] != "model-fields":
+        config = schema.get("config", config)
+        schema = schema["schema"]
+    return schema["fields"], config
+
+
+def _without_default(schema: Any) -> CoreSchema:
+    return cast(CoreSchema, schema["schema"] if schema["type"] == "default" else schema)

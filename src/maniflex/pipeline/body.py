@@ -1,0 +1,47 @@
+"""The request body as middleware sees it: read like a mapping, changed only through the context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+
+class Body(Mapping[str, Any]):
+    """The JSON object a client sent, by API names; remembers which values the server put there."""
+
+    __slots__ = ("_stamped", "_values")
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+        self._stamped: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<Body {', '.join(self._values)}>"
+
+    def stamp(self, name: str, value: Any) -> None:
+        """Set a value on the server's behalf; it survives what is stripped from clients."""
+        self._values[name] = value
+        self._stamped.add(name)
+
+    def remove(self, name: str) -> None:
+        self._values.pop(name, None)
+        self._stamped.discard(name)
+
+    def strip(self, names: Iterable[str]) -> None:
+        """Drop what a client may not set."""
+        for name in names:
+            if name not in self._stamped:
+                self._values.pop(name, None)
+
+    @property
+    def values_(self) -> dict[str, Any]:
+        return self._values

@@ -1,0 +1,192 @@
+"""Compose the steps of an endpoint into one callable, once, when the server is sealed.
+
+Five steps nest: what a middleware awaits as `next()` is all that comes after it, up to and including
+the database. The response step runs after them, also when one of them refused the request, so its
+middleware sees every answer. An endpoint without middleware is just its default steps in a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from maniflex.config import Trace
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import At, Middleware, Pipeline, Registration, Step
+
+Handler = Callable[[Context], Awaitable[None]]
+Default = Callable[[Context], Awaitable[None] | None]
+
+_THREADS = 16
+
+
+class SyncMiddleware:
+    """A plain `def` middleware, run in a thread.
+
+    Each has threads of its own: one that waits in `next()` for another must not hold the thread
+    the other needs.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=getattr(fn, "__name__", "middleware"))
+
+    async def __call__(self, ctx: Context, call_next: Callable[[], Awaitable[None]]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def next_from_thread() -> None:
+            asyncio.run_coroutine_threadsafe(_awaited(call_next()), loop).result()
+
+        await loop.run_in_executor(self._threads, copy_context().run, self._fn, ctx, next_from_thread)
+
+
+async def _awaited(call: Awaitable[None]) -> None:
+    await call
+
+
+def is_async(fn: Any) -> bool:
+    """Whether calling it gives something to await."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+
+
+class Composer:
+    """Builds the chains of one server."""
+
+    def __init__(self, pipeline: Pipeline, trace: Trace, logger: Any) -> None:
+        self._pipeline = pipeline
+        self._trace = trace
+        self._logger = logger
+        self._threaded: dict[Any, SyncMiddleware] = {}
+
+    def steps(
+        self,
+        names: Sequence[str],
+        defaults: dict[str, Default],
+        model: ModelMeta | None,
+        operation: Operation,
+        *,
+        item: bool,
+        inner: Sequence[tuple[str, Middleware]] = (),
+    ) -> Handler:
+        """The named steps, nested, with the middleware that applies; `inner` goes before the last default."""
+        links: list[tuple[str, Middleware | None, Default | None]] = []
+        for name in names:
+            step: Step | None = getattr(self._pipeline, name, None)
+            matching = self._matching(step, model, operation, item) if step else []
+            links += [(f"{name}:{r.name}", r.fn, None) for r in matching if r.at is At.BEFORE]
+            if name == names[-1]:
+                links += [(label, fn, None) for label, fn in inner]
+            replacements = [r for r in matching if r.at is At.REPLACE]
+            if replacements:
+                links.append((f"{name}:{replacements[-1].name}", replacements[-1].fn, None))
+            elif name in defaults:
+                links.append((name, None, defaults[name]))
+            links += [(f"{name}:{r.name}", r.fn, None) for r in matching if r.at is At.AFTER]
+        return self._nest(links)
+
+    def _matching(
+        self, step: Step, model: ModelMeta | None, operation: Operation, item: bool
+    ) -> list[Registration]:
+        matching = [r for r in step.registrations if r.matches(model, operation, item=item)]
+        if self._trace.skips:
+            target = model.name if model else "actions"
+            for r in step.registrations:
+                if r not in matching:
+                    self._logger.debug("%s:%s does not apply to %s %s", step.name, r.name, operation, target)
+        return matching
+
+    def _nest(self, links: Sequence[tuple[str, Middleware | None, Default | None]]) -> Handler:
+        handler: Handler | None = None
+        run: list[Default] = []
+        for label, middleware, default in reversed(links):
+            if default is not None:
+                run.insert(0, self._traced_default(label, default))
+                continue
+            if run:
+                handler, run = _in_a_row(run, handler), []
+            assert middleware is not None
+            handler = _around(self._traced(label, self._in_loop(middleware)), handler or _nothing)
+        if run or handler is None:
+            handler = _in_a_row(run, handler)
+        return handler
+
+    def _in_loop(self, fn: Middleware) -> Callable[[Context, Any], Awaitable[None]]:
+        if is_async(fn):
+            return fn  # type: ignore[return-value]  # just checked
+        if fn not in self._threaded:
+            self._threaded[fn] = SyncMiddleware(fn)
+        return self._threaded[fn]
+
+    def _traced(self, label: str, fn: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        if not (self._trace.on("steps") or self._trace.on("timings") or self._trace.bodies):
+            return fn
+
+        async def traced(ctx: Context, call_next: Any) -> None:
+            await self._watched(label, ctx, fn(ctx, call_next))
+
+        return traced
+
+    def _traced_default(self, label: str, step: Default) -> Default:
+        if not (self._trace.on("steps") or self._trace.on("timings") or self._trace.bodies):
+            return step
+
+        async def traced(ctx: Context) -> None:
+            async def run() -> None:
+                outcome = step(ctx)
+                if outcome is not None:
+                    await outcome
+
+            await self._watched(label, ctx, run())
+
+        return traced
+
+    async def _watched(self, label: str, ctx: Context, work: Awaitable[None]) -> None:
+        started = time.perf_counter()
+        if self._trace.on("steps"):
+            ctx.logger.debug("→ %s", label)
+        if self._trace.bodies and ctx.body is not None:
+            ctx.logger.debug("  body of %s: %s", label, ", ".join(sorted(ctx.body)))
+        try:
+            await work
+        finally:
+            if self._trace.on("timings"):
+                ctx.logger.debug("← %s %.3f ms", label, (time.perf_counter() - started) * 1000)
+            elif self._trace.on("steps"):
+                ctx.logger.debug("← %s", label)
+
+
+async def _nothing(ctx: Context) -> None:
+    """The end of a chain whose last middleware calls `next()`."""
+
+
+def _around(middleware: Callable[..., Awaitable[None]], handler: Handler) -> Handler:
+    def run(ctx: Context) -> Awaitable[None]:
+        return middleware(ctx, partial(handler, ctx))
+
+    return run
+
+
+def _in_a_row(steps: Sequence[Default], then: Handler | None) -> Handler:
+    """Default steps one after another; each gives something to await, or nothing."""
+    if len(steps) == 1 and then is None and inspect.iscoroutinefunction(steps[0]):
+        return steps[0]
+
+    async def run(ctx: Context) -> None:
+        for step in steps:
+            outcome = step(ctx)
+            if outcome is not None:
+                await outcome
+        if then is not None:
+            await then(ctx)
+
+    return run

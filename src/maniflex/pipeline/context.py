@@ -1,0 +1,356 @@
+"""The request as every step and middleware sees it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.requests import Request
+
+from maniflex import _json
+from maniflex.db.current import current_tx, require_tx, transaction
+from maniflex.db.port import Adapter, AfterCommit, Isolation, Row, Tx
+from maniflex.db.raw import execute_raw, query_raw
+from maniflex.db.records import Records
+from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody, ValidationFailed
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.body import Body
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.response import Response, status_of
+from maniflex.query.parse import pairs, parse
+from maniflex.query.tree import Query
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.runtime import Runtime, Work
+
+M = TypeVar("M", bound=Model)
+T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+@dataclass(slots=True)
+class AuthInfo:
+    """Who is asking, as the auth step found out."""
+
+    user_id: str = ""
+    roles: Sequence[str] = ()
+    claims: Mapping[str, Any] = field(default_factory=dict)
+    tenant_id: str = ""
+    identity_type: str = "human"  # human, service_account, anonymous
+    scopes: Sequence[str] = ()
+    session_id: str = ""
+    auth_method: str = ""
+
+
+@dataclass(slots=True)
+class Page:
+    """What a list found: the records of one page and how many there are in all."""
+
+    items: list[Any]
+    total: int
+    page: int
+    limit: int
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class State(dict[str, Any]):
+    """Values one middleware leaves for another, by key or by attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"nothing was stored as {name!r} on ctx.state") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
+class Context:
+    """One request: where it goes, what it brought, what came of it."""
+
+    # Defaults stand on the class, so that making a context sets only what a request has.
+    model: ModelMeta = None  # type: ignore[assignment]  # only an action has none
+    resource_id: str = ""
+    params: Mapping[str, str] = {}
+    auth: AuthInfo | None = None
+    files: Mapping[str, Any] = {}
+    response: Response | None = None
+    raw_body: bytes | None = None
+    trace_id: str = ""
+    row: Row | None = None
+    rows: Sequence[Row] = ()
+    total: int = 0
+    changes: dict[str, Any] | None = None
+    action: Any = None
+    _body: Any = None
+    _record: Any = None
+    _query: Query | None = None
+    _result: Any = None
+    _state: State | None = None
+    _logger: logging.LoggerAdapter[logging.Logger] | None = None
+    _request: Request | None = None
+    _after: list[AfterCommit] | None = None
+
+    def __init__(
+        self, runtime: Runtime, scope: Scope, receive: Receive, operation: Operation, request_id: str
+    ) -> None:
+        self.runtime = runtime
+        self.scope = scope
+        self.receive = receive
+        self.operation = operation
+        self.request_id = request_id
+
+    def __repr__(self) -> str:
+        return f"<Context {self.operation} {self.scope['path']} {self.request_id}>"
+
+    # -- the request -------------------------------------------------------------------------
+
+    @property
+    def request(self) -> Request:
+        """The request as Starlette shows it."""
+        if self._request is None:
+            self._request = Request(dict(self.scope), self.receive)
+        if self.raw_body is not None:
+            self._request._body = self.raw_body
+        return self._request
+
+    def header(self, name: str) -> str | None:
+        """A request header."""
+        wanted = name.lower().encode("latin-1")
+        for key, value in self.scope["headers"]:
+            if key == wanted:
+                return str(value.decode("latin-1"))
+        return None
+
+    def url_param(self, name: str) -> str:
+        """A parameter of the path, empty when the path has none of that name."""
+        return self.params.get(name, self.resource_id if name == "id" else "")
+
+    def query_param(self, name: str) -> str:
+        """A parameter of the query string, empty when it is not there."""
+        return next((value for key, value in pairs(self.scope["query_string"]) if key == name), "")
+
+    async def bind_json(self, type: Any = None) -> Any:
+        """The JSON body, validated against `type` when one is given."""
+        if self.raw_body is None:
+            self.raw_body = await read_body(self)
+        if not self.raw_body:
+            raise EmptyBody()
+        value = _json.loads(self.raw_body)
+        return value if type is None else validate_as(type, value)
+
+    def has_role(self, role: str) -> bool:
+        """Whether the caller holds the role; nobody does without an identity."""
+        return self.auth is not None and role in self.auth.roles
+
+    # -- the body ----------------------------------------------------------------------------
+
+    @property
+    def body(self) -> Any:
+        """The body as it was sent (a mapping), or an action's request object."""
+        return self._body
+
+    @property
+    def record(self) -> Any:
+        """The body as a validated record; on update it has only the fields that were sent."""
+        if self._record is None and self.changes is not None:
+            self._record = self.model.cls._from_db(dict(self.changes))
+        return self._record
+
+    def field(self, name: str, default: Any = None) -> Any:
+        """One field of the body, typed once the validate step has passed."""
+        found = self.model.field(name)
+        if found is not None:
+            if self.changes is not None:
+                if found.name in self.changes:
+                    return self.changes[found.name]
+            elif self._record is not None and found.name in self._record.__dict__:
+                return self._record.__dict__[found.name]
+        return default if self._body is None else self._body.get(found.api if found else name, default)
+
+    def set_field(self, name: str, value: Any) -> None:
+        """Set a field on the server's behalf; what clients may not set is open to you."""
+        found = self.model.field(name)
+        if found is None or found.name == "id":
+            what = "is assigned by the framework" if found else "is not a field"
+            raise DeclarationError(f"{self.model.name}.{name} {what}; it cannot be set")
+        if self._body is None:
+            self._body = Body({})
+        self._body.stamp(found.api, value)
+        if self.changes is not None:
+            self.changes.update(self.model.validator.patch_from_code({found.name: value}))
+            self._record = None
+        elif self._record is not None:
+            self._record.__dict__.update(self.model.validator.patch_from_code({found.name: value}))
+
+    def delete_field(self, name: str) -> None:
+        """Take a field out of the body."""
+        found = self.model.field(name)
+        if self._body is not None:
+            self._body.remove(found.api if found else name)
+        if found is not None and self.changes is not None:
+            self.changes.pop(found.name, None)
+            self._record = None
+        elif found is not None and self._record is not None:
+            self._record = self.model.validator.create_from_code(
+                {k: v for k, v in self._record.__dict__.items() if k != found.name}
+            )
+
+    # -- the outcome -------------------------------------------------------------------------
+
+    @property
+    def query(self) -> Query:
+        """What the query string asks for; middleware may narrow it further."""
+        if self._query is None:
+            self._query = parse(self.scope["query_string"], self.model)
+        return self._query
+
+    @property
+    def result(self) -> Any:
+        """What the database step found or stored: a record, or a `Page` of them."""
+        if self._result is None:
+            store = self.runtime.stores[self.model.cls]
+            if self.row is not None:
+                self._result = store.record(self.row)
+            elif self._query is not None and self.rows is not Context.rows:
+                query = self._query
+                records = [store.record(row) for row in self.rows]
+                self._result = Page(records, self.total, query.page, query.limit or 0)
+        return self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        self._result = value
+
+    def abort(
+        self, status: int, code: str, message: str, details: Sequence[Detail] | Detail | None = None
+    ) -> NoReturn:
+        """End the request here with this answer."""
+        if self.runtime.config.trace.on("aborts"):
+            caller = sys._getframe(1)
+            self.logger.debug(
+                "abort %s %s at %s:%s", status, code, caller.f_code.co_filename, caller.f_lineno
+            )
+        raise Abort(status, code, message, details)
+
+    @property
+    def state(self) -> State:
+        """Values for later middleware of the same request."""
+        if self._state is None:
+            self._state = State()
+        return self._state
+
+    @property
+    def service_name(self) -> str:
+        return self.runtime.config.service_name
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that says which request it speaks of."""
+        if self._logger is None:
+            extra = {"request_id": self.request_id, "trace_id": self.trace_id, "service": self.service_name}
+            self._logger = logging.LoggerAdapter(self.runtime.logger, extra)
+        return self._logger
+
+    # -- the database ------------------------------------------------------------------------
+
+    @property
+    def adapter(self) -> Adapter:
+        """The database of this request's model, or the default one."""
+        meta: ModelMeta | None = self.model
+        return self.runtime.adapter if meta is None else self.runtime.stores[meta.cls].adapter
+
+    @property
+    def tx(self) -> Tx | None:
+        """The open transaction, if there is one."""
+        return current_tx(self.adapter)
+
+    @overload
+    def db(self, model: type[M]) -> Records[M]: ...
+    @overload
+    def db(self, model: str) -> Records[Any]: ...
+    def db(self, model: type[Model] | str) -> Records[Any]:
+        """Typed access to the records of a model, inside the open transaction if there is one."""
+        return Records(self.runtime.store(model))
+
+    async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        """Rows of a SELECT with `?` placeholders, on either database."""
+        return await query_raw(self.adapter, sql, args)
+
+    async def raw_exec(self, sql: str, *args: Any) -> int:
+        """Run any other statement with `?` placeholders; returns how many rows it touched."""
+        return await execute_raw(self.adapter, sql, args)
+
+    async def lock_for_update(self, model: type[M], id: str) -> M:
+        """The record, which nobody else can change until the transaction ends."""
+        store = self.runtime.store(model)
+        tx = require_tx(store.adapter, "lock_for_update")
+        return store.record(await store.lock(id, tx=tx))  # type: ignore[return-value]  # the store of M
+
+    @asynccontextmanager
+    async def transaction(self, isolation: Isolation | str | None = None) -> AsyncIterator[Tx]:
+        """Open a transaction (or join the open one); an error or an answer of 400 or more rolls it back."""
+        joins = self.tx is not None
+        try:
+            async with transaction(self.adapter, isolation=isolation) as tx:
+                yield tx
+                if not joins and self.response is not None and status_of(self.response) >= 400:
+                    raise _Rollback
+        except _Rollback:
+            pass
+
+    def after_commit(self, call: AfterCommit) -> None:
+        """Run `call` once what this request wrote is committed; never when it is rolled back."""
+        tx = self.tx
+        if tx is not None:
+            tx.after_commit(call)
+        elif self._after is None:
+            self._after = [call]
+        else:
+            self._after.append(call)
+
+    async def run_after(self) -> None:
+        """The calls that had no transaction to wait for; the request has succeeded."""
+        for call in self._after or ():
+            try:
+                outcome = call()
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except Exception:
+                self.logger.exception("an after-commit call failed")
+        self._after = None
+
+    def background(self, work: Work) -> None:
+        """Start work that goes on after the answer; an exception in it is logged and ends nothing."""
+        self.runtime.tasks.start(work, f"background of {self.request_id}")
+
+
+class _Rollback(Exception):
+    """Leaves a transaction's block so that it rolls back, and goes no further."""
+
+
+def validate_as(type: Any, value: Any) -> Any:
+    """The value as the given type, or `ValidationFailed` naming every part that does not fit."""
+    try:
+        return TypeAdapter(type).validate_python(value)
+    except ValidationError as error:
+        details = [
+            {"field": ".".join(map(str, e["loc"])), "message": e["msg"]}
+            for e in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+        raise ValidationFailed(details=details) from None

@@ -1,0 +1,126 @@
+"""What a registry exposes: one `Endpoint` for every method and path.
+
+http mounts them, openapi describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.chain import Composer, Default, Handler
+from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.steps.db import Database
+from maniflex.pipeline.steps.deserialize import Deserialize
+from maniflex.pipeline.steps.response import Respond
+from maniflex.pipeline.steps.validate import Validate
+
+MAIN = ("auth", "deserialize", "validate", "service", "db")
+TRIMMED = ("auth",)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Endpoint:
+    """One method on one path, with its two chains."""
+
+    method: str
+    path: str  # below the prefix; parameters as {name}
+    operation: Operation
+    model: ModelMeta | None
+    main: Handler
+    respond: Handler
+    owner: str  # for messages: "Post" or "action cancel"
+
+
+def model_endpoints(
+    runtime: Runtime, composer: Composer, model: ModelMeta, computed: Sequence[Computed]
+) -> Iterator[Endpoint]:
+    """The routes of one model."""
+    if model.options.headless:
+        return
+    make = _Maker(runtime, composer, model, computed)
+    if model.options.singleton:
+        yield from make.singleton()
+    else:
+        yield from make.collection()
+        yield from make.item()
+
+
+class _Maker:
+    def __init__(
+        self, runtime: Runtime, composer: Composer, model: ModelMeta, computed: Sequence[Computed]
+    ) -> None:
+        store = runtime.stores[model.cls]
+        wire = runtime.wires[model.cls]
+        self._composer = composer
+        self._model = model
+        self._path = f"/{model.table}"
+        self._deserialize = Deserialize(model)
+        self._validate = Validate(store)
+        self._db = Database(store, wire, runtime.store)
+        self._respond = Respond(wire, computed, etags=bool(model.options.optimistic_lock))
+
+    def collection(self) -> Iterator[Endpoint]:
+        d, v, db, r = self._deserialize, self._validate, self._db, self._respond
+        listing: dict[str, Default] = {"deserialize": d.query, "db": db.list}
+        yield self._endpoint("GET", Operation.LIST, listing, r.listed)
+        yield self._endpoint("HEAD", Operation.HEAD, listing, r.listed)
+        creating: dict[str, Default] = {"deserialize": d.body, "validate": v.create, "db": db.create}
+        yield self._endpoint("POST", Operation.CREATE, creating, r.created)
+        yield self._options("GET, HEAD, OPTIONS, POST")
+
+    def item(self) -> Iterator[Endpoint]:
+        db, r = self._db, self._respond
+        yield self._endpoint("GET", Operation.READ, {"db": db.read}, r.found, item=True)
+        yield self._endpoint("HEAD", Operation.HEAD, {"db": db.read}, r.found, item=True)
+        yield self._endpoint("PATCH", Operation.UPDATE, self._updating(db.update), r.found, item=True)
+        yield self._endpoint("DELETE", Operation.DELETE, {"db": db.delete}, r.deleted, item=True)
+        yield self._options("DELETE, GET, HEAD, OPTIONS, PATCH", item=True)
+
+    def singleton(self) -> Iterator[Endpoint]:
+        db, r = self._db, self._respond
+        yield self._endpoint("GET", Operation.READ, {"db": db.read_singleton}, r.found, one=True)
+        yield self._endpoint("HEAD", Operation.HEAD, {"db": db.read_singleton}, r.found, one=True)
+        yield self._endpoint(
+            "PATCH", Operation.UPDATE, self._updating(db.update_singleton), r.found, one=True
+        )
+        yield self._options("GET, HEAD, OPTIONS, PATCH")
+
+    def _updating(self, write: Default) -> dict[str, Default]:
+        check = self._validate.update_unless_locked if self._model.locks else self._validate.update
+        return {"deserialize": self._deserialize.body, "validate": check, "db": write}
+
+    def _endpoint(
+        self,
+        method: str,
+        operation: Operation,
+        defaults: dict[str, Default],
+        respond: Default,
+        *,
+        item: bool = False,
+        one: bool = False,
+        steps: tuple[str, ...] = MAIN,
+    ) -> Endpoint:
+        build = self._composer.steps
+        on_one = item or one
+        return Endpoint(
+            method,
+            f"{self._path}/{{id}}" if item else self._path,
+            operation,
+            self._model,
+            build(steps, defaults, self._model, operation, item=on_one),
+            build(("response",), {"response": respond}, self._model, operation, item=on_one),
+            self._model.name,
+        )
+
+    def _options(self, allow: str, *, item: bool = False) -> Endpoint:
+        def respond(ctx: Context) -> None:
+            if ctx.response is None:
+                ctx.response = Response(204, headers={"allow": allow})
+
+        return self._endpoint("OPTIONS", Operation.OPTIONS, {}, respond, item=item, steps=TRIMMED)

@@ -1,0 +1,44 @@
+"""The operations a request can be, and which rules of one cover another."""
+
+from __future__ import annotations
+
+from enum import StrEnum, nonmember
+
+
+class Operation(StrEnum):
+    """What a request does to a model."""
+
+    LIST = "list"
+    READ = "read"
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    HEAD = "head"
+    OPTIONS = "options"
+    READ_ATTACHMENT = "read_attachment"
+    READ_HISTORY = "read_history"
+    EXPORT = "export"
+    SEARCH = "search"
+    ACTION = "action"
+
+    # Members are their own text, so these sets hold them as text and find them all the same.
+    WRITES = nonmember(frozenset({"create", "update", "delete"}))
+    READS = nonmember(
+        frozenset({"list", "read", "head", "read_attachment", "read_history", "export", "search"})
+    )
+
+
+# A rule written for the key also covers these: they show the same rows by another way.
+COVERS: dict[Operation, frozenset[Operation]] = {
+    Operation.LIST: frozenset({Operation.EXPORT}),
+    Operation.READ: frozenset({Operation.READ_ATTACHMENT, Operation.READ_HISTORY}),
+}
+
+
+def covered(operations: frozenset[Operation], operation: Operation, *, item: bool) -> bool:
+    """Whether rules for `operations` apply to `operation`, on one record (`item`) or on many."""
+    if operation in operations:
+        return True
+    if operation is Operation.HEAD:
+        return (Operation.READ if item else Operation.LIST) in operations
+    return any(operation in COVERS.get(rule, ()) for rule in operations)

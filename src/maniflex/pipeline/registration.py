@@ -1,0 +1,194 @@
+"""Middleware as it is registered: on a step, for some models and operations, at a position."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from maniflex._names import did_you_mean
+from maniflex.errors import DeclarationError
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.operation import Operation, covered
+
+Next = Callable[[], Awaitable[None]]
+Middleware = Callable[[Context, Next], Awaitable[None] | None]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class At(StrEnum):
+    """Where a middleware stands in its step."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One middleware with its scope."""
+
+    fn: Middleware
+    step: str
+    at: At
+    name: str
+    models: frozenset[str] | None = None
+    operations: frozenset[Operation] | None = None
+
+    def matches(self, model: ModelMeta | None, operation: Operation, *, item: bool) -> bool:
+        if self.models is not None and (model is None or model.name not in self.models):
+            return False
+        return self.operations is None or covered(self.operations, operation, item=item)
+
+
+class Step:
+    """One step of the pipeline, open for registration until the server is sealed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.registrations: list[Registration] = []
+        self.sealed = False
+
+    def register(
+        self,
+        fn: Middleware,
+        *,
+        models: type[Model] | str | Iterable[type[Model] | str] | None = None,
+        operations: Operation | str | Iterable[Operation | str] | None = None,
+        at: str = At.BEFORE,
+        name: str | None = None,
+    ) -> None:
+        """Run `fn` in this step for the given models and operations (all, unless told)."""
+        if self.sealed:
+            raise DeclarationError(
+                f"pipeline.{self.name}: the server is sealed; register middleware before it starts"
+            )
+        label = name or getattr(fn, "__name__", None) or type(fn).__name__
+        where = f"pipeline.{self.name}: {label}"
+        if not callable(fn):
+            raise DeclarationError(f"{where}: middleware must be callable")
+        self.registrations.append(
+            Registration(
+                fn,
+                self.name,
+                _position(at, where),
+                label,
+                _models(models, where),
+                _operations(operations, where),
+            )
+        )
+
+    def middleware(
+        self,
+        *,
+        models: type[Model] | str | Iterable[type[Model] | str] | None = None,
+        operations: Operation | str | Iterable[Operation | str] | None = None,
+        at: str = At.BEFORE,
+        name: str | None = None,
+    ) -> Callable[[F], F]:
+        """`register` as a decorator."""
+
+        def decorate(fn: F) -> F:
+            self.register(fn, models=models, operations=operations, at=at, name=name)
+            return fn
+
+        return decorate
+
+
+STEPS = ("auth", "deserialize", "validate", "service", "db", "response")
+
+
+class Pipeline:
+    """The six steps every request to a model passes, in this order."""
+
+    def __init__(self) -> None:
+        self.auth = Step("auth")
+        self.deserialize = Step("deserialize")
+        self.validate = Step("validate")
+        self.service = Step("service")
+        self.db = Step("db")
+        self.response = Step("response")
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(getattr(self, name) for name in STEPS)
+
+    def seal(self) -> None:
+        for step in self.steps:
+            step.sealed = True
+
+    def unseal(self) -> None:
+        for step in self.steps:
+            step.sealed = False
+
+    def with_own(self, models: Iterable[ModelMeta]) -> tuple[Pipeline, list[str]]:
+        """This pipeline and the models' own `middleware=`, and what is wrong with those."""
+        joined, problems = Pipeline(), []
+        for step in joined.steps:
+            step.registrations = list(getattr(self, step.name).registrations)
+        for meta in models:
+            for name, given in (meta.options.middleware or {}).items():
+                if name not in STEPS:
+                    problems.append(
+                        f"{meta.name}: middleware: there is no step {name!r}{did_you_mean(name, STEPS)}"
+                    )
+                    continue
+                for fn in [given] if callable(given) else given:
+                    getattr(joined, name).register(fn, models=[meta.cls])
+        return joined, problems
+
+    def problems(self, names: Iterable[str]) -> list[str]:
+        """Registrations that name a model there is not, or operations their step never sees."""
+        known = list(names)
+        found = []
+        for step in self.steps:
+            for r in step.registrations:
+                where = f"pipeline.{step.name}: {r.name}"
+                found += [
+                    f"{where}: no model named {name!r} is registered{did_you_mean(name, known)}"
+                    for name in sorted((r.models or frozenset()) - set(known))
+                ]
+                unseen = (r.operations or frozenset()) & _UNSEEN.get(step.name, frozenset())
+                found += [
+                    f"{where}: {operation} requests never reach the {step.name} step, so it would not run"
+                    for operation in sorted(unseen)
+                ]
+        return found
+
+
+_TRIMMED = frozenset({Operation.ACTION, Operation.OPTIONS})
+_UNSEEN = dict.fromkeys(("deserialize", "validate", "service", "db"), _TRIMMED)
+
+
+def _position(at: str, where: str) -> At:
+    try:
+        return At(at)
+    except ValueError:
+        raise DeclarationError(f"{where}: at={at!r} is none of 'before', 'after', 'replace'") from None
+
+
+def _models(models: Any, where: str) -> frozenset[str] | None:
+    if models is None:
+        return None
+    listed = [models] if isinstance(models, type | str) else list(models)
+    if not listed:
+        raise DeclarationError(f"{where}: models is empty, so it would never run")
+    for model in listed:
+        if not isinstance(model, str) and not (isinstance(model, type) and issubclass(model, Model)):
+            raise DeclarationError(f"{where}: {model!r} is neither a model nor the name of one")
+    return frozenset(m if isinstance(m, str) else m.__name__ for m in listed)
+
+
+def _operations(operations: Any, where: str) -> frozenset[Operation] | None:
+    if operations is None:
+        return None
+    listed = [operations] if isinstance(operations, str) else list(operations)
+    if not listed:
+        raise DeclarationError(f"{where}: operations is empty, so it would never run")
+    try:
+        return frozenset(Operation(o) for o in listed)
+    except ValueError as error:
+        raise DeclarationError(f"{where}: {error}; there are: {', '.join(Operation)}") from None

@@ -1,0 +1,104 @@
+"""The answer to a request, as a value: middleware may look at it and change it until it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from maniflex.errors import RequestError
+
+JSON = "application/json"
+Encode = Callable[[Any], bytes]
+
+
+class Response:
+    """Status, data or error, headers; the bytes of an envelope are made late, or taken as they are."""
+
+    __slots__ = ("_data", "_meta", "body", "content_type", "error", "headers", "status")
+
+    def __init__(
+        self,
+        status: int = 200,
+        data: Any = None,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        error: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+    ) -> None:
+        self.status = status
+        self._data = data
+        self._meta = meta
+        self.error = error
+        self.headers: dict[str, str] | None = {k.lower(): v for k, v in headers.items()} if headers else None
+        self.body = body
+        self.content_type = content_type
+
+    @property
+    def data(self) -> Any:
+        """What the envelope carries; changing it in place changes the answer."""
+        self._open()
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        self._open()
+        self._data = value
+
+    @property
+    def meta(self) -> Any:
+        """The paging block of a list."""
+        self._open()
+        return self._meta
+
+    @meta.setter
+    def meta(self, value: Any) -> None:
+        self._open()
+        self._meta = value
+
+    def _open(self) -> None:
+        """Take a finished envelope apart again: somebody wants to look into it."""
+        if self.body is not None and self.content_type == JSON:
+            envelope = msgspec.json.decode(self.body)
+            self._data, self._meta, self.body = envelope.get("data"), envelope.get("meta"), None
+
+    def __repr__(self) -> str:
+        return f"<Response {self.status}>"
+
+    def set_header(self, name: str, value: str) -> None:
+        """Send this header along."""
+        if self.headers is None:
+            self.headers = {}
+        self.headers[name.lower()] = value
+
+    def encode(self, encode: Encode) -> bytes:
+        """The bytes of the envelope."""
+        if self.body is not None:
+            return self.body
+        if self.error is not None:
+            return encode({"error": self.error})
+        if self.status == 204:
+            return b""
+        envelope = {"data": self._data}
+        if self._meta is not None:
+            envelope["meta"] = self._meta
+        return encode(envelope)
+
+
+def error_response(error: RequestError) -> Response:
+    """The envelope of a refusal."""
+    content: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.details:
+        content["details"] = error.details
+    if error.retryable:
+        content["retryable"] = True
+    return Response(error.status, error=content, headers=error.headers)
+
+
+def status_of(response: Any) -> int:
+    """The status of ours, or of a Starlette response an application answers with."""
+    status: int = response.status if isinstance(response, Response) else response.status_code
+    return status

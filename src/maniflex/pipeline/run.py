@@ -1,0 +1,66 @@
+"""Run one request through its endpoint. Whatever happens inside, a `Response` comes out."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import Any
+
+from maniflex.errors import RequestError, Timeout
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.read_body import ClientGone
+from maniflex.pipeline.response import Response, error_response, status_of
+
+
+async def run(endpoint: Endpoint, ctx: Context, timeout: float = 0) -> Any:
+    """The answer of the endpoint; only a client that went away gets none."""
+    try:
+        if timeout:
+            await _within(timeout, endpoint, ctx)
+        else:
+            await endpoint.main(ctx)
+        if ctx._after is not None and (ctx.response is None or status_of(ctx.response) < 400):
+            await ctx.run_after()
+    except RequestError as error:
+        ctx.response = _refusal(ctx, error)
+    except ClientGone:
+        raise
+    except Exception as error:
+        ctx.response = _panic(ctx, error)
+    try:
+        await endpoint.respond(ctx)
+    except RequestError as error:
+        ctx.response = _refusal(ctx, error)
+    except Exception as error:
+        ctx.response = _panic(ctx, error)
+    return ctx.response if ctx.response is not None else Response(204)
+
+
+async def _within(seconds: float, endpoint: Endpoint, ctx: Context) -> None:
+    try:
+        async with asyncio.timeout(seconds) as deadline:
+            await endpoint.main(ctx)
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise Timeout() from None
+
+
+def _refusal(ctx: Context, error: RequestError) -> Response:
+    if error.status >= 500:
+        ctx.logger.error("%s %s: %s", error.status, error.code, error, exc_info=error)
+    return error_response(error)
+
+
+def _panic(ctx: Context, error: Exception) -> Response:
+    """An unforeseen exception: the cause goes to the log, the client learns nothing of it."""
+    text = "".join(traceback.format_exception(error))
+    ctx.runtime.panic_logger.error(
+        "unhandled exception in %s (request %s)\n%s",
+        ctx,
+        ctx.request_id,
+        text,
+        extra={"request_id": ctx.request_id},
+    )
+    return Response(500, error={"code": "PANIC", "message": "the server failed to handle the request"})

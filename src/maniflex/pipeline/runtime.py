@@ -1,0 +1,87 @@
+"""What a sealed server hands to its pipeline: stores, wires, settings and the tasks it started."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from maniflex._clock import Clock
+from maniflex._names import did_you_mean
+from maniflex.config import Config
+from maniflex.db.current import detached
+from maniflex.db.port import Adapter
+from maniflex.db.store import Store
+from maniflex.errors import DeclarationError
+from maniflex.model.base import Model
+from maniflex.pipeline.wire import Wire, encoder
+
+Work = Callable[[], Awaitable[object]] | Awaitable[object]
+
+
+class Runtime:
+    """One sealed application."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        adapter: Adapter,
+        stores: Mapping[type[Model], Store],
+        logger: logging.Logger,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.adapter = adapter
+        self.stores = stores
+        self.logger = logger
+        self.panic_logger = config.panic_logger or logger
+        self.wires = {cls: Wire(store.meta) for cls, store in stores.items()}
+        self.encode = encoder(self.wires)
+        self.tasks = Tasks(logger)
+        self._by_name = {store.meta.name: store for store in stores.values()}
+
+    def store(self, model: type[Model] | str) -> Store:
+        """The store of a model, by class or by name."""
+        found = self._by_name.get(model) if isinstance(model, str) else self.stores.get(model)
+        if found is None:
+            name = model if isinstance(model, str) else model.__name__
+            raise DeclarationError(
+                f"no model named {name!r} is registered{did_you_mean(name, self._by_name)}"
+            )
+        return found
+
+
+class Tasks:
+    """Work that outlives the request which started it; shutdown waits for it."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Work, name: str = "background") -> asyncio.Task[None]:
+        task = asyncio.create_task(self._guarded(work, name), name=name, context=detached())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def _guarded(self, work: Work, name: str) -> None:
+        try:
+            outcome: Any = work() if callable(work) else work
+            if inspect.isawaitable(outcome):
+                await outcome
+        except Exception:
+            self._logger.exception("%s work failed", name)
+
+    async def drain(self, seconds: float) -> int:
+        """Wait for what is running, then cancel what is left; returns how many that were."""
+        if not self._running:
+            return 0
+        _, late = await asyncio.wait(self._running, timeout=max(seconds, 0))
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1)
+        return len(late)

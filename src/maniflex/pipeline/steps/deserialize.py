@@ -1,0 +1,42 @@
+"""Bytes and query string → body and query."""
+
+from __future__ import annotations
+
+from maniflex import _json
+from maniflex.errors import EmptyBody, InvalidJson
+from maniflex.model.meta import Kind, ModelMeta
+from maniflex.pipeline.body import Body
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.read_body import read_body
+from maniflex.query.parse import parse
+
+
+class Deserialize:
+    """The deserialize step of one model."""
+
+    def __init__(self, meta: ModelMeta) -> None:
+        self._meta = meta
+        # Fractions keep all their digits only where a field can hold them.
+        self._exact = any(f.kind is Kind.DECIMAL for f in meta.fields)
+        self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON) if self._exact else ()
+
+    def query(self, ctx: Context) -> None:
+        if ctx._query is None:
+            ctx._query = parse(ctx.scope["query_string"], self._meta)
+
+    async def body(self, ctx: Context) -> None:
+        if ctx.raw_body is None:
+            ctx.raw_body = await read_body(ctx)
+        if not ctx.raw_body:
+            raise EmptyBody()
+        values = _json.loads(ctx.raw_body, exact=self._exact)
+        if type(values) is not dict:
+            raise InvalidJson("the body must be a JSON object")
+        for name in self._json:
+            if name in values:
+                values[name] = _json.as_floats(values[name])
+        stamped = ctx._body
+        ctx._body = Body(values)
+        if stamped is not None:  # set by middleware before there was a body
+            for name, value in stamped.items():
+                ctx._body.stamp(name, value)

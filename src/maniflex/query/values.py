@@ -1,0 +1,95 @@
+"""Text of a query string → a value of the field's type, or `InvalidQuery` naming the parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from uuid import UUID
+
+from maniflex.errors import InvalidQuery
+from maniflex.model.meta import FieldMeta, Kind
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_INT64 = 2**63
+
+
+def _int(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError
+    value = int(text)
+    if not -_INT64 <= value < _INT64:
+        raise ValueError
+    return value
+
+
+def _float(text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError
+    return value
+
+
+def _decimal(text: str) -> Decimal:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError
+    return Decimal(text)
+
+
+def _bool(text: str) -> bool:
+    return _BOOLEANS[text.lower()]
+
+
+def _datetime(text: str) -> datetime:
+    if len(text) < 10 or text[4] != "-":
+        raise ValueError
+    # A "+" of an offset that was not percent-encoded arrives as a blank.
+    value = datetime.fromisoformat(re.sub(r" (\d\d:?\d\d)$", r"+\1", text) if "T" in text else text)
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _date(text: str) -> date:
+    if len(text) != 10:
+        raise ValueError
+    return date.fromisoformat(text)
+
+
+def _text(text: str) -> str:
+    return text
+
+
+_PARSERS: dict[Kind, tuple[Callable[[str], Any], str]] = {
+    Kind.TEXT: (_text, "text"),
+    Kind.INT: (_int, "a whole number"),
+    Kind.FLOAT: (_float, "a number"),
+    Kind.DECIMAL: (_decimal, "a number"),
+    Kind.BOOL: (_bool, "true or false"),
+    Kind.DATETIME: (_datetime, "a date and time such as 2026-01-31T12:00:00Z"),
+    Kind.DATE: (_date, "a date such as 2026-01-31"),
+    Kind.TIME: (time.fromisoformat, "a time such as 12:30:00"),
+    Kind.UUID: (UUID, "a UUID"),
+}
+
+
+def comparable(field: FieldMeta) -> bool:
+    """Whether a value of this field can be written in a query string at all."""
+    return field.kind in _PARSERS
+
+
+def parse_value(text: str, field: FieldMeta, parameter: str) -> Any:
+    """The value `text` stands for in a filter on `field`."""
+    convert, wanted = _PARSERS[field.kind]
+    try:
+        value = convert(text)
+    except (ValueError, KeyError, OverflowError, InvalidOperation):
+        raise InvalidQuery(f"{parameter}: {field.api} takes {wanted}") from None
+    if field.enum is not None and value not in field.enum:
+        members = ", ".join(map(str, field.enum))
+        raise InvalidQuery(f"{parameter}: {field.api} is one of {members}")
+    return value

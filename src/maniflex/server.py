@@ -1,0 +1,314 @@
+"""The server: the only place where the parts are wired together."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any, TypeVar, overload
+
+from maniflex._clock import Clock, SystemClock
+from maniflex._names import did_you_mean
+from maniflex._service import Service, StartOnly
+from maniflex.assembly import Assembly, assemble
+from maniflex.config import Config
+from maniflex.db.current import transaction
+from maniflex.db.migrate import migrate
+from maniflex.db.port import Adapter, Isolation, Tx
+from maniflex.db.raw import execute_raw, query_raw
+from maniflex.db.records import Records
+from maniflex.errors import ConfigError, DeclarationError
+from maniflex.features.actions import Action
+from maniflex.http.asgi import Send
+from maniflex.lifecycle import Lifecycle, LifecycleError, State
+from maniflex.model.base import Model
+from maniflex.model.registry import Registry
+from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.context import AuthInfo, Context, Receive, Scope
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Middleware, Pipeline
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.run import run
+
+M = TypeVar("M", bound=Model)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Server:
+    """An application: register models, then serve it. It *is* an ASGI application."""
+
+    def __init__(
+        self,
+        database: str | Adapter | Config | None = None,
+        *,
+        config: Config | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        self.config = _config(database, config, settings)
+        self.pipeline = Pipeline()
+        self._clock = clock or SystemClock()
+        self._logger = self.config.logger or logging.getLogger("maniflex")
+        self._registry = Registry()
+        self._actions: list[Action] = []
+        self._computed: dict[type[Model], list[Computed]] = {}
+        self._lifecycle = Lifecycle(self._logger, self.config.shutdown_timeout.total_seconds())
+        self._assembly: Assembly | None = None
+        self._sealing = threading.RLock()
+        self._starting: asyncio.Lock | None = None
+        for hook, hooks in (
+            (self.config.on_start, self._lifecycle.on_start),
+            (self.config.on_shutdown, self._lifecycle.on_shutdown),
+        ):
+            if hook is not None:
+                hooks.append(hook)
+
+    def __repr__(self) -> str:
+        return f"<Server {self._lifecycle.state} {self.config.path_prefix or '/'}>"
+
+    # -- declaring -----------------------------------------------------------------------------
+
+    def register(self, *models: Any) -> None:
+        """Register models; `ModelOptions` behind one override its class keywords, lists are flattened."""
+        with self._sealing:
+            self._open("models are registered")
+            self._registry.register(*models)
+
+    def action(
+        self,
+        method: str,
+        path: str,
+        *,
+        request: Any = None,
+        response: Any = None,
+        middleware: Iterable[Middleware] = (),
+        name: str | None = None,
+        summary: str = "",
+        tags: Iterable[str] = (),
+        deprecated: bool = False,
+    ) -> Callable[[F], F]:
+        """Mount a handler of your own below the path prefix; `request` validates its body."""
+
+        def decorate(fn: F) -> F:
+            with self._sealing:
+                self._open("actions are added")
+                label = name or str(getattr(fn, "__name__", "action"))
+                texts = (label, summary, tuple(tags), deprecated)
+                self._actions.append(
+                    Action(method.upper(), path, fn, request, response, tuple(middleware), *texts)
+                )
+            return fn
+
+        return decorate
+
+    def computed(self, model: type[Model], name: str, *, batch: bool = False) -> Callable[[F], F]:
+        """Add a field to every response of a model: `fn(record)` or `fn(ctx, record)`.
+
+        In batch, `fn` gets all records of a page and returns a value for each.
+        """
+
+        def decorate(fn: F) -> F:
+            with self._sealing:
+                self._open("computed fields are added")
+                self._computed.setdefault(model, []).append(Computed.of(name, fn, batch))
+            return fn
+
+        return decorate
+
+    def add_service(self, service: Service | Callable[[], Any]) -> None:
+        """Start and stop this with the server, after the services added before it."""
+        self._open("services are added")
+        self._lifecycle.services.append(StartOnly(service) if inspect.isroutine(service) else service)  # type: ignore[arg-type]
+
+    def on_start(self, fn: F) -> F:
+        """Call `fn` when the database is ready and before services start."""
+        self._lifecycle.on_start.append(fn)
+        return fn
+
+    def on_shutdown(self, fn: F) -> F:
+        """Call `fn` after services have stopped and before the database closes."""
+        self._lifecycle.on_shutdown.append(fn)
+        return fn
+
+    def go(self, fn: Callable[[], Awaitable[Any]]) -> None:
+        """Run `fn` beside the server until it stops; its task is cancelled when shutdown begins."""
+        self._lifecycle.go(fn)
+
+    def _open(self, what: str) -> None:
+        if self._assembly is not None:
+            raise DeclarationError(f"the server is sealed; {what} before it starts")
+
+    def seal(self) -> None:
+        """Check the whole declaration and build everything from it; every mistake in one message."""
+        self._sealed()
+
+    def _sealed(self) -> Assembly:
+        if self._assembly is None:
+            with self._sealing:
+                if self._assembly is None:
+                    self._assembly = assemble(
+                        self.config,
+                        self._clock,
+                        self._logger,
+                        self._registry,
+                        self.pipeline,
+                        self._actions,
+                        self._computed,
+                        lambda: self._lifecycle.accepting,
+                    )
+        return self._assembly
+
+    # -- living --------------------------------------------------------------------------------
+
+    async def start(self, *, role: str = "server") -> None:
+        """Seal, open the databases, migrate and start services; `role="client"` starts no services."""
+        built = self._sealed()
+
+        async def migrated() -> None:
+            if self.config.auto_migrate:
+                for adapter, models in built.schemas():
+                    await migrate(adapter, models)
+
+        await self._lifecycle.start(built.adapters, migrated, services=role != "client")
+
+    async def stop(self, timeout: timedelta | None = None) -> None:
+        """Stop services, await background work and close the databases, all before one deadline."""
+        built = self._sealed()
+        seconds = None if timeout is None else timeout.total_seconds()
+        await self._lifecycle.stop(built.runtime, built.adapters, seconds)
+
+    @asynccontextmanager
+    async def lifespan(self, *, role: str = "server") -> AsyncIterator[Server]:
+        """Everything but the listener: for scripts, tests and embedding."""
+        await self.start(role=role)
+        try:
+            yield self
+        finally:
+            await self.stop()
+
+    @contextmanager
+    def on_database(self, database: str | Adapter) -> Iterator[None]:
+        """Live one more life on another database, then be as before; what the test kit stands on."""
+        if self._lifecycle.state not in (State.NEW, State.STOPPED):
+            raise LifecycleError(f"the server is {self._lifecycle.state}; it cannot change its database")
+        before = (self.config, self._lifecycle, self._assembly)
+        self.config = self.config.with_(database=database)
+        self._lifecycle, self._assembly, self._starting = self._lifecycle.again(), None, None
+        try:
+            yield
+        finally:
+            self.config, self._lifecycle, self._assembly = before
+
+    def begin_shutdown(self) -> None:
+        """Stop being ready; the shutdown deadline counts from here."""
+        self._lifecycle.begin_shutdown()
+
+    def run(self, *, host: str | None = None, port: int | None = None) -> None:
+        """Serve until SIGINT or SIGTERM."""
+        from maniflex.http.serve import serve
+
+        serve(
+            self,
+            self.config.with_(host=host or self.config.host, port=self.config.port if port is None else port),
+        )
+
+    # -- serving -------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http":
+            if self._lifecycle.state is State.NEW:
+                await self._start_late()
+            assert self._assembly is not None
+            await self._assembly.app(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._asgi_lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _start_late(self) -> None:
+        """Mounted under another application nobody tells us to start: the first request does."""
+        if self._starting is None:
+            self._starting = asyncio.Lock()
+        async with self._starting:
+            if self._lifecycle.state is State.NEW:
+                await self.start()
+
+    async def _asgi_lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.start()
+        except Exception as error:
+            known = isinstance(error, DeclarationError)
+            self._logger.error("the server could not start: %s", error, exc_info=None if known else error)
+            await send({"type": "lifespan.startup.failed", "message": ""})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    # -- the database from code ----------------------------------------------------------------
+
+    @overload
+    def db(self, model: type[M], tx: Tx | None = None) -> Records[M]: ...
+    @overload
+    def db(self, model: str, tx: Tx | None = None) -> Records[Any]: ...
+    def db(self, model: type[Model] | str, tx: Tx | None = None) -> Records[Any]:
+        """Typed access to the records of a model, for workers and scripts."""
+        return Records(self._sealed().runtime.store(model), tx)
+
+    def transaction(self, *, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
+        """A transaction on the default database; code inside joins it by itself."""
+        return transaction(self._sealed().runtime.adapter, isolation=isolation)
+
+    async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        """Rows of a SELECT with `?` placeholders, on either database."""
+        return await query_raw(self._sealed().runtime.adapter, sql, args)
+
+    async def raw_exec(self, sql: str, *args: Any) -> int:
+        """Run any other statement with `?` placeholders; returns how many rows it touched."""
+        return await execute_raw(self._sealed().runtime.adapter, sql, args)
+
+    async def execute(
+        self,
+        operation: Operation | str,
+        model: type[Model] | str,
+        id: str = "",
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: str | Mapping[str, Any] | Sequence[tuple[str, Any]] = "",
+        headers: Mapping[str, str] | None = None,
+        auth: AuthInfo | None = None,
+    ) -> Response:
+        """Run an operation through the whole pipeline in-process; without `auth` it is anonymous."""
+        built = self._sealed()
+        endpoint, scope, receive = built.in_process(Operation(operation), model, id, body, query, headers)
+        ctx = Context(built.runtime, scope, receive, endpoint.operation, "in-process")
+        ctx.model, ctx.resource_id, ctx.auth = endpoint.model, id, auth  # type: ignore[assignment]  # has a model
+        response: Response = await run(endpoint, ctx, self.config.query_timeout.total_seconds())
+        return response
+
+    @property
+    def routes(self) -> list[tuple[str, str, str]]:
+        """Method, path and owner of everything that is mounted."""
+        return self._sealed().routes
+
+
+def _config(database: Any, config: Config | None, settings: dict[str, Any]) -> Config:
+    if isinstance(database, Config):
+        database, config = None, database
+    known = {f.name for f in fields(Config)}
+    unknown = [
+        f"there is no setting {name!r}{did_you_mean(name, known)}" for name in settings if name not in known
+    ]
+    if unknown:
+        raise ConfigError(*unknown)
+    if database is not None:
+        settings["database"] = database
+    return Config(**settings) if config is None else config.with_(**settings)

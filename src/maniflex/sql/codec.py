@@ -1,0 +1,100 @@
+"""How values look in each database, and back.
+
+Postgres takes Python's own types; SQLite stores text for everything it has no type for. Instants
+are fixed-width UTC text there, so that comparing the text compares the time; decimals are text
+under the collation `decimal`, so that no digit is lost and order is still numeric. JSON is text on
+both, so a client gets back what it sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.sql.statement import Dialect
+
+Codec = Callable[[Any], Any]
+
+
+def encode_datetime(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
+
+
+def encode_time(value: time) -> str:
+    return value.isoformat(timespec="microseconds")
+
+
+def encode_decimal(value: Decimal) -> str:
+    return format(value, "f")
+
+
+def encode_json(value: Any) -> str:
+    return to_json(value, inf_nan_mode="constants").decode()
+
+
+def encode_any(value: Any) -> Any:
+    """A value for SQLite by its own type, where no field says what it is."""
+    match value:
+        case datetime():
+            return encode_datetime(value if value.tzinfo else value.replace(tzinfo=UTC))
+        case date():
+            return value.isoformat()
+        case time():
+            return encode_time(value)
+        case Decimal():
+            return encode_decimal(value)
+        case UUID():
+            return str(value)
+        case dict() | list():
+            return encode_json(value)
+        case _:
+            return value
+
+
+_SQLITE_ENCODERS: dict[Kind, Codec] = {
+    Kind.DATETIME: encode_datetime,
+    Kind.DATE: date.isoformat,
+    Kind.TIME: encode_time,
+    Kind.DECIMAL: encode_decimal,
+    Kind.UUID: str,
+    Kind.JSON: encode_json,
+}
+_SQLITE_DECODERS: dict[Kind, Codec] = {
+    Kind.DATETIME: datetime.fromisoformat,
+    Kind.DATE: date.fromisoformat,
+    Kind.TIME: time.fromisoformat,
+    Kind.DECIMAL: Decimal,
+    Kind.UUID: UUID,
+    Kind.BOOL: bool,
+}
+_POSTGRES_ENCODERS: dict[Kind, Codec] = {Kind.JSON: encode_json}
+
+
+def encoder(kind: Kind, dialect: Dialect) -> Codec | None:
+    """What turns a value of this kind into a parameter; None when it goes as it is."""
+    return (_SQLITE_ENCODERS if dialect is Dialect.SQLITE else _POSTGRES_ENCODERS).get(kind)
+
+
+def row_decoder(
+    fields: Sequence[FieldMeta], dialect: Dialect
+) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+    """What turns a stored row into values; None when the driver already gives them."""
+    if dialect is not Dialect.SQLITE:
+        return None
+    decoders = [(i, _SQLITE_DECODERS[f.kind]) for i, f in enumerate(fields) if f.kind in _SQLITE_DECODERS]
+
+    def decode(row: Sequence[Any]) -> Sequence[Any]:
+        values = list(row)
+        for i, convert in decoders:
+            value = values[i]
+            if value is not None:
+                values[i] = convert(value)
+        return values
+
+    return decode if decoders else None

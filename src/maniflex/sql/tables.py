@@ -1,0 +1,132 @@
+"""ModelMeta → SQLAlchemy tables: the one source of column types, index names and DDL."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Dialect as SaDialect
+from sqlalchemy.engine.interfaces import BindTyping
+from sqlalchemy.types import TypeEngine, UserDefinedType
+
+from maniflex.model.meta import Kind, ModelMeta, RelationKind
+from maniflex.sql.statement import Dialect
+
+_MAX_IDENTIFIER = 63  # Postgres cuts longer names off without a word
+
+
+class _Declared(UserDefinedType[Any]):
+    """A SQLite column type by the name it is declared under; `…_TEXT` keeps text affinity."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.name
+
+
+# Sorting text by code point is what SQLite does and the only order every Postgres has.
+_POSTGRES_TYPES: dict[Kind, TypeEngine[Any]] = {
+    Kind.TEXT: sa.Text(collation="C"),
+    Kind.INT: sa.BigInteger(),
+    Kind.FLOAT: sa.Double(),
+    Kind.BOOL: sa.Boolean(),
+    Kind.DECIMAL: sa.Numeric(),
+    Kind.DATETIME: sa.DateTime(timezone=True),
+    Kind.DATE: sa.Date(),
+    Kind.TIME: sa.Time(),
+    Kind.UUID: sa.Uuid(),
+    Kind.BYTES: sa.LargeBinary(),
+    Kind.JSON: postgresql.JSON(),
+}
+_SQLITE_TYPES: dict[Kind, TypeEngine[Any]] = {
+    Kind.TEXT: sa.Text(),
+    Kind.INT: sa.BigInteger(),
+    Kind.FLOAT: sa.Double(),
+    Kind.BOOL: sa.Boolean(),
+    Kind.DECIMAL: _Declared("DECIMAL_TEXT COLLATE decimal"),
+    Kind.DATETIME: _Declared("DATETIME_TEXT"),
+    Kind.DATE: _Declared("DATE_TEXT"),
+    Kind.TIME: _Declared("TIME_TEXT"),
+    Kind.UUID: _Declared("UUID_TEXT"),
+    Kind.BYTES: sa.LargeBinary(),
+    Kind.JSON: _Declared("JSON_TEXT"),
+}
+
+
+def _postgres_writer() -> SaDialect:
+    writer: SaDialect = postgresql.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # theirs
+    # A cast around every parameter would hide indexes whose column has another type or collation.
+    writer.bind_typing = BindTyping.NONE
+    return writer
+
+
+_SA_DIALECTS: dict[Dialect, SaDialect] = {
+    Dialect.POSTGRES: _postgres_writer(),
+    Dialect.SQLITE: sqlite.dialect(paramstyle="qmark"),
+}
+
+
+def sa_dialect(dialect: Dialect) -> SaDialect:
+    """SQLAlchemy's writer for a dialect, with the placeholders our drivers take."""
+    return _SA_DIALECTS[dialect]
+
+
+def column_type(kind: Kind, dialect: Dialect) -> TypeEngine[Any]:
+    """The database type of a kind."""
+    return (_SQLITE_TYPES if dialect is Dialect.SQLITE else _POSTGRES_TYPES)[kind]
+
+
+def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
+    """The table of a model with its primary key and indexes."""
+    columns = [
+        sa.Column(f.column, column_type(f.kind, dialect), primary_key=f.name == "id", nullable=f.nullable)
+        for f in meta.fields
+    ]
+    table = sa.Table(meta.table, metadata, *columns)
+    for name, names, unique in _indexes(meta):
+        live = _live_rows(meta, table) if unique else None
+        sa.Index(name, *(table.c[n] for n in names), unique=unique, postgresql_where=live, sqlite_where=live)
+    return table
+
+
+def _live_rows(meta: ModelMeta, table: sa.Table) -> sa.ColumnElement[bool] | None:
+    """The rows a unique index is about: a deleted row no longer holds its value."""
+    if meta.soft_delete is None:
+        return None
+    marker = table.c[meta.by_name[meta.soft_delete.field].column]
+    return marker.is_(None) if meta.soft_delete.timestamp else marker.is_(sa.false())
+
+
+def _indexes(meta: ModelMeta) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Name, columns and uniqueness of every index, none covered by another of the same kind."""
+    led: set[str] = set()
+    for index in meta.indices:
+        columns = tuple(meta.by_name[name].column for name in index.columns)
+        led.add(columns[0])
+        prefix = "uq" if index.unique else "idx"
+        yield index.name or _index_name(prefix, meta.table, *columns), columns, index.unique
+    references = {r.key for r in meta.relations.values() if r.kind is RelationKind.BELONGS_TO}
+    for f in meta.fields:
+        if f.unique and f.name != "id":
+            yield _index_name("uq", meta.table, f.column), (f.column,), True
+        elif (f.index or f.name in references) and f.column not in led and f.name != "id":
+            yield _index_name("idx", meta.table, f.column), (f.column,), False
+
+
+def _index_name(*parts: str) -> str:
+    name = "_".join(parts)
+    if len(name.encode()) <= _MAX_IDENTIFIER:
+        return name
+    digest = hashlib.blake2s(name.encode(), digest_size=4).hexdigest()
+    return f"{name.encode()[: _MAX_IDENTIFIER - 9].decode(errors='ignore')}_{digest}"
+
+
+def quoted(name: str, dialect: Dialect) -> str:
+    """An identifier as it may stand in a statement of that dialect."""
+    return sa_dialect(dialect).identifier_preparer.quote(name)

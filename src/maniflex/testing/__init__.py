@@ -1,0 +1,6 @@
+"""What tests of an application, and of an adapter, are written with."""
+
+from maniflex.testing.client import client
+from maniflex.testing.clock import FakeClock
+
+__all__ = ["FakeClock", "client"]

@@ -1,0 +1,376 @@
+"""The pool of PostgreSQL connections: who gets one, which are kept, and what a dead one costs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from maniflex.db._pg_pool import Pool
+from maniflex.db._pg_slot import Slot
+from maniflex.db.postgres import PostgresAdapter
+from maniflex.errors import Unavailable
+from maniflex.sql.statement import Sql
+
+ONE = Sql("SELECT 1")
+SLEEP = Sql("SELECT 1 FROM pg_sleep(3600)")
+NOBODY_SLEEPS = Sql(
+    "SELECT count(*) = 0 FROM pg_stat_activity"
+    " WHERE datname = current_database() AND state = 'active' AND query = $1",
+    (SLEEP.text,),
+)
+SOMEBODY_SLEEPS = Sql(NOBODY_SLEEPS.text.replace("= 0", "= 1"), NOBODY_SLEEPS.params)
+KILL_THE_OTHERS = Sql(
+    "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+)
+
+
+class Clock:
+    """Monotonic seconds that move when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Relay:
+    """A TCP relay before the server: cut, it is a server that went away; listening again, one that is back."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._behind = parts.hostname or "127.0.0.1", parts.port or 5432
+        self._parts = parts
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self.connections = 0
+
+    @property
+    def url(self) -> str:
+        user = self._parts.username or "postgres"
+        return self._parts._replace(netloc=f"{user}@127.0.0.1:{self._port}", query="sslmode=disable").geturl()
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        behind_reader, behind_writer = await asyncio.open_connection(*self._behind)
+        self._writers |= {writer, behind_writer}
+        await asyncio.gather(self._pump(reader, behind_writer), self._pump(behind_reader, writer))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+        self._writers.discard(writer)
+
+
+@pytest.fixture
+async def watcher(postgres_url: str) -> AsyncIterator[PostgresAdapter]:
+    adapter = PostgresAdapter(postgres_url, pool_size=2, application_name="watcher")
+    await adapter.open()
+    yield adapter
+    await adapter.close()
+
+
+async def until(watcher: PostgresAdapter, question: Sql) -> None:
+    """Ask the server until it says true."""
+    async with asyncio.timeout(10):
+        while not (await watcher.fetch(question))[0][0]:
+            pass
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def pool(postgres_url: str, clock: Clock) -> AsyncIterator[Pool]:
+    """Room for two; ten seconds of patience; at most a minute idle and ten minutes old."""
+
+    async def connect() -> asyncpg.Connection[asyncpg.Record]:
+        return await asyncpg.connect(postgres_url)
+
+    pool = Pool(connect, size=2, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+    pool.open()
+    yield pool
+    for slot in list(pool.slots):
+        pool.discard(slot)
+    await pool.close()
+
+
+class Turn:
+    """Awaited, it lets every other task go on once."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await Turn()
+
+
+async def waiting(pool: Pool) -> asyncio.Task[Slot]:
+    task = asyncio.create_task(pool.acquire())
+    await turns()
+    assert not task.done()
+    return task
+
+
+class TestLending:
+    async def test_connections_are_opened_when_needed_and_the_last_one_back_goes_first(
+        self, pool: Pool
+    ) -> None:
+        first = await pool.acquire()
+        assert len(pool.slots) == 1
+        second = await pool.acquire()
+        pool.release(second)
+        pool.release(first)
+        assert await pool.acquire() is first
+
+    async def test_those_who_wait_are_served_in_order(self, pool: Pool) -> None:
+        first, second = await pool.acquire(), await pool.acquire()
+        early, late = await waiting(pool), await waiting(pool)
+        pool.release(second)
+        assert await early is second
+        pool.release(first)
+        assert await late is first
+
+    async def test_waiting_too_long_is_unavailable_and_costs_nobody_a_connection(
+        self, pool: Pool, clock: Clock
+    ) -> None:
+        slots = [await pool.acquire(), await pool.acquire()]
+        impatient = await waiting(pool)
+        clock.now += 11
+        patient = await waiting(pool)
+        pool.sweep()
+        with pytest.raises(Unavailable):
+            await impatient
+        pool.release(slots[0])
+        assert await patient is slots[0]
+
+    async def test_a_connection_handed_to_somebody_cancelled_goes_to_the_next(self, pool: Pool) -> None:
+        first, second = await pool.acquire(), await pool.acquire()
+        cancelled, patient = await waiting(pool), await waiting(pool)
+        pool.release(first)
+        cancelled.cancel()  # in the same turn of the loop: it was served and does not know yet
+        assert await patient is first
+        assert cancelled.cancelled()
+        alone = await waiting(pool)
+        pool.release(second)
+        alone.cancel()
+        await asyncio.wait([alone])
+        assert pool.free == [second]
+
+    async def test_the_right_to_open_handed_to_somebody_cancelled_goes_to_the_next(self, pool: Pool) -> None:
+        first, _ = await pool.acquire(), await pool.acquire()
+        cancelled, patient = await waiting(pool), await waiting(pool)
+        pool.discard(first)
+        cancelled.cancel()
+        assert not (await patient).con.is_closed()
+        assert len(pool.slots) == 2
+
+    async def test_a_failed_connection_leaves_room_for_another(self, postgres_url: str, clock: Clock) -> None:
+        outcomes: list[Exception | None] = [OSError("refused"), None]
+
+        async def connect() -> asyncpg.Connection[asyncpg.Record]:
+            if (error := outcomes.pop(0)) is not None:
+                raise error
+            return await asyncpg.connect(postgres_url)
+
+        pool = Pool(connect, size=1, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+        pool.open()
+        with pytest.raises(OSError, match="refused"):
+            await pool.acquire()
+        pool.release(await pool.acquire())
+        await pool.close()
+
+    async def test_closing_refuses_those_who_wait_and_those_who_come(self, pool: Pool) -> None:
+        slots = [await pool.acquire(), await pool.acquire()]
+        late = await waiting(pool)
+        closing = asyncio.create_task(pool.close())
+        await turns()
+        for slot in slots:
+            pool.release(slot)
+        await closing
+        with pytest.raises(Unavailable):
+            await late
+        with pytest.raises(Unavailable):
+            await pool.acquire()
+        assert all(slot.con.is_closed() for slot in slots)
+
+
+class TestAge:
+    async def test_a_connection_long_unused_is_closed(self, pool: Pool, clock: Clock) -> None:
+        first, second = await pool.acquire(), await pool.acquire()
+        pool.release(first)
+        clock.now += 50
+        pool.release(second)
+        clock.now += 20
+        pool.sweep()
+        assert pool.free == [second]
+        assert first.con.is_closed()
+
+    async def test_an_old_connection_is_closed_when_it_comes_back(self, pool: Pool, clock: Clock) -> None:
+        slot = await pool.acquire()
+        clock.now += 601
+        pool.sweep()
+        assert not slot.con.is_closed()
+        pool.release(slot)
+        assert slot.con.is_closed()
+        assert pool.free == []
+
+    async def test_one_who_waits_gets_a_new_connection_for_an_old_one(self, pool: Pool, clock: Clock) -> None:
+        old, _ = await pool.acquire(), await pool.acquire()
+        clock.now += 601
+        next_in_line = await waiting(pool)
+        old.retired = True
+        pool.release(old)
+        assert (await next_in_line).con is not old.con
+
+
+@pytest.fixture
+async def adapter(postgres_url: str) -> AsyncIterator[PostgresAdapter]:
+    adapter = PostgresAdapter(postgres_url, pool_size=2)
+    await adapter.open()
+    yield adapter
+    await adapter.close()
+
+
+async def work(adapter: PostgresAdapter, sql: Sql = ONE) -> None:
+    """Keep both connections of `adapter` busy once."""
+    async with adapter.transaction() as tx:
+        await tx.fetch(sql)
+        await adapter.fetch(sql)
+
+
+class TestDeadConnections:
+    @pytest.mark.parametrize("method", ["fetch", "fetch_one", "fetch_named", "write", "execute"])
+    async def test_connections_the_server_closed_are_replaced_unnoticed(
+        self, adapter: PostgresAdapter, watcher: PostgresAdapter, method: str
+    ) -> None:
+        await work(adapter)
+        await watcher.fetch(KILL_THE_OTHERS)
+        run: Callable[[Sql], Awaitable[object]] = getattr(adapter, method)
+        for _ in range(3):
+            await run(ONE)
+        await work(adapter)
+
+    async def test_while_the_server_is_away_it_is_unavailable_and_afterwards_all_is_well(
+        self, postgres_url: str
+    ) -> None:
+        relay = Relay(postgres_url)
+        await relay.listen()
+        adapter = PostgresAdapter(relay.url, pool_size=2)
+        await adapter.open()
+        await work(adapter)
+        await relay.cut()
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await adapter.fetch(ONE)
+            with pytest.raises(Unavailable):
+                await adapter.ping()
+            with pytest.raises(Unavailable):
+                async with adapter.transaction():
+                    pass
+        await relay.listen()
+        await work(adapter)
+        await adapter.close()
+        await relay.cut()
+
+    async def test_a_write_that_may_have_run_is_not_sent_again(
+        self, postgres_url: str, watcher: PostgresAdapter
+    ) -> None:
+        await watcher.execute(Sql("CREATE TABLE t (v int)"))
+        relay = Relay(postgres_url)
+        await relay.listen()
+        adapter = PostgresAdapter(relay.url, pool_size=2)
+        await adapter.open()
+        insert = Sql("INSERT INTO t SELECT 1 FROM pg_sleep(3600)")
+        writing = asyncio.create_task(adapter.execute(insert))
+        running = "SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active' AND query = $1"
+        await until(watcher, Sql(running, (insert.text,)))
+        before = relay.connections
+        await relay.cut()
+        with pytest.raises(Unavailable) as cut:
+            await writing
+        assert (cut.value.retryable, relay.connections) == (False, before)
+        await adapter.close()
+
+    async def test_a_lost_connection_inside_a_transaction_is_unavailable(
+        self, adapter: PostgresAdapter, watcher: PostgresAdapter
+    ) -> None:
+        with pytest.raises(Unavailable):
+            async with adapter.transaction() as tx:
+                await tx.fetch(ONE)
+                await watcher.fetch(KILL_THE_OTHERS)
+                await tx.fetch(ONE)
+        await work(adapter)
+
+
+class TestCancellation:
+    async def test_a_cancelled_read_is_cancelled_on_the_server_and_its_connection_comes_back(
+        self, adapter: PostgresAdapter, watcher: PostgresAdapter
+    ) -> None:
+        for _ in range(5):
+            reading = asyncio.create_task(adapter.fetch(SLEEP))
+            await until(watcher, SOMEBODY_SLEEPS)
+            reading.cancel()
+            await asyncio.wait([reading])
+            assert reading.cancelled()
+            await until(watcher, NOBODY_SLEEPS)
+        await work(adapter)
+        ours = "SELECT count(*) <= 2 FROM pg_stat_activity WHERE application_name = 'maniflex'"
+        await until(watcher, Sql(f"{ours} AND datname = current_database()"))
+
+    async def test_a_cancelled_transaction_is_rolled_back_and_its_locks_are_released(
+        self, adapter: PostgresAdapter, watcher: PostgresAdapter
+    ) -> None:
+        await watcher.execute(Sql("CREATE TABLE t (v int)"))
+
+        async def write_and_sleep() -> None:
+            async with adapter.transaction() as tx:
+                await tx.execute(Sql("INSERT INTO t VALUES (1)"))
+                await tx.fetch(SLEEP)
+
+        writing = asyncio.create_task(write_and_sleep())
+        await until(watcher, SOMEBODY_SLEEPS)
+        writing.cancel()
+        await asyncio.wait([writing])
+        await watcher.execute(Sql("ALTER TABLE t ADD COLUMN w int"))
+        assert (await watcher.fetch(Sql("SELECT count(*) FROM t")))[0][0] == 0
+        await work(adapter)
+
+    async def test_cancelling_at_any_turn_of_the_loop_loses_nothing(self, adapter: PostgresAdapter) -> None:
+        async def one(number: int) -> None:
+            # A new text each time, so that preparing is interrupted too.
+            await adapter.fetch(Sql(f"SELECT {number}"))
+
+        for turn in range(120):
+            tasks = [asyncio.create_task(one(turn * 10 + number)) for number in range(4)]
+            await turns(turn % 12)
+            for task in tasks[turn % 2 :: 2]:
+                task.cancel()
+            await asyncio.wait(tasks)
+            assert all(task.cancelled() or task.exception() is None for task in tasks)
+        async with asyncio.timeout(10):
+            await work(adapter)

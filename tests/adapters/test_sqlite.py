@@ -1,0 +1,461 @@
+"""What is SQLite's own: files, threads, locks between processes, and commits that are shared."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from maniflex.db._sqlite_connect import compare_decimals
+from maniflex.db.sqlite import SqliteAdapter
+from maniflex.errors import (
+    ConfigError,
+    DatabaseError,
+    ForeignKeyViolation,
+    Timeout,
+    Unavailable,
+)
+from maniflex.sql.statement import Sql
+
+SOON = timedelta(milliseconds=50)
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000000)"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "app.db")
+
+
+@pytest.fixture
+async def db(path: str) -> AsyncIterator[SqliteAdapter]:
+    adapter = await opened(SqliteAdapter(path))
+    await adapter.execute(Sql("CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT UNIQUE)"))
+    yield adapter
+    await adapter.close()
+
+
+async def opened(adapter: SqliteAdapter) -> SqliteAdapter:
+    await adapter.open()
+    return adapter
+
+
+def insert(name: str) -> Sql:
+    return Sql("INSERT INTO things (name) VALUES (?)", (name,))
+
+
+def files(path: str) -> list[str]:
+    """What there is of a database: itself, its log, its shared index."""
+    return [path + suffix for suffix in ("", "-wal", "-shm") if os.path.exists(path + suffix)]
+
+
+def log_size(path: str) -> int:
+    return os.path.getsize(path + "-wal")
+
+
+async def count(adapter: SqliteAdapter) -> int:
+    [[found]] = await adapter.fetch(Sql("SELECT count(*) FROM things"))
+    return int(found)
+
+
+# ── opening and closing ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        await SqliteAdapter(str(tmp_path / "nowhere" / "app.db")).open()
+
+
+async def test_a_directory_is_not_a_database(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a directory"):
+        await SqliteAdapter(str(tmp_path)).open()
+
+
+async def test_a_file_that_is_no_database_cannot_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_text("dear reader, " * 500)
+    with pytest.raises(DatabaseError, match="cannot be opened") as caught:
+        await SqliteAdapter(str(path)).open()
+    assert isinstance(caught.value.__cause__, sqlite3.DatabaseError)
+
+
+def test_at_least_one_reader_is_needed() -> None:
+    with pytest.raises(ConfigError):
+        SqliteAdapter("app.db", readers=0)
+
+
+def test_the_label_is_the_name_of_the_file() -> None:
+    assert SqliteAdapter("/srv/data/app.db").label == "sqlite:app.db"
+    assert SqliteAdapter(":memory:").label == "sqlite::memory:"
+
+
+async def test_it_is_unavailable_before_it_is_opened(path: str) -> None:
+    with pytest.raises(Unavailable):
+        await SqliteAdapter(path).ping()
+
+
+async def test_opening_twice_is_one_opening_and_a_closed_one_opens_again(db: SqliteAdapter) -> None:
+    await db.open()
+    await db.execute(insert("kept"))
+    await db.close()
+    await db.open()
+    assert await count(db) == 1
+
+
+async def test_all_threads_end_when_it_closes(path: str) -> None:
+    before = set(threading.enumerate())
+    adapter = await opened(SqliteAdapter(path))
+    async with adapter.transaction(read_only=True):
+        await asyncio.gather(*(adapter.ping() for _ in range(5)))
+    await adapter.close()
+    assert not [thread for thread in set(threading.enumerate()) - before if "sqlite" in thread.name]
+
+
+async def test_closing_folds_the_log_into_the_file(db: SqliteAdapter, path: str) -> None:
+    await db.execute(insert("kept"))
+    await db.close()
+    assert files(path) == [path]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT name FROM things").fetchall() == [("kept",)]
+
+
+async def test_a_transaction_entered_after_closing_is_unavailable(db: SqliteAdapter) -> None:
+    block = db.transaction()
+    await db.close()
+    with pytest.raises(Unavailable):
+        async with block:
+            pytest.fail("it began")
+
+
+async def test_closing_waits_for_an_open_transaction(db: SqliteAdapter) -> None:
+    async with db.transaction() as tx:
+        closing = asyncio.create_task(db.close())
+        await asyncio.sleep(0)
+        await tx.execute(insert("late"))
+    await closing
+    await db.open()
+    assert await count(db) == 1
+
+
+async def test_writes_are_flushed_to_disk_by_default(db: SqliteAdapter, tmp_path: Path) -> None:
+    relaxed = await opened(SqliteAdapter(str(tmp_path / "relaxed.db"), durable=False))
+    full, normal = 2, 1
+    assert await db.write(Sql("PRAGMA synchronous")) == [(full,)]
+    assert await relaxed.write(Sql("PRAGMA synchronous")) == [(normal,)]
+    assert await db.fetch(Sql("PRAGMA journal_mode")) == [("wal",)]
+    await relaxed.close()
+
+
+async def test_many_adapters_may_open_one_new_file_at_once(path: str) -> None:
+    adapters = [SqliteAdapter(path) for _ in range(6)]
+    await asyncio.gather(*(adapter.open() for adapter in adapters))
+    await asyncio.gather(*(adapter.close() for adapter in adapters))
+
+
+# ── :memory: ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_two_memory_databases_share_nothing() -> None:
+    one, other = await opened(SqliteAdapter(":memory:")), await opened(SqliteAdapter(":memory:"))
+    await one.execute(Sql("CREATE TABLE things (id INTEGER)"))
+    with pytest.raises(DatabaseError):
+        await count(other)
+    assert await count(one) == 0
+    await one.close()
+    await other.close()
+
+
+async def test_a_memory_database_leaves_no_file(path: str) -> None:
+    adapter = await opened(SqliteAdapter(":memory:"))
+    await adapter.execute(Sql("CREATE TABLE things (id INTEGER)"))
+    [[_, _, file]] = await adapter.fetch(Sql("PRAGMA database_list"))
+    assert files(file)
+    await adapter.close()
+    assert files(file) == []
+
+
+LEAVER = """
+import asyncio
+from maniflex.db.sqlite import SqliteAdapter, Sql
+
+async def main():
+    adapter = SqliteAdapter(":memory:")
+    await adapter.open()
+    await adapter.execute(Sql("CREATE TABLE things (id INTEGER)"))
+    print((await adapter.fetch(Sql("PRAGMA database_list")))[0][2])
+
+asyncio.run(main())
+"""
+
+
+def test_a_memory_database_leaves_no_file_when_the_process_just_ends() -> None:
+    file = subprocess.run([sys.executable, "-c", LEAVER], check=True, capture_output=True, text=True).stdout
+    assert file.strip().endswith(".db")
+    assert files(file.strip()) == []
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_read_cannot_write_and_says_so(db: SqliteAdapter) -> None:
+    with pytest.raises(DatabaseError, match="only reads are allowed"):
+        await db.fetch(insert("sneaky"))
+    assert await count(db) == 0
+
+
+async def test_two_statements_in_one_text_are_refused(db: SqliteAdapter) -> None:
+    with pytest.raises(DatabaseError):
+        await db.execute(Sql("DELETE FROM things; DELETE FROM things"))
+
+
+async def test_slow_reads_on_every_thread_can_be_cancelled(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, readers=2))
+    slow = [asyncio.create_task(adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n"))) for _ in range(4)]
+    waiting = asyncio.create_task(adapter.ping())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await asyncio.shield(waiting)
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    async with asyncio.timeout(5):
+        await waiting
+        for _ in range(100):
+            await adapter.ping()
+    await adapter.close()
+
+
+async def test_an_interrupt_never_hits_the_next_read(db: SqliteAdapter) -> None:
+    async def cut_short(milliseconds: int) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(milliseconds / 1000):
+                await db.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n"))
+
+    async def steady() -> None:
+        for _ in range(200):
+            assert await count(db) == 0
+
+    await asyncio.gather(*(cut_short(number % 20) for number in range(40)), *(steady() for _ in range(4)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ("9", "10", -1),
+        ("1.50", "1.5", 0),
+        ("-2", "-10", 1),
+        ("0.1", "0.10000000000000000000000001", -1),
+        ("12345678901234567890123", "12345678901234567890122", 1),
+        ("7", "seven", -1),
+        ("NaN", "7", 1),
+        ("NaN", "NaN", 0),
+        ("sNaN", "", 1),
+    ],
+)
+def test_decimal_texts_compare_by_value(left: str, right: str, expected: int) -> None:
+    assert compare_decimals(left, right) == expected
+    assert compare_decimals(right, left) == -expected
+
+
+async def test_decimal_columns_sort_and_filter_by_value(db: SqliteAdapter) -> None:
+    await db.execute(Sql("CREATE TABLE prices (price TEXT COLLATE decimal UNIQUE)"))
+    await db.execute(Sql("INSERT INTO prices VALUES ('10.5'), ('9'), ('-3'), ('100')"))
+    assert await db.fetch(Sql("SELECT price FROM prices ORDER BY price")) == [
+        ("-3",),
+        ("9",),
+        ("10.5",),
+        ("100",),
+    ]
+    assert await db.fetch(Sql("SELECT price FROM prices WHERE price = ?", ("9.00",))) == [("9",)]
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_answered_write_is_visible_to_other_connections(db: SqliteAdapter, path: str) -> None:
+    other = sqlite3.connect(path)
+    for number in range(1, 6):
+        await db.execute(insert(str(number)))
+        assert other.execute("SELECT count(*) FROM things").fetchone() == (number,)
+    other.close()
+
+
+async def test_writes_that_wait_together_share_a_commit(db: SqliteAdapter, path: str) -> None:
+    before = log_size(path)
+    await asyncio.gather(*(db.execute(insert(str(number))) for number in range(100)))
+    page_and_header = 4096 + 24
+    assert await count(db) == 100
+    assert (log_size(path) - before) / page_and_header < 50
+
+
+async def test_a_failure_within_a_shared_commit_is_its_own(db: SqliteAdapter) -> None:
+    [[pages]] = await db.write(Sql("PRAGMA page_count"))
+    await db.write(Sql(f"PRAGMA max_page_count = {pages + 4}"))
+    names = ["small 1", "small 2", "x" * 100_000, "small 3", "small 1"]
+    outcomes = await asyncio.gather(*(db.execute(insert(name)) for name in names), return_exceptions=True)
+    kinds = [type(outcome).__name__ for outcome in outcomes]
+    assert kinds == ["int", "int", "Unavailable", "int", "ConstraintViolation"]
+    assert await db.fetch(Sql("SELECT name FROM things ORDER BY id")) == [
+        ("small 1",),
+        ("small 2",),
+        ("small 3",),
+    ]
+
+
+async def test_a_constraint_checked_at_commit_fails_only_its_own_write(db: SqliteAdapter) -> None:
+    await db.execute(
+        Sql("CREATE TABLE notes (thing INTEGER REFERENCES things (id) DEFERRABLE INITIALLY DEFERRED)")
+    )
+    await db.execute(Sql("INSERT INTO things (id, name) VALUES (1, 'one')"))
+    note = "INSERT INTO notes VALUES (?)"
+    outcomes = await asyncio.gather(
+        *(db.execute(Sql(note, (thing,))) for thing in (1, 1, 9, 1)), return_exceptions=True
+    )
+    assert [outcomes[0], outcomes[1], outcomes[3]] == [1, 1, 1]
+    assert isinstance(outcomes[2], ForeignKeyViolation)
+    assert len(await db.fetch(Sql("SELECT thing FROM notes"))) == 3
+
+
+async def test_statements_that_refuse_transactions_run_among_writes(db: SqliteAdapter) -> None:
+    writes = [db.execute(insert(str(number))) for number in range(20)]
+    await asyncio.gather(*writes[:10], db.execute(Sql("VACUUM")), *writes[10:])
+    assert await count(db) == 20
+
+
+async def test_creating_a_table_touches_no_rows(db: SqliteAdapter) -> None:
+    await db.execute(insert("one"))
+    assert await db.execute(Sql("CREATE TABLE others (id INTEGER)")) == 0
+
+
+async def test_a_write_that_runs_too_long_is_interrupted_and_undone(db: SqliteAdapter) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await db.execute(Sql(f"{ENDLESS} INSERT INTO things (name) SELECT 'n' || i FROM n"))
+    async with asyncio.timeout(5):
+        await db.execute(insert("next"))
+    assert await count(db) == 1
+
+
+async def test_a_cancellation_during_commit_is_raised_after_it(db: SqliteAdapter) -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        async with db.transaction() as tx:
+            tx.after_commit(lambda: seen.append("committed"))
+            await tx.execute(insert("one"))
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(work())
+    assert (seen, await count(db)) == (["committed"], 1)
+
+
+# ── locks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_those_who_wait_for_the_writer_time_out(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, lock_timeout=SOON))
+    await adapter.execute(Sql("CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT)"))
+    async with adapter.transaction() as tx:
+        await tx.execute(insert("holder"))
+        waiting = [adapter.execute(insert("waiter")) for _ in range(3)]
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Timeout] * 3
+        with pytest.raises(Timeout):
+            async with adapter.transaction():
+                pytest.fail("it began")
+        assert await count(adapter) == 0
+    await adapter.execute(insert("after"))
+    assert await count(adapter) == 2
+    await adapter.close()
+
+
+async def test_a_lock_held_by_another_process_is_a_timeout(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, lock_timeout=SOON))
+    await adapter.execute(Sql("CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT)"))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Timeout) as caught:
+        await adapter.execute(insert("one"))
+    assert "locked" not in str(caught.value)
+    with pytest.raises(Timeout):
+        async with adapter.transaction():
+            pytest.fail("it began")
+    outcomes = await asyncio.gather(
+        *(adapter.execute(insert("many")) for _ in range(5)), return_exceptions=True
+    )
+    assert {type(outcome) for outcome in outcomes} == {Timeout}
+    other.execute("ROLLBACK")
+    other.close()
+    await adapter.execute(insert("two"))
+    assert await count(adapter) == 1
+    await adapter.close()
+
+
+async def test_two_adapters_on_one_file_lose_no_increment(db: SqliteAdapter, path: str) -> None:
+    other = await opened(SqliteAdapter(path))
+    await db.execute(Sql("CREATE TABLE counters (n INTEGER)"))
+    await db.execute(Sql("INSERT INTO counters VALUES (0)"))
+    step = Sql("UPDATE counters SET n = n + 1")
+
+    async def in_transaction(adapter: SqliteAdapter) -> None:
+        async with adapter.transaction() as tx:
+            [[n]] = await tx.fetch(Sql("SELECT n FROM counters"))
+            await tx.execute(Sql("UPDATE counters SET n = ?", (n + 1,)))
+
+    for adapter in (db, other) * 10:
+        await asyncio.gather(db.execute(step), other.execute(step), in_transaction(adapter))
+    assert await db.fetch(Sql("SELECT n FROM counters")) == [(60,)]
+    await other.close()
+
+
+WRITER = """
+import asyncio, sys
+from maniflex.db.sqlite import SqliteAdapter, Sql
+
+async def main():
+    adapter = SqliteAdapter(sys.argv[1])
+    await adapter.open()
+    await adapter.execute(Sql("CREATE TABLE things (id INTEGER PRIMARY KEY)"))
+
+    async def write(first):
+        for number in range(first, 10**9, 8):
+            await adapter.execute(Sql("INSERT INTO things VALUES (?)", (number,)))
+            print(number, flush=True)
+
+    await asyncio.gather(*(write(first) for first in range(8)))
+
+asyncio.run(main())
+"""
+
+
+def answered_before_the_kill(path: str) -> set[int]:
+    """Let another process write, kill it in the middle, and give the ids it had answers for."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    lines = [writer.stdout.readline() for _ in range(200)]
+    writer.send_signal(signal.SIGKILL)
+    lines += writer.stdout.read().splitlines()
+    writer.stdout.close()
+    writer.wait()
+    return {int(line) for line in lines}
+
+
+async def test_every_answered_write_survives_a_killed_process(path: str) -> None:
+    answered = answered_before_the_kill(path)
+
+    adapter = await opened(SqliteAdapter(path))
+    stored = {id for (id,) in await adapter.fetch(Sql("SELECT id FROM things"))}
+    assert answered <= stored
+    assert await adapter.fetch(Sql("PRAGMA integrity_check")) == [("ok",)]
+    await adapter.close()

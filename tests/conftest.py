@@ -1,0 +1,159 @@
+"""Databases for the tests, and the switch between the normal and the long run.
+
+`database_url` runs a test once on SQLite and once on PostgreSQL, each time on an empty database.
+PostgreSQL is never skipped by accident: without MANIFLEX_TEST_POSTGRES the tests that need it fail,
+unless MANIFLEX_TEST_SQLITE_ONLY=1 says that leaving it out is meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SQLITE_ONLY = os.environ.get("MANIFLEX_TEST_SQLITE_ONLY") == "1"
+DATABASES = ("sqlite",) if SQLITE_ONLY else ("sqlite", "postgres")
+
+settings.register_profile("normal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("normal"), max_examples=2_000)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the tests marked `long`, and fuzz longer")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("long" if config.getoption("--long") else "normal")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    skipped = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=skipped)
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+@pytest.fixture(scope="session")
+def long_mode(pytestconfig: pytest.Config) -> bool:
+    """Whether --long was given."""
+    return bool(pytestconfig.getoption("--long"))
+
+
+@pytest.fixture(scope="session")
+def fuzz_cases(long_mode: bool) -> int:
+    """How many requests a fuzz test sends to each database."""
+    return 20_000 if long_mode else 500
+
+
+EMPTY_DATABASE = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid()
+   AND backend_type = 'client backend';
+DO $$
+DECLARE schema_name text;
+BEGIN
+    FOR schema_name IN SELECT nspname FROM pg_namespace
+        WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
+    LOOP
+        EXECUTE format('DROP SCHEMA %I CASCADE', schema_name);
+    END LOOP;
+END $$;
+CREATE SCHEMA public;
+"""
+
+
+class PostgresPool:
+    """Databases that are emptied and used again, because creating one costs far more."""
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url
+        self._prefix = f"maniflex_test_{uuid4().hex[:12]}"
+        self._names: list[str] = []
+        self._idle: list[str] = []
+        # Its own loop factory keeps the runner from becoming the tests' event loop.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+
+    def take(self) -> str:
+        """The name of an empty database."""
+        if self._idle:
+            name = self._idle.pop()
+            self._run(self.url(name), EMPTY_DATABASE)
+        else:
+            name = f"{self._prefix}_{len(self._names)}"
+            self._run(self._base_url, f'CREATE DATABASE "{name}" TEMPLATE template0')
+            self._names.append(name)
+        return name
+
+    def give_back(self, name: str) -> None:
+        self._idle.append(name)
+
+    def url(self, name: str) -> str:
+        return urlunsplit(urlsplit(self._base_url)._replace(path=f"/{name}"))
+
+    def close(self) -> None:
+        for name in self._names:
+            self._run(self._base_url, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        self._runner.close()
+
+    def _run(self, url: str, statement: str) -> None:
+        self._runner.run(execute(url, statement))
+
+
+async def execute(url: str, statement: str) -> None:
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_pool() -> Iterator[PostgresPool]:
+    if SQLITE_ONLY:
+        pytest.skip("PostgreSQL is left out on request")
+    if not (base_url := os.environ.get("MANIFLEX_TEST_POSTGRES")):
+        pytest.fail("MANIFLEX_TEST_POSTGRES is not set; run scripts/test, which finds or starts a server")
+    pool = PostgresPool(base_url)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def new_postgres_url(postgres_pool: PostgresPool) -> Iterator[Callable[[], str]]:
+    """A call that gives one more empty PostgreSQL database, for tests that need several."""
+    taken: list[str] = []
+
+    def new() -> str:
+        taken.append(postgres_pool.take())
+        return postgres_pool.url(taken[-1])
+
+    yield new
+    for name in taken:
+        postgres_pool.give_back(name)
+
+
+@pytest.fixture
+def postgres_url(new_postgres_url: Callable[[], str]) -> str:
+    """An empty PostgreSQL database."""
+    return new_postgres_url()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/test.db"
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """An empty database: the test runs once on SQLite and once on PostgreSQL."""
+    return str(request.getfixturevalue(f"{request.param}_url"))

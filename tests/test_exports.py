@@ -1,0 +1,74 @@
+"""What leaves the package: the public names, and what importing them costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import maniflex
+
+SOURCE = Path(maniflex.__file__).parent
+RELIED_ON = {
+    "Abort",
+    "AuthInfo",
+    "Config",
+    "Context",
+    "Model",
+    "ModelOptions",
+    "Next",
+    "Operation",
+    "Response",
+    "Server",
+    "WithDeletedAt",
+    "WithIsDeleted",
+    "belongs_to",
+    "field",
+    "has_many",
+    "many_to_many",
+    "with_transaction",
+}
+CAUGHT_BY_USERS = {
+    "ConfigError",
+    "Conflict",
+    "ConstraintViolation",
+    "DeclarationError",
+    "ForeignKeyViolation",
+    "ManiflexError",
+    "NotFound",
+    "RequestError",
+    "SerializationFailure",
+    "Timeout",
+    "Unavailable",
+    "ValidationFailed",
+}
+OPTIONAL = ("alembic", "jinja2", "asyncpg", "redis", "nats", "aio_pika", "confluent_kafka")
+LONGEST_FILE = 600
+
+
+def test_the_public_names_are_sorted_and_exist() -> None:
+    assert list(maniflex.__all__) == sorted(maniflex.__all__)
+    assert [name for name in maniflex.__all__ if not hasattr(maniflex, name)] == []
+
+
+def test_every_name_that_applications_rely_on_is_public() -> None:
+    assert RELIED_ON - set(maniflex.__all__) == set()
+
+
+def test_every_error_that_applications_catch_is_public() -> None:
+    assert CAUGHT_BY_USERS - set(maniflex.__all__) == set()
+
+
+def test_importing_maniflex_loads_no_optional_part() -> None:
+    program = "import sys, maniflex; print(*sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert set(OPTIONAL) & set(loaded.stdout.split()) == set()
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_source_file_is_too_long_to_read(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LONGEST_FILE

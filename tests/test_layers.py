@@ -1,0 +1,65 @@
+"""Arrows point down: a package imports only what stands below it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+LAYERS = (
+    "cli testing",
+    "server",
+    "assembly lifecycle",
+    "admin realtime ext",
+    "http openapi features middleware background",
+    "pipeline events",
+    "db storage",
+    "sql",
+    "query",
+    "model",
+    "config errors _backoff _clock _ids _json _logging _names _service",
+)
+DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
+LEAVES = len(LAYERS) - 1
+SOURCE = Path(__file__).parent.parent / "src" / "maniflex"
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The top-level packages of maniflex this module names, wherever it names them."""
+    here = ("maniflex", *path.relative_to(SOURCE).with_suffix("").parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = (
+                ".".join([*here[: -node.level], *filter(None, [node.module])]) if node.level else node.module
+            )
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "maniflex":
+                yield name.split(".")[1] if "." in name else "maniflex"
+
+
+def allowed(importer: str, target: str) -> bool:
+    if target not in DEPTH:
+        return DEPTH[importer] == 0  # a public name from the root: only what stands above all may use it
+    return importer == target or DEPTH[importer] < DEPTH[target] or DEPTH[target] == LEAVES
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_imports_only_what_stands_below_it(path: Path) -> None:
+    package = package_of(path)
+    assert package in DEPTH, f"{package} has no place in LAYERS"
+
+    upward = sorted({target for target in imported(path) if not allowed(package, target)})
+
+    assert not upward, f"{path.relative_to(SOURCE)} may not import {', '.join(upward)}"
