@@ -30,7 +30,7 @@ class Post(Model, WithDeletedAt, optimistic_lock=True):
 class Comment(Model):
     body: str = field(min_length=1, max_length=2000)
     author: str = field(filterable=True)
-    post_id: str = field(filterable=True, immutable=True, on_delete="cascade")
+    post_id: str = field(filterable=True, immutable=True)
 
 
 def password_hash(password: str) -> str:

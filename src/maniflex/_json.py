@@ -1,18 +1,21 @@
 """JSON in, strictly: what is ambiguous, lossy or meant to hurt is refused, never guessed.
 
 Refused: malformed text, text that is not UTF-8, a key given twice, NaN and infinities, numbers too
-large for a float, lone surrogates, NUL in text, nesting deeper than the parser goes.
+large for a float, lone surrogates, NUL in text, nesting deeper than `MAX_DEPTH`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, NoReturn
 
 import msgspec
 
 from maniflex.errors import InvalidJson
+
+MAX_DEPTH = 100  # levels below the body's own
 
 _fast = msgspec.json.Decoder(strict=True).decode
 _fast_exact = msgspec.json.Decoder(float_hook=Decimal).decode
@@ -26,6 +29,8 @@ def loads(body: bytes, *, exact: bool = False) -> Any:
         raise InvalidJson(_plain(str(error))) from None
     except RecursionError:
         raise InvalidJson("the body is nested too deeply") from None
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deep(value):
+        raise InvalidJson("the body is nested too deeply")
     if b"\\u0000" in body and _has_nul(value):
         raise InvalidJson("text may not contain the NUL character")
     # Every key brings a colon. As many colons as keys means no key came twice and nothing is nested;
@@ -55,6 +60,21 @@ def _plain(message: str) -> str:
     if "range" in message:
         return "a number in the body is out of range"
     return "the body is not valid JSON: " + message.removeprefix("JSON is malformed: ")
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH + 2):
+        level = [part for item in level for part in _parts(item)]
+        if not level:
+            return False
+    return True
+
+
+def _parts(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return item.values()
+    return item if isinstance(item, list) else ()
 
 
 def _has_nul(value: Any) -> bool:

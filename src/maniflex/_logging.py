@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 _ATTRIBUTES = ("request_id", "trace_id", "service")
+_TEXT, _TIME = "%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"
 
 
 class LogSettings(Protocol):
@@ -53,9 +54,19 @@ def configure_logging(settings: LogSettings) -> None:
     if root.handlers:
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        JsonFormatter()
-        if settings.log_json
-        else TextFormatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    )
+    handler.setFormatter(JsonFormatter() if settings.log_json else TextFormatter(_TEXT, _TIME))
     root.addHandler(handler)
+
+
+def logging_config(settings: LogSettings) -> dict[str, Any]:
+    """The same for worker processes, which set their logging up from a mapping."""
+    formatter: dict[str, Any] = (
+        {"()": JsonFormatter} if settings.log_json else {"()": TextFormatter, "fmt": _TEXT, "datefmt": _TIME}
+    )
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"maniflex": formatter},
+        "handlers": {"maniflex": {"class": "logging.StreamHandler", "formatter": "maniflex"}},
+        "root": {"level": settings.log_level.upper(), "handlers": ["maniflex"]},
+    }

@@ -17,6 +17,7 @@ from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.features.actions import Action, action_endpoint
+from maniflex.features.pending import inert, refused
 from maniflex.http.asgi import App, HttpApp
 from maniflex.http.probes import Probes
 from maniflex.http.routing import Router
@@ -90,6 +91,24 @@ def assemble(
     accepting: Callable[[], bool],
 ) -> Assembly:
     """Build the server, or raise one `DeclarationError` with every mistake there is."""
+    pipeline.seal()  # first, so that what comes in meanwhile is refused instead of forgotten
+    try:
+        return _build(config, clock, logger, registry, pipeline, actions, computed, accepting)
+    except BaseException:
+        pipeline.unseal()
+        raise
+
+
+def _build(
+    config: Config,
+    clock: Clock,
+    logger: logging.Logger,
+    registry: Registry,
+    pipeline: Pipeline,
+    actions: Sequence[Action],
+    computed: Mapping[type[Model], Sequence[Computed]],
+    accepting: Callable[[], bool],
+) -> Assembly:
     models, problems, pipeline_ = _checked(registry, pipeline, actions, computed)
     databases = _Databases(config)
     metadata: dict[int, sa.MetaData] = {}
@@ -98,19 +117,21 @@ def assemble(
         try:
             adapter = databases.of(meta)
         except DeclarationError as error:
-            problems += error.problems
+            problems += [f"{meta.name}: database: {problem}" for problem in error.problems]
             continue
         stores[meta.cls] = Store(meta, adapter, metadata.setdefault(id(adapter), sa.MetaData()), clock)
     if problems:
         raise DeclarationError(*problems)
 
+    for meta in models:
+        for warning in inert(meta):
+            logger.warning(warning)
     runtime = Runtime(config, clock, databases.default, stores, logger)
     composer = Composer(pipeline_, config.trace, logger)
     endpoints = [e for m in models for e in model_endpoints(runtime, composer, m, computed.get(m.cls, ()))]
     endpoints += [action_endpoint(action, composer) for action in actions]
     probes = list(Probes(runtime, databases.all, accepting).endpoints())
     router, mounts = _routes(config, endpoints, probes)
-    pipeline.seal()
     routes = [(e.method, config.path_prefix + e.path, e.owner) for e in endpoints]
     routes += [(e.method, e.path, e.owner) for e in probes]
     return Assembly(runtime, tuple(databases.all), tuple(endpoints), HttpApp(runtime, router, mounts), routes)
@@ -133,6 +154,7 @@ def _checked(
     if not problems:  # without models, every mention of one would look wrong
         problems += found + joined.problems(meta.name for meta in models)
         problems += _computed_problems({meta.cls: meta for meta in models}, computed)
+        problems += [problem for meta in models for problem in refused(meta)]
     problems += [problem for action in actions for problem in action.problems()]
     return models, problems, joined
 
@@ -171,6 +193,8 @@ class _Databases:
             if database not in self._known:
                 self._known[database] = self._build(database)
             database = self._known[database]
+        elif not hasattr(database, "transaction"):
+            raise DeclarationError(f"a {type(database).__name__} is neither an address nor an adapter")
         if not any(database is known for known in self.all):
             self.all.append(database)
         adapter: Adapter = database
@@ -199,7 +223,7 @@ class _Databases:
             return SqliteAdapter(
                 sqlite_path(url), readers=config.sqlite_readers, lock_timeout=config.lock_timeout
             )
-        raise DeclarationError("a database is given as sqlite:///file or postgresql://…")
+        raise DeclarationError("an address is written sqlite:///file or postgresql://…")
 
 
 def _routes(

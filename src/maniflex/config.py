@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from maniflex.errors import ConfigError
 
+_TEXTS: dict[str, type | UnionType] = {"static_dir": str | Path, "database": object}
 _SCHEMES = ("sqlite:", "postgresql://", "postgres://")
 
 
@@ -43,14 +45,15 @@ class Trace:
 class Config:
     """All settings; every one has a default."""
 
-    database: Any = "sqlite:///maniflex.db"  # a URL or an adapter
-    read_database: str | None = None
+    # Addresses carry passwords, so they are kept out of the representation.
+    database: Any = field(default="sqlite:///maniflex.db", repr=False)  # a URL or an adapter
+    read_database: str | None = field(default=None, repr=False)
     auto_migrate: bool = True
     host: str = "127.0.0.1"
     port: int = 8080
     path_prefix: str = "/api"
     service_name: str = ""
-    static_dir: str = "static"
+    static_dir: str | Path = "static"
     static_prefix: str = "/static"
     static_disabled: bool = False
     max_body_size: int = 4 * 1024 * 1024
@@ -86,12 +89,17 @@ class Config:
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(f.default, timedelta):
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    object.__setattr__(self, f.name, value := timedelta(seconds=value))
-                if not isinstance(value, timedelta) or value < timedelta(0):
+                settled = _as_duration(value)
+                if settled is None:
                     problems.append(f"{f.name}: {value!r} is not a duration")
+                else:
+                    object.__setattr__(self, f.name, settled)
             elif isinstance(f.default, bool | int) and type(value) is not type(f.default):
                 problems.append(f"{f.name}: {value!r} is not {type(f.default).__name__}")
+            elif isinstance(f.default, str) and not isinstance(value, _TEXTS.get(f.name, str)):
+                problems.append(f"{f.name}: {value!r} is not a text")
+            elif f.name == "trace" and not isinstance(value, Trace):
+                problems.append(f"trace: {value!r} is not a Trace, such as Trace(enabled=True)")
         object.__setattr__(self, "path_prefix", _prefix(self.path_prefix))
         object.__setattr__(self, "static_prefix", _prefix(self.static_prefix))
         return problems or self._ranges()
@@ -104,14 +112,15 @@ class Config:
             value = getattr(self, name)
             if value < 1:
                 problems.append(f"{name}: {value} is less than 1")
+        if not isinstance(self.database, str) and not hasattr(self.database, "transaction"):
+            kind = type(self.database).__name__
+            problems.append(f"database: a {kind} is neither an address nor an adapter")
         if (
             isinstance(self.database, str)
             and not self.database.startswith(_SCHEMES)
             and self.database != ":memory:"
         ):
-            problems.append(
-                f"database: {_redacted(self.database)!r} is neither sqlite:///file nor postgresql://…"
-            )
+            problems.append(f"database: {_shown(self.database)} is neither sqlite:///file nor postgresql://…")
         if logging.getLevelName(str(self.log_level).upper()) == f"Level {str(self.log_level).upper()}":
             problems.append(f"log_level: there is no level {self.log_level!r}")
         return problems
@@ -137,7 +146,10 @@ class Config:
         try:
             config = cls(**{**values, **settings})
         except ConfigError as error:
-            problems.extend(error.problems)
+            variables = {name: variable for variable, (name, _) in ENVIRONMENT.items() if name in values}
+            for problem in error.problems:
+                name, colon, rest = problem.partition(":")
+                problems.append(variables.get(name, name) + colon + rest)
         if problems:
             raise ConfigError(*problems)
         return config
@@ -149,8 +161,21 @@ def _prefix(text: str) -> str:
     return "/" + "/".join(parts) if parts else ""
 
 
-def _redacted(url: str) -> str:
-    return re.sub(r"//[^@/]*@", "//…@", url)
+def _shown(url: str) -> str:
+    """As much of an address as surely is no password: a plain file name, or the scheme."""
+    if re.fullmatch(r"[\w./\\-]*", url):
+        return repr(url)
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url)
+    return repr(f"{scheme[0]}…") if scheme else "what is given"
+
+
+def _as_duration(value: Any) -> timedelta | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            value = timedelta(seconds=value)
+        except (OverflowError, ValueError):  # infinity, or not a number
+            return None
+    return value if isinstance(value, timedelta) and value >= timedelta(0) else None
 
 
 def _int(text: str) -> int:
@@ -182,7 +207,10 @@ def _duration(text: str) -> timedelta:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a duration such as 30s, 500ms or 5m")
-    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    try:
+        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    except OverflowError:
+        raise ValueError(f"{text!r} is longer than a duration can be") from None
 
 
 def _size(text: str) -> int:

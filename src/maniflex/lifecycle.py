@@ -91,7 +91,7 @@ class Lifecycle:
         try:
             for adapter in adapters:
                 opened.append(adapter)
-                await adapter.open()
+                await _open(adapter)
             await migrate()
             for hook in self.on_start:
                 await call(hook)
@@ -156,3 +156,11 @@ class Lifecycle:
             self._logger.warning("%s did not finish before the shutdown deadline", what)
         except Exception:
             self._logger.exception("%s failed", what)
+
+
+async def _open(adapter: Adapter) -> None:
+    try:
+        await adapter.open()
+    except ManiflexError as error:
+        error.add_note(f"while opening {adapter.label}")
+        raise

@@ -22,7 +22,7 @@ from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
-from maniflex.errors import ConfigError, DeclarationError
+from maniflex.errors import ConfigError, DeclarationError, ManiflexError, RequestError
 from maniflex.features.actions import Action
 from maniflex.http.asgi import Send
 from maniflex.lifecycle import Lifecycle, LifecycleError, State
@@ -122,17 +122,22 @@ class Server:
 
     def add_service(self, service: Service | Callable[[], Any]) -> None:
         """Start and stop this with the server, after the services added before it."""
-        self._open("services are added")
-        self._lifecycle.services.append(StartOnly(service) if inspect.isroutine(service) else service)  # type: ignore[arg-type]
+        with self._sealing:
+            self._open("services are added")
+            self._lifecycle.services.append(StartOnly(service) if inspect.isroutine(service) else service)  # type: ignore[arg-type]
 
     def on_start(self, fn: F) -> F:
         """Call `fn` when the database is ready and before services start."""
-        self._lifecycle.on_start.append(fn)
+        with self._sealing:
+            self._open("hooks are added")
+            self._lifecycle.on_start.append(fn)
         return fn
 
     def on_shutdown(self, fn: F) -> F:
         """Call `fn` after services have stopped and before the database closes."""
-        self._lifecycle.on_shutdown.append(fn)
+        with self._sealing:
+            self._open("hooks are added")
+            self._lifecycle.on_shutdown.append(fn)
         return fn
 
     def go(self, fn: Callable[[], Awaitable[Any]]) -> None:
@@ -212,20 +217,21 @@ class Server:
         """Serve until SIGINT or SIGTERM."""
         from maniflex.http.serve import serve
 
-        serve(
-            self,
-            self.config.with_(host=host or self.config.host, port=self.config.port if port is None else port),
-        )
+        port = self.config.port if port is None else port
+        try:
+            serve(self, self.config.with_(host=host or self.config.host, port=port))
+        except ConfigError as error:  # in a script, one sentence says more than a traceback
+            raise SystemExit(f"maniflex: {error}") from None
 
     # -- serving -------------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http":
-            if self._lifecycle.state is State.NEW:
+            state = self._lifecycle.state
+            if state is State.NEW or (state is State.STARTING and self._starting is not None):
                 await self._start_late()
-            assert self._assembly is not None
-            await self._assembly.app(scope, receive, send)
+            await self._sealed().app(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._asgi_lifespan(receive, send)
         elif scope["type"] == "websocket":
@@ -237,15 +243,25 @@ class Server:
             self._starting = asyncio.Lock()
         async with self._starting:
             if self._lifecycle.state is State.NEW:
-                await self.start()
+                try:
+                    await self.start()
+                except RequestError as error:  # the database is away; the next request tries again
+                    self._logger.error("the server could not start: %s", _why(error), exc_info=error)
+                    self._lifecycle = self._lifecycle.again()
 
     async def _asgi_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
             await self.start()
         except Exception as error:
-            known = isinstance(error, DeclarationError)
-            self._logger.error("the server could not start: %s", error, exc_info=None if known else error)
+            known = isinstance(error, ManiflexError)
+            self._logger.error(
+                "the server could not start: %s", _why(error), exc_info=None if known else error
+            )
+            await send({"type": "lifespan.startup.failed", "message": ""})
+            return
+        if not self._lifecycle.accepting:  # told to stop while starting: the port never opens
+            await self.stop()
             await send({"type": "lifespan.startup.failed", "message": ""})
             return
         await send({"type": "lifespan.startup.complete"})
@@ -298,6 +314,13 @@ class Server:
     def routes(self) -> list[tuple[str, str, str]]:
         """Method, path and owner of everything that is mounted."""
         return self._sealed().routes
+
+
+def _why(error: Exception) -> str:
+    """The error, where it happened and what caused it, in one line."""
+    cause = [repr(error.__cause__)] if error.__cause__ else []
+    more = [*getattr(error, "__notes__", ()), *cause]
+    return f"{error} ({': '.join(more)})" if more else str(error)
 
 
 def _config(database: Any, config: Config | None, settings: dict[str, Any]) -> Config:

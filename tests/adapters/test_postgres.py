@@ -324,13 +324,17 @@ class TestPoolerMode:
 class TestTransactions:
     async def test_a_swallowed_failure_is_not_a_commit(self, db: PostgresAdapter) -> None:
         await db.execute(Sql("CREATE TABLE t (v int PRIMARY KEY)"))
-        with pytest.raises(TransactionError) as refused:
+
+        async def swallow() -> None:
             async with db.transaction() as tx:
                 await tx.execute(Sql("INSERT INTO t VALUES (1)"))
                 with pytest.raises(ConstraintViolation):
                     await tx.execute(Sql("INSERT INTO t VALUES (1)"))
                 with pytest.raises(DatabaseError, match="roll it back"):
                     await tx.fetch(Sql("SELECT 1"))
+
+        with pytest.raises(TransactionError) as refused:
+            await swallow()
         assert refused.value.code == "TX_COMMIT_ERROR"
         assert await value(db, "SELECT count(*) FROM t") == 0
 
@@ -374,10 +378,13 @@ class TestTransactions:
     async def test_a_commit_that_is_cut_off_is_not_called_retryable(
         self, db: PostgresAdapter, other: PostgresAdapter
     ) -> None:
-        with pytest.raises(TransactionError) as cut:
+        async def lose_it() -> None:
             async with db.transaction() as tx:
                 [[pid]] = await tx.fetch(Sql("SELECT pg_backend_pid()"))
                 await other.fetch(Sql("SELECT pg_terminate_backend($1, 5000)", (pid,)))
+
+        with pytest.raises(TransactionError) as cut:
+            await lose_it()
         assert (cut.value.code, cut.value.retryable) == ("TX_COMMIT_ERROR", False)
         assert await value(db, "SELECT 1") == 1
 

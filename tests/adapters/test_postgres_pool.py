@@ -41,7 +41,7 @@ class Clock:
 
 
 class Relay:
-    """A TCP relay before the server: cut, it is a server that went away; listening again, one that is back."""
+    """A TCP relay before the server: cut, it is a server that went away; listening, one that is back."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -129,6 +129,10 @@ async def turns(count: int = 3) -> None:
         await Turn()
 
 
+async def soon(task: asyncio.Task[Slot]) -> Slot:
+    return await asyncio.wait_for(task, 5)
+
+
 async def waiting(pool: Pool) -> asyncio.Task[Slot]:
     task = asyncio.create_task(pool.acquire())
     await turns()
@@ -151,9 +155,9 @@ class TestLending:
         first, second = await pool.acquire(), await pool.acquire()
         early, late = await waiting(pool), await waiting(pool)
         pool.release(second)
-        assert await early is second
+        assert await soon(early) is second
         pool.release(first)
-        assert await late is first
+        assert await soon(late) is first
 
     async def test_waiting_too_long_is_unavailable_and_costs_nobody_a_connection(
         self, pool: Pool, clock: Clock
@@ -166,14 +170,14 @@ class TestLending:
         with pytest.raises(Unavailable):
             await impatient
         pool.release(slots[0])
-        assert await patient is slots[0]
+        assert await soon(patient) is slots[0]
 
     async def test_a_connection_handed_to_somebody_cancelled_goes_to_the_next(self, pool: Pool) -> None:
         first, second = await pool.acquire(), await pool.acquire()
         cancelled, patient = await waiting(pool), await waiting(pool)
         pool.release(first)
         cancelled.cancel()  # in the same turn of the loop: it was served and does not know yet
-        assert await patient is first
+        assert await soon(patient) is first
         assert cancelled.cancelled()
         alone = await waiting(pool)
         pool.release(second)
@@ -186,7 +190,7 @@ class TestLending:
         cancelled, patient = await waiting(pool), await waiting(pool)
         pool.discard(first)
         cancelled.cancel()
-        assert not (await patient).con.is_closed()
+        assert not (await soon(patient)).con.is_closed()
         assert len(pool.slots) == 2
 
     async def test_a_failed_connection_leaves_room_for_another(self, postgres_url: str, clock: Clock) -> None:
@@ -245,7 +249,7 @@ class TestAge:
         next_in_line = await waiting(pool)
         old.retired = True
         pool.release(old)
-        assert (await next_in_line).con is not old.con
+        assert (await soon(next_in_line)).con is not old.con
 
 
 @pytest.fixture
@@ -319,11 +323,14 @@ class TestDeadConnections:
     async def test_a_lost_connection_inside_a_transaction_is_unavailable(
         self, adapter: PostgresAdapter, watcher: PostgresAdapter
     ) -> None:
-        with pytest.raises(Unavailable):
+        async def lose_it() -> None:
             async with adapter.transaction() as tx:
                 await tx.fetch(ONE)
                 await watcher.fetch(KILL_THE_OTHERS)
                 await tx.fetch(ONE)
+
+        with pytest.raises(Unavailable):
+            await lose_it()
         await work(adapter)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 from maniflex import Model, Server, field
 from maniflex.testing import client
 
-Slug = Annotated[str, field(pattern="[a-z0-9-]+", max_length=60, unique=True, filterable=True)]
+Slug = Annotated[str, field(pattern="^[a-z0-9-]+$", max_length=60, unique=True, filterable=True)]
 
 
 class Page(Model):

@@ -7,7 +7,7 @@ from maniflex.testing import client
 
 class Priced(Model):
     price: Decimal = field(min=0)
-    currency: str = field(pattern="[A-Z]{3}")
+    currency: str = field(pattern="^[A-Z]{3}$")
 
 
 class Book(Priced, WithDeletedAt, table="library_books", indices=[("title", "price")]):

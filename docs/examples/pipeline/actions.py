@@ -22,12 +22,11 @@ server.register(Order)
 
 @server.action("POST", "/orders/{id}/cancel", request=Cancellation, response=Order)
 async def cancel(ctx: Context) -> Order:
-    wanted = await ctx.bind_json(Cancellation)
     async with ctx.transaction():
         order = await ctx.lock_for_update(Order, ctx.url_param("id"))
         if order.status == "cancelled":
             ctx.abort(409, "ALREADY_CANCELLED", "the order is cancelled already")
-        return await ctx.db(Order).update(order.id, status="cancelled", reason=wanted.reason)
+        return await ctx.db(Order).update(order.id, status="cancelled", reason=ctx.body.reason)
 
 
 async def main() -> None:

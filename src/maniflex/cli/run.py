@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import uvicorn
 
-from maniflex._logging import configure_logging
+from maniflex._logging import logging_config
 from maniflex.cli.target import load
 from maniflex.errors import ManiflexError
 from maniflex.http.serve import bind, uvicorn_settings
@@ -31,8 +31,6 @@ def run(target: str, host: str | None, port: int | None, workers: int, reload: b
         bind(config.host, config.port).close()
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
-    configure_logging(config)
     name = target if ":" in target else f"{target}:server"
-    uvicorn.run(
-        name, **uvicorn_settings(config), workers=workers if not reload else None, reload=reload, app_dir="."
-    )
+    settings = {**uvicorn_settings(config), "log_config": logging_config(config)}
+    uvicorn.run(name, **settings, workers=workers if not reload else None, reload=reload, app_dir=".")

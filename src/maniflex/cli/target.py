@@ -24,8 +24,8 @@ def load(target: str) -> Server:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and not module_name.startswith(error.name):
-            raise
+        if error.name and not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there; something it imports is not
         raise click.ClickException(f"there is no module {module_name!r} here") from None
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None

@@ -51,7 +51,8 @@ def translate(
         return Timeout("the statement took too long")
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error, read_only=read_only, in_transaction=in_transaction)
-    if isinstance(error, OSError):
+    # The driver calls it an internal error when the server has said farewell but not yet hung up.
+    if isinstance(error, OSError) or type(error) is asyncpg.InternalClientError:
         return _cut_off(error)
     return DatabaseError()
 

@@ -80,6 +80,7 @@ class Pool:
         try:
             handed = await waiter
         except asyncio.CancelledError:
+            self._pass_on(waiter)
             raise
         return handed or await self._open()
 

@@ -42,9 +42,19 @@ async def migrate(adapter: Adapter, models: Sequence[ModelSql]) -> None:
     """Create tables, columns and indexes that are missing; warn about the rest."""
     async with adapter.transaction() as tx:
         if adapter.dialect is Dialect.POSTGRES:
-            await tx.fetch(Sql("SELECT pg_advisory_xact_lock($1)", (_LOCK,)))
+            await _take_turn(tx)
         for model in models:
             await _migrate_model(tx, model)
+
+
+async def _take_turn(tx: Tx) -> None:
+    """Wait until no other process migrates; neither that nor a large index is a matter of seconds."""
+    row = await tx.fetch_one(Sql("SELECT current_setting('lock_timeout')"))
+    await tx.execute(Sql("SET LOCAL statement_timeout = 0"))
+    await tx.execute(Sql("SET LOCAL lock_timeout = 0"))
+    await tx.fetch(Sql("SELECT pg_advisory_xact_lock($1)", (_LOCK,)))
+    # From here on a lock is one that requests hold, and those queue up behind whoever waits for it.
+    await tx.fetch(Sql("SELECT set_config('lock_timeout', $1, true)", (row[0] if row else "0",)))
 
 
 async def _migrate_model(tx: Tx, model: ModelSql) -> None:
@@ -57,10 +67,15 @@ async def _migrate_model(tx: Tx, model: ModelSql) -> None:
         for field in model.meta.fields:
             if field.column not in columns:
                 await _add_column(tx, model, field)
-    existing = await _index_names(tx, model)
+    existing = await _indexes(tx, model)
     for index in sorted(model.table.indexes, key=lambda index: str(index.name)):
         if index.name not in existing:
             await _create_index(tx, model, index)
+        elif index.unique and not existing[str(index.name)]:
+            raise DeclarationError(
+                f"{model.meta.name}: the index {index.name!r} of {model.table.name!r} should be unique,"
+                " and the one in the database is not; drop it and it will be built anew"
+            )
 
 
 def _ddl(element: Any, model: ModelSql) -> str:
@@ -87,18 +102,19 @@ async def _columns(tx: Tx, model: ModelSql) -> dict[str, _Column]:
     return {row[0]: _Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3])) for row in rows}
 
 
-async def _index_names(tx: Tx, model: ModelSql) -> set[str]:
+async def _indexes(tx: Tx, model: ModelSql) -> dict[str, bool]:
+    """The indexes of the table by name, and whether they keep values apart."""
     if model.dialect is Dialect.SQLITE:
-        rows = await tx.fetch(Sql("SELECT name FROM pragma_index_list(?)", (model.table.name,)))
+        rows = await tx.fetch(Sql('SELECT name, "unique" FROM pragma_index_list(?)', (model.table.name,)))
     else:
         rows = await tx.fetch(
             Sql(
-                "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
-                " WHERE i.indrelid = to_regclass($1)",
+                "SELECT c.relname, i.indisunique AND i.indisvalid"
+                " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass($1)",
                 (quoted(model.table.name, model.dialect),),
             )
         )
-    return {row[0] for row in rows}
+    return {row[0]: bool(row[1]) for row in rows}
 
 
 async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
@@ -238,3 +254,5 @@ def _report_drift(model: ModelSql, columns: dict[str, _Column]) -> None:
             )
         if column.not_null and field.nullable:
             log.warning("%s.%s may not be null in the database, on %s it may", table, name, model.meta.name)
+        if not column.not_null and not field.nullable and field.name != "id":
+            log.warning("%s.%s may be null in the database, on %s it may not", table, name, model.meta.name)

@@ -65,7 +65,7 @@ class Store:
             total = await self.count(query.filters, tx=tx)
         return (rows if self._decode is None else [self._decode(row) for row in rows]), total
 
-    async def count(self, filters: list[Compare], *, tx: Tx | None = None) -> int:
+    async def count(self, filters: Sequence[Compare], *, tx: Tx | None = None) -> int:
         row = await executor(self.adapter, tx).fetch_one(select.count(self.sql, filters))
         return int(row[0]) if row is not None else 0
 

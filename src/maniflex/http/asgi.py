@@ -126,7 +126,7 @@ class HttpApp:
         """Hand the request to an application mounted under a prefix of its path, if there is one."""
         for prefix, app in self._mounts.items():
             if path == prefix or path.startswith(prefix + "/"):
-                await app({**scope, "path": path}, receive, send)
+                await app(scope, receive, send)
                 return True
         return False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import signal
 import socket
 from collections.abc import Iterator
@@ -26,14 +28,25 @@ class Application(Protocol):
     def begin_shutdown(self) -> None: ...
 
 
+log = logging.getLogger("maniflex")
+
+
 class _Uvicorn(uvicorn.Server):
-    """uvicorn that tells the application when shutdown begins and ends with exit code 0."""
+    """uvicorn that says where it listens, tells the application when shutdown begins and ends with 0."""
 
     def __init__(self, config: uvicorn.Config, app: Application) -> None:
         super().__init__(config)
         self._app = app
+        self.told = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or () if self.started else ():
+            host, port = listener.getsockname()[:2]
+            log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.told = True
         self._app.begin_shutdown()
         super().handle_exit(sig, frame)
 
@@ -55,8 +68,12 @@ def serve(app: Application, config: Config) -> None:
     listener = bind(config.host, config.port)
     server = _Uvicorn(uvicorn.Config(app, **uvicorn_settings(config)), app)
     with listener:
-        server.run(sockets=[listener])
-    if not server.started:
+        try:
+            server.run(sockets=[listener])
+        except SystemExit:
+            if not server.told:
+                raise
+    if not server.started and not server.told:
         raise SystemExit(3)
 
 
@@ -84,6 +101,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        reason = "is already in use" if error.errno == 98 else f"cannot be used ({error.strerror})"
-        raise ConfigError(f"port {port} on {host} {reason}; choose another with --port or PORT") from None
+        taken = error.errno == errno.EADDRINUSE
+        reason = "is already in use" if taken else f"cannot be used ({error.strerror})"
+        raise ConfigError(f"port {port} on {host} {reason}; choose another with --port or port=") from None
     return listener

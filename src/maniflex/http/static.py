@@ -11,20 +11,24 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
+_REFUSALS = {
+    404: (b"NOT_FOUND", b"no such file"),
+    405: (b"METHOD_NOT_ALLOWED", b"method not allowed"),
+}
+_FAILURE = (b"STATIC_ERROR", b"the file could not be served")
 
 
 def static_app(directory: Path, prefix: str) -> Starlette:
     """An application that serves the directory; a folder shows its index.html or nothing."""
 
     async def to_folder(request: Request) -> Response:
-        return RedirectResponse(prefix + "/", status_code=301)
+        return RedirectResponse(request.scope.get("root_path", "") + prefix + "/", status_code=301)
 
     async def refused(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        code = _CODES.get(status, "STATIC_ERROR")
-        body = b'{"error":{"code":"%s","message":"no such file"}}' % code.encode()
-        return Response(body, status, media_type="application/json")
+        body = b'{"error":{"code":"%s","message":"%s"}}' % _REFUSALS.get(status, _FAILURE)
+        headers = {"allow": "GET, HEAD"} if status == 405 else None
+        return Response(body, status, headers, media_type="application/json")
 
     return Starlette(
         routes=[Route(prefix, to_folder), Mount(prefix, StaticFiles(directory=directory, html=True))],

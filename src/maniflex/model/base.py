@@ -20,7 +20,7 @@ from maniflex._ids import new_id
 from maniflex.errors import ValidationFailed
 from maniflex.model.body import Body, add_marker, build, read_options, settle_fields, utc_now
 from maniflex.model.field import field, file, scheduled
-from maniflex.model.messages import details, unknown_field
+from maniflex.model.messages import by_attribute, details
 from maniflex.model.meta import Index, ModelOptions, SoftDelete
 from maniflex.model.relation import RelationAttribute, RelationSpec, belongs_to, has_many, many_to_many
 
@@ -119,11 +119,8 @@ class Model(_Base, metaclass=ModelType):
         def __init__(self, /, **values):
             __tracebackhide__ = True
             cls = type(self)
-            unknown = values.keys() - cls.__pydantic_fields__.keys()
-            if unknown:
-                raise ValidationFailed(
-                    details=[unknown_field(n, cls.__pydantic_fields__) for n in sorted(unknown)]
-                )
+            if not values.keys() <= cls.__pydantic_fields__.keys():
+                values = by_attribute(values, cls)
             try:
                 cls.__pydantic_validator__.validate_python(values, self_instance=self)
             except ValidationError as error:

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails, ValidationError
 from pydantic_core.core_schema import ErrorType
 
 from maniflex._names import did_you_mean
+from maniflex.errors import ValidationFailed
 from maniflex.model.kinds import Shape
 from maniflex.model.values import INT_MAX, INT_MIN, Rules
 
@@ -57,6 +58,17 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "unexpected_keyword_argument": ("unknown", "is not a known field"),
     "recursion_loop": ("depth", "must not contain itself"),
 }
+# Inside pydantic models, whose own rules may coerce, each kind has several ways to fail.
+_FAMILIES = {
+    "int": "must be an integer",
+    "float": "must be a number",
+    "decimal": "must be a decimal number",
+    "bool": "must be true or false",
+    "datetime": "must be a date and time like 2024-05-31T09:30:00Z",
+    "date": "must be a date like 2024-05-31",
+    "time": "must be a time like 09:30:00",
+    "uuid": "must be a UUID",
+}
 _BUILT_IN = frozenset(get_args(ErrorType))
 
 
@@ -76,6 +88,17 @@ def unknown_field(name: str, known: Iterable[str]) -> Detail:
 def api_name(name: str, model: type[BaseModel]) -> str:
     rules = _rules(name, model)
     return name if rules is None else str(rules.spec.options.get("alias", name))
+
+
+def by_attribute(values: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """Values by attribute name, where some came by alias: type checkers expect `alias=` in `__init__`."""
+    fields = model.__pydantic_fields__
+    aliases = {api_name(name, model): name for name in fields}
+    renamed = {name if name in fields else aliases.get(name, name): value for name, value in values.items()}
+    unknown = [name for name in renamed if name not in fields]
+    if unknown:
+        raise ValidationFailed(details=[unknown_field(name, fields) for name in unknown])
+    return renamed
 
 
 def _rules(name: Any, model: type[BaseModel]) -> Rules | None:
@@ -117,6 +140,8 @@ def _sentence(item: ErrorDetails, shape: Shape | None) -> tuple[str, str] | None
     if context.get("le") == INT_MAX or context.get("ge") == INT_MIN:
         return "range", "must fit in 64 bits"
     known = _SENTENCES.get(item["type"])
+    if known is None and (family := item["type"].split("_")[0]) in _FAMILIES:
+        return "type", _FAMILIES[family]
     if known is None:
         return "invalid", item["msg"].replace("Input should be", "must be").replace("Input should", "must")
     code, wording = known

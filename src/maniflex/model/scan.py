@@ -7,7 +7,7 @@ with, get the meta and every problem found. Relations are left open; they need t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -100,6 +100,8 @@ class _Scan:
             self.model.__pydantic_complete__ = False
 
     def _complete(self) -> bool:
+        if not self._validators_find_their_fields():
+            return False
         try:
             self.model.model_rebuild()
         except PydanticUndefinedAnnotation as error:
@@ -110,6 +112,15 @@ class _Scan:
         else:
             return True
         return False
+
+    def _validators_find_their_fields(self) -> bool:
+        before = len(self.problems)
+        for name, decorator in self.model.__pydantic_decorators__.field_validators.items():
+            for target in decorator.info.fields:
+                known = target in (*self.model.__pydantic_fields__, "*")
+                if not known and decorator.info.check_fields is not False:
+                    self.trouble(name, f"validates a field that does not exist: {self.unknown(target)}")
+        return len(self.problems) == before
 
     def _declared(self) -> list[_Declared]:
         found = []
@@ -374,7 +385,12 @@ def _set_loaders(cls: type[Model], fields: Any) -> None:
     loaders = []
     for item in fields:
         if item.load_json is not None:
-            loaders.append((item.name, item.load_json))
+            loaders.append((item.name, _text_only(item.load_json)))
         elif isinstance(item.type, type) and issubclass(item.type, Enum):
             loaders.append((item.name, item.type))
     cls.__loaders__ = tuple(loaders)
+
+
+def _text_only(load: Callable[[str | bytes], Any]) -> Callable[[Any], Any]:
+    """Values on their way to the database are already what the text would become."""
+    return lambda value: load(value) if isinstance(value, (str, bytes)) else value

@@ -20,6 +20,7 @@ from pydantic_core import (
 
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model, instance_of
+from maniflex.model.kinds import classify
 from maniflex.model.messages import Detail, detail, details, unknown_field
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.model.values import json_trouble, text_trouble
@@ -44,7 +45,7 @@ class Validator:
     def __init__(self, model: type[Model], fields: Sequence[FieldMeta]) -> None:
         self._model = cast(type[BaseModel], model)
         self._fields = {item.name: item for item in fields}
-        self._json = [item for item in fields if item.kind is Kind.JSON]
+        self._json = [(item, classify(item.type).is_structured) for item in fields if item.kind is Kind.JSON]
         renamed = any(item.api != item.name for item in fields)
         self._renames = tuple((item.api, item.name) for item in fields) if renamed else None
         self._create = self._model.__pydantic_validator__.validate_python
@@ -125,7 +126,10 @@ class Validator:
         return [detail(self._api(name), "text", text) for name, text in troubles.items() if text]
 
     def _json_troubles(self, values: Mapping[str, Any]) -> list[Detail]:
-        troubles = {item.api: json_trouble(_as_json(values.get(item.name), item)) for item in self._json}
+        troubles = {
+            item.api: json_trouble(_as_json(values.get(item.name), structured))
+            for item, structured in self._json
+        }
         return [detail(api, "json", text) for api, text in troubles.items() if text]
 
     def _api(self, name: str) -> str:
@@ -133,10 +137,11 @@ class Validator:
         return name if item is None else item.api
 
 
-def _as_json(value: Any, item: FieldMeta) -> Any:
-    plain = item.type in (dict, list) or getattr(item.type, "__origin__", None) in (dict, list)
+def _as_json(value: Any, structured: bool) -> Any:
+    if not structured:
+        return value
     try:
-        return value if plain else to_jsonable_python(value)
+        return to_jsonable_python(value)
     except ValueError:  # holds something JSON has no word for; the value itself is refused then
         return value
 

@@ -20,7 +20,7 @@ from decimal import Decimal, DecimalException
 from typing import Any, LiteralString, NoReturn, TypeVar, cast
 from uuid import UUID
 
-from pydantic import GetCoreSchemaHandler, TypeAdapter
+from pydantic import GetCoreSchemaHandler, PydanticUserError, TypeAdapter
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaError, SchemaValidator, core_schema
 
 from maniflex.model.field import FieldSpec, LocaleString
@@ -39,6 +39,7 @@ _INSTANT = re.compile(
 )
 _DATE = re.compile(r"\d{4}-\d\d-\d\d\Z", re.ASCII)
 _TIME = re.compile(r"\d\d:\d\d(:\d\d(\.(?P<fraction>\d+))?)?\Z", re.ASCII)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _WRAPPERS = frozenset({"nullable", "default", "function-before", "function-after", "function-wrap"})
 _STRICT_SCALARS = frozenset({"str", "int", "float", "bool"})
 
@@ -58,10 +59,11 @@ class Rules:
         if self.shape.type is LocaleString:
             schema = _locale_schema()
             return core_schema.nullable_schema(schema) if self.shape.nullable else schema
-        schema = handler(source)
+        if self.shape.is_structured:
+            return cast(CoreSchema, _strictly(_inlined(source) or handler(source)))
         if self.shape.kind is Kind.JSON:
-            return cast(CoreSchema, _strictly(schema))
-        return _at_leaf(schema, self._leaf)
+            return cast(CoreSchema, _strictly(handler(source)))
+        return _at_leaf(handler(source), self._leaf)
 
     def _leaf(self, leaf: CoreSchema) -> CoreSchema:
         schema = cast(CoreSchema, {**leaf, **self._constraints(leaf["type"])})
@@ -149,6 +151,15 @@ def _before(reader: Callable[[Any], Any], schema: CoreSchema) -> CoreSchema:
     return core_schema.no_info_before_validator_function(reader, schema)
 
 
+def _inlined(source: Any) -> CoreSchema | None:
+    """The whole schema of a type, where pydantic would hand out references; None if it is recursive."""
+    try:
+        schema = TypeAdapter(source).core_schema
+    except PydanticUserError:
+        return None
+    return None if schema["type"] == "definitions" else schema
+
+
 def _strictly(schema: Any) -> Any:
     """The same schema without coercion of scalars; inside pydantic models their own rules hold."""
     kind = schema["type"]
@@ -219,14 +230,15 @@ def _datetime(value: Any) -> datetime:
         value = _read(_INSTANT, value, datetime.fromisoformat, "a date and time like 2024-05-31T09:30:00Z")
     elif not isinstance(value, datetime):
         _refuse("type", "must be a date and time like 2024-05-31T09:30:00Z")
-    if value.tzinfo is UTC:
-        return value  # type: ignore[no-any-return]
-    if value.utcoffset() is None:
-        return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]
-    try:
-        return value.astimezone(UTC)  # type: ignore[no-any-return]
-    except OverflowError:
+    if value.tzinfo is not UTC:
+        try:
+            value = value.replace(tzinfo=UTC) if value.utcoffset() is None else value.astimezone(UTC)
+        except OverflowError:
+            _refuse("range", "must lie between the years 1 and 9999 in UTC")
+    # PostgreSQL's driver takes the very first and the very last instant for infinity.
+    if not _FIRST < value < _LAST:
         _refuse("range", "must lie between the years 1 and 9999 in UTC")
+    return value  # type: ignore[no-any-return]
 
 
 def _date(value: Any) -> date:

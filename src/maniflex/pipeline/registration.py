@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from threading import Lock
 from typing import Any, TypeVar
 
 from maniflex._names import did_you_mean
@@ -51,6 +52,7 @@ class Step:
         self.name = name
         self.registrations: list[Registration] = []
         self.sealed = False
+        self._lock = Lock()
 
     def register(
         self,
@@ -62,24 +64,28 @@ class Step:
         name: str | None = None,
     ) -> None:
         """Run `fn` in this step for the given models and operations (all, unless told)."""
-        if self.sealed:
-            raise DeclarationError(
-                f"pipeline.{self.name}: the server is sealed; register middleware before it starts"
-            )
         label = name or getattr(fn, "__name__", None) or type(fn).__name__
         where = f"pipeline.{self.name}: {label}"
         if not callable(fn):
             raise DeclarationError(f"{where}: middleware must be callable")
-        self.registrations.append(
-            Registration(
-                fn,
-                self.name,
-                _position(at, where),
-                label,
-                _models(models, where),
-                _operations(operations, where),
-            )
+        registration = Registration(
+            fn,
+            self.name,
+            _position(at, where),
+            label,
+            _models(models, where),
+            _operations(operations, where),
         )
+        with self._lock:  # a registration is either in every chain, or refused
+            if self.sealed:
+                raise DeclarationError(
+                    f"pipeline.{self.name}: the server is sealed; register middleware before it starts"
+                )
+            self.registrations.append(registration)
+
+    def seal(self, sealed: bool) -> None:
+        with self._lock:
+            self.sealed = sealed
 
     def middleware(
         self,
@@ -118,11 +124,11 @@ class Pipeline:
 
     def seal(self) -> None:
         for step in self.steps:
-            step.sealed = True
+            step.seal(True)
 
     def unseal(self) -> None:
         for step in self.steps:
-            step.sealed = False
+            step.seal(False)
 
     def with_own(self, models: Iterable[ModelMeta]) -> tuple[Pipeline, list[str]]:
         """This pipeline and the models' own `middleware=`, and what is wrong with those."""

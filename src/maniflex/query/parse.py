@@ -16,6 +16,8 @@ from maniflex.query.operators import OPERATORS, Op
 from maniflex.query.tree import Compare, Query, Sort
 from maniflex.query.values import comparable, parse_value
 
+_MOST_REMEMBERED = 512
+_LONGEST_REMEMBERED = 512
 _RESERVED = frozenset({"include", "select", "q", "cursor"})
 
 
@@ -24,11 +26,13 @@ def parse(query_string: bytes, model: ModelMeta) -> Query:
     query = Query(model)
     if not query_string:
         return query
+    filters: list[Compare] = []
+    sorts: list[Sort] = []
     for key, value in pairs(query_string):
         if key == "filter":
-            query.filters.append(_filter(value, model))
+            filters.append(_filter(value, model))
         elif key == "sort":
-            query.sorts.extend(_sort(term, model) for term in value.split(","))
+            sorts.extend(_sort(term, model) for term in value.split(","))
         elif key == "page":
             query.page = _number(key, value, MAX_PAGE)
         elif key == "limit":
@@ -36,11 +40,30 @@ def parse(query_string: bytes, model: ModelMeta) -> Query:
             query.limit = min(_number(key, value, MAX_PAGE), MAX_LIMIT)
         elif key in _RESERVED or key.startswith("filter["):
             raise InvalidQuery(f"{key}: not available on {model.table}")
-    if len(query.filters) > MAX_FILTERS:
+    if len(filters) > MAX_FILTERS:
         raise InvalidQuery(f"filter: at most {MAX_FILTERS} filters")
-    if len(query.sorts) > MAX_SORTS:
+    if len(sorts) > MAX_SORTS:
         raise InvalidQuery(f"sort: at most {MAX_SORTS} sort keys")
+    query.filters, query.sorts = tuple(filters), tuple(sorts)
     return query
+
+
+class Parser:
+    """`parse` for one model that remembers what it was asked lately."""
+
+    def __init__(self, model: ModelMeta) -> None:
+        self._model = model
+        self._known: dict[bytes, Query] = {}
+
+    def __call__(self, query_string: bytes) -> Query:
+        known = self._known.get(query_string)
+        if known is None:
+            known = parse(query_string, self._model)
+            if len(query_string) <= _LONGEST_REMEMBERED:
+                if len(self._known) >= _MOST_REMEMBERED:
+                    self._known.pop(next(iter(self._known)), None)
+                self._known[query_string] = known
+        return known.copy()
 
 
 def pairs(query_string: bytes) -> list[tuple[str, str]]:

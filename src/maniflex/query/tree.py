@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from maniflex.errors import InvalidQuery
@@ -28,15 +28,47 @@ class Sort:
     descending: bool = False
 
 
-@dataclass(slots=True)
 class Query:
-    """Paging, filters and order of one list; middleware may read and extend it."""
+    """Paging, filters and order of one list; middleware may read and extend it.
 
-    model: ModelMeta
-    page: int = 1
-    limit: int | None = DEFAULT_LIMIT  # None: no paging, for code that wants them all
-    filters: list[Compare] = field(default_factory=list)
-    sorts: list[Sort] = field(default_factory=list)
+    A query that was asked before starts as a copy of the first, so that what was worked out for it
+    can be used again as long as nobody changes the copy.
+    """
+
+    __slots__ = ("filters", "limit", "model", "page", "prepared", "sorts", "template")
+
+    def __init__(self, model: ModelMeta, *, page: int = 1, limit: int | None = DEFAULT_LIMIT) -> None:
+        self.model = model
+        self.page = page
+        self.limit = limit  # None: no paging, for code that wants them all
+        self.filters: tuple[Compare, ...] = ()
+        self.sorts: tuple[Sort, ...] = ()
+        self.template: Query | None = None
+        self.prepared: Any = None  # whatever a later layer keeps with an unchanged query
+
+    def copy(self) -> Query:
+        """The same query, to be changed freely; `unchanged` tells whether it was."""
+        made = Query.__new__(Query)
+        made.model, made.page, made.limit = self.model, self.page, self.limit
+        made.filters, made.sorts, made.template = self.filters, self.sorts, self
+        made.prepared = None
+        return made
+
+    def unchanged(self) -> Query | None:
+        """The query this is a faithful copy of."""
+        first = self.template
+        if (
+            first is not None
+            and first.filters is self.filters
+            and first.sorts is self.sorts
+            and first.page == self.page
+            and first.limit == self.limit
+        ):
+            return first
+        return None
+
+    def __repr__(self) -> str:
+        return f"<Query {self.model.name} page={self.page} limit={self.limit} {self.filters} {self.sorts}>"
 
     def add_filter(self, name: str, value: Any, op: str = Op.EQ) -> None:
         """Narrow the list further; unlike a client, code may use any field."""
@@ -44,13 +76,13 @@ class Query:
             operator = Op(op)
         except ValueError:
             raise InvalidQuery(f"there is no operator {op!r}") from None
-        self.filters.append(Compare(self._field(name), operator, value))
+        self.filters = (*self.filters, Compare(self._field(name), operator, value))
 
     def add_sort(self, name: str, direction: str = "asc") -> None:
         """Sort by one more field, after those already there."""
         if direction not in ("asc", "desc"):
             raise InvalidQuery(f"sort direction {direction!r} is neither 'asc' nor 'desc'")
-        self.sorts.append(Sort(self._field(name), direction == "desc"))
+        self.sorts = (*self.sorts, Sort(self._field(name), direction == "desc"))
 
     def _field(self, name: str) -> FieldMeta:
         found = self.model.field(name)

@@ -12,6 +12,10 @@ from maniflex.sql.shapes import Shapes
 from maniflex.sql.statement import Dialect
 from maniflex.sql.tables import build_table
 
+# Parameters that are not fields; no attribute can be called like this.
+ID = "$id"
+LOCK = "$lock"
+
 
 class ModelSql:
     """What the statement writers (`select`, `write`) need to know of a model."""
@@ -25,6 +29,11 @@ class ModelSql:
         self.id = self.table.c[meta.by_name["id"].column]
         self.shapes = Shapes()
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
+        self.all_plain = not any(self.encoders.values())
+        self.lock_values = {
+            f"{LOCK}{i}": self.encode(meta.by_name[lock.field], lock.value)
+            for i, lock in enumerate(meta.locks)
+        }
         self.decode = row_decoder(meta.fields, dialect)
 
     def column(self, field: FieldMeta) -> sa.Column[Any]:

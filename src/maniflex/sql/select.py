@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,7 +18,7 @@ from maniflex.sql.statement import Sql
 
 def one(model: ModelSql, record_id: str, *, for_update: bool = False) -> Sql:
     """The live row of that id; with `for_update`, locked until the transaction ends."""
-    compiled = model.shapes.get(("one", for_update), lambda: _one(model, for_update))
+    compiled = model.shapes.get(("one", for_update), _one, model, for_update)
     return Sql(compiled.text, (record_id,))
 
 
@@ -30,12 +31,22 @@ def _one(model: ModelSql, for_update: bool) -> Compiled:
 
 def page(model: ModelSql, query: Query) -> Sql:
     """One page of a list; the last column of every row is the total over all pages."""
+    first = query.unchanged()
+    if first is None:
+        return _bound_page(model, query)
+    if first.prepared is None:
+        first.prepared = _bound_page(model, first)
+    prepared: Sql = first.prepared
+    return prepared
+
+
+def _bound_page(model: ModelSql, query: Query) -> Sql:
     # The common page size stands in the text, so that Postgres can plan for it.
     size = query.limit if query.limit is None or query.limit == DEFAULT_LIMIT else "any"
     later = query.page > 1 and query.limit is not None
     sorts = tuple([(s.field.name, s.descending) for s in query.sorts])
     key = ("page", size, later, _shape(query.filters), sorts)
-    compiled = model.shapes.get(key, lambda: _page(model, query, size, later))
+    compiled = model.shapes.get(key, _page, model, query, size, later)
     values = _values(model, query.filters)
     values["limit"] = query.limit
     values["offset"] = (query.page - 1) * (query.limit or 0)
@@ -58,25 +69,25 @@ def _page(model: ModelSql, query: Query, size: int | str | None, later: bool) ->
     return compile_statement(statement, model.dialect)
 
 
-def count(model: ModelSql, filters: list[Compare]) -> Sql:
+def count(model: ModelSql, filters: Sequence[Compare]) -> Sql:
     """How many live rows match."""
-
-    def write() -> Compiled:
-        statement = sa.select(sa.func.count()).select_from(model.table).where(*_where(model, filters))
-        return compile_statement(statement, model.dialect)
-
-    return model.shapes.get(("count", _shape(filters)), write).bind(_values(model, filters))
+    return model.shapes.get(("count", _shape(filters)), _count, model, filters).bind(_values(model, filters))
 
 
-def _shape(filters: list[Compare]) -> tuple[tuple[str, Op, bool], ...]:
+def _count(model: ModelSql, filters: Sequence[Compare]) -> Compiled:
+    statement = sa.select(sa.func.count()).select_from(model.table).where(*_where(model, filters))
+    return compile_statement(statement, model.dialect)
+
+
+def _shape(filters: Sequence[Compare]) -> tuple[tuple[str, Op, bool], ...]:
     return tuple([(f.field.name, f.op, f.value is None) for f in filters])
 
 
-def _values(model: ModelSql, filters: list[Compare]) -> dict[str, Any]:
+def _values(model: ModelSql, filters: Sequence[Compare]) -> dict[str, Any]:
     return {f"f{i}": model.encode(f.field, f.value) for i, f in enumerate(filters) if f.value is not None}
 
 
-def _where(model: ModelSql, filters: list[Compare]) -> list[sa.ColumnElement[bool]]:
+def _where(model: ModelSql, filters: Sequence[Compare]) -> list[sa.ColumnElement[bool]]:
     asks_for_deleted = any(_is_marker(model, f.field) for f in filters)
     conditions = [] if asks_for_deleted else model.live()
     for i, f in enumerate(filters):

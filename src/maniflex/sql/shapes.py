@@ -39,10 +39,11 @@ class Shapes:
         self._most = most
         self._known: dict[Hashable, Compiled] = {}
 
-    def get(self, key: Hashable, write: Callable[[], Compiled]) -> Compiled:
+    def get(self, key: Hashable, write: Callable[..., Compiled], *args: Any) -> Compiled:
+        """The statement of that shape, written by `write(*args)` the first time."""
         found = self._known.get(key)
         if found is None:
-            found = write()
+            found = write(*args)
             if len(self._known) >= self._most:
                 self._known.pop(next(iter(self._known)), None)
             self._known[key] = found

@@ -89,7 +89,11 @@ def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.
         for f in meta.fields
     ]
     table = sa.Table(meta.table, metadata, *columns)
+    taken: set[str] = metadata.info.setdefault("indexes", set())
     for name, names, unique in _indexes(meta):
+        if name in taken:  # idx_a_b_c is b_c of table a, and c of table a_b
+            name = _shortened(f"{name}_{meta.table}")
+        taken.add(name)
         live = _live_rows(meta, table) if unique else None
         sa.Index(name, *(table.c[n] for n in names), unique=unique, postgresql_where=live, sqlite_where=live)
     return table
@@ -123,6 +127,10 @@ def _index_name(*parts: str) -> str:
     name = "_".join(parts)
     if len(name.encode()) <= _MAX_IDENTIFIER:
         return name
+    return _shortened(name)
+
+
+def _shortened(name: str) -> str:
     digest = hashlib.blake2s(name.encode(), digest_size=4).hexdigest()
     return f"{name.encode()[: _MAX_IDENTIFIER - 9].decode(errors='ignore')}_{digest}"
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-import httpx
-
 from maniflex.server import Server
+
+try:
+    import httpx
+except ImportError as missing:
+    raise ImportError("maniflex.testing.client needs httpx: pip install httpx") from missing
 
 
 @asynccontextmanager

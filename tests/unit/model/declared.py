@@ -31,10 +31,8 @@ def validator_of(cls: type[Model]) -> Validator:
 
 def problems_of(*arguments: Any) -> tuple[str, ...]:
     """What stops a registry of these from being sealed."""
-    registry = Registry()
     with pytest.raises(DeclarationError) as caught:
-        registry.register(*arguments)
-        registry.seal()
+        sealed(*arguments)
     return caught.value.problems
 
 

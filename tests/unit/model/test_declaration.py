@@ -18,7 +18,7 @@ from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.field import LocaleString, field, file, scheduled
 from maniflex.model.meta import Index, Kind, ModelOptions, SoftDelete
-from tests.unit.model.declared import details_of, meta_of, sealed, validator_of
+from tests.unit.model.declared import details_of, meta_of, option, sealed, validator_of
 
 
 class Colour(StrEnum):
@@ -209,8 +209,8 @@ def test_a_field_may_share_its_name_with_a_type_others_use() -> None:
         class Place(StrEnum):
             HERE = "here"
 
-        date: date  # type: ignore[valid-type] # what is being tested
-        until: date | None  # type: ignore[valid-type]
+        date: date
+        until: date | None  # type: ignore[valid-type] # what is being tested
         place: Place
 
     fields = meta_of(Event).by_name
@@ -415,12 +415,25 @@ def test_files_schedules_locales_and_keys_are_kept_as_declared() -> None:
     assert fields["secret"].secret
 
 
+def test_hidden_writeonly_and_encrypted_fields_are_secret_but_stay_columns() -> None:
+    class Account(Model):
+        internal: str = field(default="", hidden=True)
+        password: str = field(writeonly=True)
+        pin: str = field(encrypted=True)
+        name: str
+
+    fields = meta_of(Account).by_name
+
+    assert {name for name, item in fields.items() if item.secret} == {"internal", "password", "pin"}
+    assert {name for name, item in fields.items() if not item.visible} == {"internal", "password"}
+
+
 def test_defaults_are_kept_in_the_form_their_field_gives_them() -> None:
     class Price(Model):
-        amount: Decimal = field(default=0)
+        amount: Decimal = option(default=0)
         rate: float = 1
-        colour: Colour = field(default="red")
-        since: datetime = field(default="2024-01-01T00:00:00+02:00")
+        colour: Colour = option(default="red")
+        since: datetime = option(default="2024-01-01T00:00:00+02:00")
 
     fields = meta_of(Price).by_name
     record = Price()

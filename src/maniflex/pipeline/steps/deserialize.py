@@ -8,21 +8,21 @@ from maniflex.model.meta import Kind, ModelMeta
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.read_body import read_body
-from maniflex.query.parse import parse
+from maniflex.query.parse import Parser
 
 
 class Deserialize:
     """The deserialize step of one model."""
 
     def __init__(self, meta: ModelMeta) -> None:
-        self._meta = meta
+        self._parse = Parser(meta)
         # Fractions keep all their digits only where a field can hold them.
         self._exact = any(f.kind is Kind.DECIMAL for f in meta.fields)
         self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON) if self._exact else ()
 
     def query(self, ctx: Context) -> None:
         if ctx._query is None:
-            ctx._query = parse(ctx.scope["query_string"], self._meta)
+            ctx._query = self._parse(ctx.scope["query_string"])
 
     async def body(self, ctx: Context) -> None:
         if ctx.raw_body is None:

@@ -23,14 +23,22 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/hello")
+def hello() -> dict[str, str]:
+    return {"hello": "from FastAPI"}
+
+
 app.mount("/", notes)
 
 
 async def main() -> None:
     async with (
         lifespan(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://blog") as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://notes") as http,
     ):
+        assert (await http.get("/hello")).json() == {"hello": "from FastAPI"}
         created = await http.post("/api/notes", json={"text": "mounted"})
         assert created.status_code == 201
 

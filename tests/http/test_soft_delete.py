@@ -1,0 +1,122 @@
+"""Rows that are marked instead of removed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from maniflex import Context, Index, Model, Next, Server, WithDeletedAt, WithIsDeleted, field, with_transaction
+from maniflex.testing import FakeClock, client
+from tests.http.kit import created, data_of, error_of, serving, total
+
+
+class Note(Model, WithDeletedAt):
+    text: str = field(unique=True, filterable=True)
+
+
+class Task(Model, WithIsDeleted, indices=[Index(("text", "place"), unique=True)]):
+    text: str = field(filterable=True)
+    place: int = field(default=0)
+
+
+BOTH = pytest.mark.parametrize(("model", "path"), [(Note, "/api/notes"), (Task, "/api/tasks")])
+
+
+@BOTH
+async def test_a_deleted_row_is_absent_everywhere(database_url: str, model: type[Model], path: str) -> None:
+    server = Server()
+    server.register(model)
+    async with client(server, database=database_url) as http:
+        record = await created(http, path, text="a")
+        kept = await created(http, path, text="b")
+        one = f"{path}/{record['id']}"
+        response = await http.delete(one)
+        assert (response.status_code, response.content) == (204, b"")
+
+        error_of(await http.get(one), 404, "NOT_FOUND")
+        error_of(await http.patch(one, json={"text": "c"}), 404, "NOT_FOUND")
+        error_of(await http.patch(one, json={}), 404, "NOT_FOUND")
+        error_of(await http.delete(one), 404, "NOT_FOUND")
+        assert (await http.head(one)).status_code == 404
+        assert data_of(await http.get(path)) == [kept]
+        assert await total(http, path) == 1
+        assert await server.db(model).count() == 1
+        assert not await server.db(model).exists(text="a")
+
+
+@BOTH
+async def test_the_row_is_still_in_the_table(database_url: str, model: type[Model], path: str) -> None:
+    server = Server()
+    server.register(model)
+    async with client(server, database=database_url) as http:
+        record = await created(http, path, text="a")
+        await http.delete(f"{path}/{record['id']}")
+        [row] = await server.raw_query(f"SELECT id FROM {path.removeprefix('/api/')}")
+        assert row["id"] == record["id"]
+
+
+@BOTH
+async def test_the_value_of_a_deleted_row_can_be_used_again(
+    database_url: str, model: type[Model], path: str
+) -> None:
+    async with serving(database_url, model) as http:
+        for _ in range(3):
+            record = await created(http, path, text="same")
+            assert (await http.post(path, json={"text": "same"})).status_code == 409
+            assert (await http.delete(f"{path}/{record['id']}")).status_code == 204
+        await created(http, path, text="same")
+        assert await total(http, path) == 1
+
+
+@BOTH
+async def test_clients_cannot_set_the_mark(database_url: str, model: type[Model], path: str) -> None:
+    async with serving(database_url, model) as http:
+        marks = {"deleted_at": "2026-01-01T00:00:00Z", "is_deleted": True}
+        record = await created(http, path, text="a", **marks)
+        await http.patch(f"{path}/{record['id']}", json={"text": "b", **marks})
+        assert (await http.get(f"{path}/{record['id']}")).status_code == 200
+
+
+async def test_deleting_again_keeps_the_time_of_the_first_deletion(database_url: str) -> None:
+    clock = FakeClock(datetime(2026, 5, 1, tzinfo=UTC))
+    server = Server(clock=clock)
+    server.register(Note)
+    server.pipeline.service.register(with_transaction(), operations=["delete"])
+    async with client(server, database=database_url) as http:
+        record = await created(http, "/api/notes", text="a")
+        await http.delete(f"/api/notes/{record['id']}")
+        clock.advance(timedelta(hours=1))
+        assert (await http.delete(f"/api/notes/{record['id']}")).status_code == 404
+        found = await http.get("/api/notes", params={"filter": "deleted_at:eq:2026-05-01T00:00:00Z"})
+        assert [row["id"] for row in data_of(found)] == [record["id"]]
+        assert data_of(found)[0]["deleted_at"] == "2026-05-01T00:00:00Z"
+
+
+async def test_a_second_delete_in_the_same_transaction_is_refused(database_url: str) -> None:
+    async def first(ctx: Context, next: Next) -> None:
+        await ctx.db(Note).delete(ctx.resource_id)
+        await next()
+
+    server = Server()
+    server.register(Note)
+    server.pipeline.service.register(with_transaction(), operations=["delete"])
+    server.pipeline.service.register(first, operations=["delete"])
+    async with client(server, database=database_url) as http:
+        record = await created(http, "/api/notes", text="a")
+        one = f"/api/notes/{record['id']}"
+        assert (await http.delete(one)).status_code == 404
+        assert (await http.get(one)).status_code == 200
+
+
+async def test_filtering_by_the_mark_shows_the_marked_rows(database_url: str) -> None:
+    async with serving(database_url, Task) as http:
+        gone = await created(http, "/api/tasks", text="gone")
+        kept = await created(http, "/api/tasks", text="kept")
+        await http.delete(f"/api/tasks/{gone['id']}")
+        for flag in ("true", "1"):
+            found = (await http.get(f"/api/tasks?filter=is_deleted:eq:{flag}")).json()
+            assert [row["id"] for row in found["data"]] == [gone["id"]]
+            assert found["meta"]["total"] == 1
+        for flag in ("false", "0"):
+            assert data_of(await http.get(f"/api/tasks?filter=is_deleted:eq:{flag}")) == [kept]

@@ -1,0 +1,236 @@
+"""A served process and what it is told: signals, a busy port, clients that leave."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.processes import Served, free_port, run, serving, started, until
+
+APP = """
+import asyncio, os, sys
+from pathlib import Path
+from maniflex import Config, Context, Model, Next, Server
+from maniflex.config import Trace
+
+class Note(Model):
+    text: str
+
+HERE = Path(__file__).parent
+server = Server(Config.from_env(database=f"sqlite:///{HERE}/app.db", trace=Trace(enabled=True, bodies=True)))
+server.register(Note)
+
+async def until_exists(name):
+    (HERE / f"{name}-waits").touch()
+    while not (HERE / name).exists():
+        await asyncio.sleep(0.01)
+
+@server.pipeline.service.middleware(name="hold")
+async def hold(ctx: Context, next: Next) -> None:
+    if ctx.header("x-hold"):
+        await until_exists(ctx.header("x-hold"))
+    await next()
+
+@server.action("GET", "/pid")
+async def pid(ctx: Context) -> int:
+    return os.getpid()
+
+@server.action("POST", "/boom")
+async def boom(ctx: Context) -> None:
+    raise RuntimeError("the cause")
+
+@server.on_start
+async def start() -> None:
+    if os.environ.get("SLOW_START"):
+        await until_exists("start")
+
+@server.on_shutdown
+async def stop() -> None:
+    (HERE / f"stopped-{os.getpid()}").touch()
+    if os.environ.get("HANG"):
+        await asyncio.Event().wait()
+
+if __name__ == "__main__":
+    server.run(port=int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    return tmp_path
+
+
+def stopped(app: Path) -> int:
+    return len(list(app.glob("stopped-*")))
+
+
+class InFlight(threading.Thread):
+    """A create that the server holds until its file appears."""
+
+    def __init__(self, served: Served, app: Path, name: str = "go") -> None:
+        super().__init__()
+        self.served, self.answer, self.name_ = served, 0, name
+        self.start()
+        until((app / f"{name}-waits").exists, "a request in flight")
+
+    def run(self) -> None:
+        try:
+            self.answer = httpx.post(
+                f"{self.served.url}/api/notes", json={"text": "held"}, headers={"x-hold": self.name_}, timeout=30
+            ).status_code
+        except httpx.TransportError:
+            self.answer = -1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_lets_the_request_in_flight_finish_and_ends_with_0(
+    number: signal.Signals, app: Path
+) -> None:
+    with serving(app) as served:
+        request = InFlight(served, app)
+        served.send(number)
+        until(lambda: not accepts(served.port), "a closed port")
+        assert served.process.poll() is None
+        (app / "go").touch()
+        request.join()
+
+        assert request.answer == 201
+        assert served.ended() == 0
+        assert stopped(app) == 1
+        assert "Traceback" not in served.output
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_deadline_ends_a_request_and_a_hook_that_do_not_end_by_themselves(app: Path) -> None:
+    with serving(app, SHUTDOWN_TIMEOUT="1s", HANG="1") as served:
+        InFlight(served, app, "never")
+        served.send(signal.SIGTERM)
+        assert served.process.wait(10) == 0
+        assert stopped(app) == 1
+
+
+def test_a_script_serves_and_stops_like_the_command(app: Path) -> None:
+    port = free_port()
+    command: list[str | Path] = [sys.executable, "app.py", str(port)]
+    with started(command, port, cwd=app) as served:
+        served.until_up()
+        assert f"listening on http://127.0.0.1:{port}" in served.output
+        served.send(signal.SIGTERM)
+        assert served.ended() == 0
+        assert stopped(app) == 1
+
+
+def test_a_stop_during_the_start_never_opens_the_port(app: Path) -> None:
+    port = free_port()
+    command: list[str | Path] = [sys.executable, "app.py", str(port)]
+    with started(command, port, cwd=app, SLOW_START="1") as served:
+        until((app / "start-waits").exists, "a start that waits")
+        assert not accepts(port)
+        served.send(signal.SIGTERM)
+        (app / "start").touch()
+
+        assert served.ended() == 0
+        assert stopped(app) == 1  # what was started is stopped
+        assert "listening" not in served.output
+
+
+def test_a_busy_port_is_one_clear_sentence(app: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        for options in ((), ("--workers", "2"), ("--reload",)):
+            refused = run("run", "app:server", "--port", str(port), *options, cwd=app)
+            assert refused.returncode == 1
+            assert refused.stderr.count("\n") == 1
+            assert f"port {port} on 127.0.0.1 is already in use" in refused.stderr
+    assert stopped(app) == 0
+    assert not (app / "app.db").exists()
+
+
+def test_a_start_that_fails_ends_with_an_error_and_without_a_traceback(app: Path) -> None:
+    (app / "app.db").mkdir()  # no file can be there
+
+    refused = run("run", "app:server", "--port", str(free_port()), cwd=app)
+
+    assert refused.returncode == 3
+    assert "the server could not start: " in refused.stderr
+    assert "it is a directory" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_host_and_port_options_win_over_the_settings(app: Path) -> None:
+    with serving(app, "--host", "127.0.0.2", PORT="1") as served:
+        assert f"listening on http://127.0.0.2:{served.port}" in served.output
+
+
+def test_two_workers_serve_and_both_stop_in_order(app: Path) -> None:
+    with serving(app, "--workers", "2", LOG_JSON="1") as served:
+
+        def pids() -> set[int]:
+            return {httpx.get(f"{served.url}/api/pid").json()["data"] for _ in range(8)}
+
+        seen: set[int] = set()
+        until(lambda: len(seen.update(pids()) or seen) == 2, "two workers that answer")  # type: ignore[func-returns-value]
+        assert served.process.pid not in seen
+        assert httpx.post(f"{served.url}/api/boom").status_code == 500
+        assert any("the cause" in line["message"] for line in served.lines)
+
+        served.send(signal.SIGTERM)
+        assert served.ended() == 0
+        assert {path.name for path in app.glob("stopped-*")} == {f"stopped-{pid}" for pid in seen}
+
+
+def test_reload_starts_serves_and_stops(app: Path) -> None:
+    with serving(app, "--reload") as served:
+        assert httpx.post(f"{served.url}/api/notes", json={"text": "x"}).status_code == 201
+        served.send(signal.SIGINT)
+        assert served.ended() == 0
+        assert "Traceback" not in served.output
+
+
+def test_a_client_that_leaves_causes_no_noise_and_no_harm(app: Path) -> None:
+    body = b'{"text": "never read"}'
+    head = b"POST /api/notes HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with serving(app) as served:
+        for name in ("a", "b", "c"):
+            with socket.create_connection(("127.0.0.1", served.port)) as gone:
+                gone.sendall(head + b"X-Hold: %s\r\nContent-Length: %d\r\n\r\n" % (name.encode(), len(body)) + body)
+                until((app / f"{name}-waits").exists, "a request in flight")
+            (app / name).touch()
+        with socket.create_connection(("127.0.0.1", served.port)) as gone:  # half a body
+            gone.sendall(head + b"Content-Length: 5000\r\n\r\n" + body)
+
+        assert httpx.post(f"{served.url}/api/notes", json={"text": "stays"}).status_code == 201
+        served.send(signal.SIGTERM)
+        assert served.ended() == 0
+        for word in ("Traceback", "ERROR", "WARNING", "Exception"):
+            assert word not in served.output
+
+
+def test_json_logs_are_one_object_a_line_with_the_request_id(app: Path) -> None:
+    with serving(app, LOG_JSON="true", LOG_LEVEL="DEBUG", SERVICE_NAME="notes") as served:
+        headers = {"X-Request-Id": "r-77", "traceparent": "00-abc-def-01"}
+        assert httpx.post(f"{served.url}/api/boom", headers=headers).status_code == 500
+        assert httpx.post(f"{served.url}/api/notes", json={"text": "x"}, headers=headers).status_code == 201
+        served.send(signal.SIGTERM)
+        assert served.ended() == 0
+
+        mine = [line for line in served.lines if line.get("request_id") == "r-77"]
+        [panic] = [line for line in mine if line["level"] == "error"]
+        assert "the cause" in panic["message"]
+        steps = [line for line in mine if line["message"].startswith("→ service:hold")]
+        assert [(line["trace_id"], line["service"]) for line in steps] == [("00-abc-def-01", "notes")]
+        assert all({"time", "level", "logger", "message"} <= line.keys() for line in served.lines)
