@@ -39,10 +39,10 @@ def until(condition: Any, what: str, patience: float = PATIENCE) -> Any:
 class Served:
     """One process that serves, with what it has written so far."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], host: str, port: int, log: Path) -> None:
         self.process = process
         self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{host}:{port}"
         self._log = log
 
     @property
@@ -85,14 +85,22 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
 
 
 @contextmanager
-def started(command: list[str | Path], port: int, *, cwd: Path, **environment: str) -> Iterator[Served]:
+def started(
+    command: list[str | Path], port: int, *, cwd: Path, host: str = "127.0.0.1", **environment: str
+) -> Iterator[Served]:
+    """The command as a process; it is killed when the block ends, if it has not ended by then."""
     log = cwd / f"log-{port}.txt"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, cwd=cwd, env={**os.environ, **environment}, stdout=out, stderr=out, start_new_session=True
+            command,
+            cwd=cwd,
+            env={**os.environ, **environment},
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
     try:
-        yield Served(process, port, log)
+        yield Served(process, host, port, log)
     finally:
         if process.poll() is None:
             process.kill()
@@ -100,12 +108,10 @@ def started(command: list[str | Path], port: int, *, cwd: Path, **environment: s
 
 
 @contextmanager
-def serving(
-    cwd: Path, *options: str, target: str = "app:server", **environment: str
-) -> Iterator[Served]:
+def serving(cwd: Path, *options: str, host: str = "127.0.0.1", **environment: str) -> Iterator[Served]:
     """`maniflex run` on a free port, answering."""
     port = free_port()
-    command: list[str | Path] = [MANIFLEX, "run", target, "--port", str(port), *options]
-    with started(command, port, cwd=cwd, **environment) as served:
+    command: list[str | Path] = [MANIFLEX, "run", "app:server", "--host", host, "--port", str(port), *options]
+    with started(command, port, cwd=cwd, host=host, **environment) as served:
         served.until_up()
         yield served

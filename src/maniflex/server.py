@@ -173,6 +173,7 @@ class Server:
     async def start(self, *, role: str = "server") -> None:
         """Seal, open the databases, migrate and start services; `role="client"` starts no services."""
         built = self._sealed()
+        built.runtime.tasks.attach()
 
         async def migrated() -> None:
             if self.config.auto_migrate:

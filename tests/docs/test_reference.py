@@ -1,19 +1,50 @@
-"""Every code, every setting and every operator has its row in the reference."""
+"""Every code, setting, option, operator and command has its row in the docs, and no row describes another."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from maniflex import errors
-from maniflex.config import ENVIRONMENT, Config
+from maniflex import Context, ModelOptions, Operation, errors
+from maniflex.cli import main
+from maniflex.config import ENVIRONMENT, Config, Trace
+from maniflex.db.records import Records
+from maniflex.model.field import FIELD_OPTIONS
+from maniflex.pipeline.registration import STEPS
+from maniflex.query.operators import OPERATORS
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-WITHOUT_A_CLASS = {"PANIC", "TX_BEGIN_ERROR", "TX_COMMIT_ERROR"}
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+CONTEXT_ATTRIBUTES = """request model operation resource_id auth query body record files result response tx
+    state logger request_id trace_id service_name"""
+CONTEXT_METHODS = """field set_field delete_field abort bind_json header url_param query_param has_role db
+    raw_query raw_exec lock_for_update transaction after_commit background"""
+NOT_A_CODE = re.compile("TCP_.*|.*_TEXT")  # socket options, types of columns
+
+
+def rows(page: str, section: str = "") -> dict[str, str]:
+    """The rows of the tables below a heading (or of the whole page), by the names in their first cell."""
+    text = (DOCS / page).read_text()
+    if section:
+        text = re.split(rf"^#+ {section}$", text, flags=re.MULTILINE)[1]
+        text = re.split(r"^#+ ", text, flags=re.MULTILINE)[0]
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            for name in re.findall(r"`(?:maniflex )?(\w+)", line.split(" |")[0]):
+                found[name] = line
+    return found
+
+
+# -- errors
 
 
 def codes() -> Iterator[tuple[str, int]]:
@@ -22,30 +53,149 @@ def codes() -> Iterator[tuple[str, int]]:
             yield error.code, error.status
 
 
-def rows(page: str) -> dict[str, str]:
-    """The lines of all tables of a page, by the name in their first cell."""
-    lines = (REFERENCE / page).read_text().splitlines()
-    return {line.split("`")[1]: line for line in lines if line.startswith("| `")}
+def codes_in_the_source() -> set[str]:
+    """Every text of the package that is written like a code."""
+    found = set()
+    for path in (ROOT / "src" / "maniflex").rglob("*.py"):
+        if path.name == "config.py":  # environment variables look the same
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            value = node.value if isinstance(node, ast.Constant) else None
+            text = value.decode("latin-1") if isinstance(value, bytes) else value
+            if isinstance(text, str) and re.fullmatch(r"[A-Z]{2,}(_[A-Z]+)+", text):
+                found.add(text)
+    return {text for text in found if not NOT_A_CODE.fullmatch(text)}
 
 
 @pytest.mark.parametrize(("code", "status"), sorted(set(codes())))
 def test_every_error_code_has_a_row_with_its_status(code: str, status: int) -> None:
-    assert str(status) in rows("errors.md")[code]
+    assert str(status) in rows("reference/errors.md")[code].split(" | ")[1]
 
 
-def test_no_row_describes_a_code_that_does_not_exist() -> None:
-    assert rows("errors.md").keys() == {code for code, _ in codes()} | WITHOUT_A_CLASS
+def test_the_table_of_codes_is_complete_and_has_no_other() -> None:
+    documented = set(rows("reference/errors.md"))
+
+    assert documented == {code for code, _ in codes()} | codes_in_the_source() | {"PANIC"}
 
 
-@pytest.mark.parametrize("setting", [setting.name for setting in fields(Config)])
-def test_every_setting_has_a_row(setting: str) -> None:
-    assert setting in rows("config.md")
+# -- settings
+
+SETTINGS = [setting.name for setting in fields(Config)]
+
+
+def shown(value: Any) -> str:
+    """A default as the table shows it."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case timedelta():
+            return f"{value.total_seconds():g} s"
+        case int() if value >= 1024**2 and value % 1024**2 == 0:
+            return f"{value // 1024**2} MB"
+        case str():
+            return f"`{value}`" if value else "empty"
+        case Trace():
+            return "off"
+        case _:
+            return str(value)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_has_a_row_with_its_default(setting: str) -> None:
+    default = rows("reference/config.md")[setting].split(" | ")[1]
+
+    assert re.split("[,:] ", default)[0] == shown(getattr(Config(), setting))
 
 
 def test_no_row_describes_a_setting_that_does_not_exist() -> None:
-    assert rows("config.md").keys() == {setting.name for setting in fields(Config)}
+    assert set(rows("reference/config.md")) == set(SETTINGS)
 
 
 @pytest.mark.parametrize(("variable", "setting"), [(name, entry[0]) for name, entry in ENVIRONMENT.items()])
 def test_every_variable_is_named_beside_its_setting(variable: str, setting: str) -> None:
-    assert f"| `{variable}` |" in rows("config.md")[setting]
+    assert f"| `{variable}` |" in rows("reference/config.md")[setting]
+
+
+def test_every_trace_flag_has_a_row_and_no_other() -> None:
+    assert set(rows("operate/running.md", "Traces")) == {flag.name for flag in fields(Trace)}
+
+
+# -- declarations
+
+
+def test_every_field_option_has_a_row_and_no_other() -> None:
+    active = set(rows("declare/fields.md", "Options"))
+    inactive = set(rows("declare/fields.md", "Not active yet"))
+
+    assert active | inactive == FIELD_OPTIONS | {"file", "scheduled"}
+    assert active & inactive == set()
+
+
+def test_every_model_option_has_a_row_and_no_other() -> None:
+    active = set(rows("declare/models.md", "Options"))
+    inactive = set(rows("declare/models.md", "Not active yet"))
+
+    assert active | inactive == {option.name for option in fields(ModelOptions)} | {"abstract"}
+    assert active & inactive == set()
+
+
+# -- pipeline, queries, commands
+
+
+def test_every_step_has_a_row_and_no_other() -> None:
+    assert tuple(rows("pipeline/steps.md", "The six steps")) == STEPS
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_every_operation_is_on_the_page_of_the_steps(operation: Operation) -> None:
+    assert f"`{operation.name}`" in (DOCS / "pipeline" / "steps.md").read_text()
+
+
+@pytest.mark.parametrize("name", [*CONTEXT_ATTRIBUTES.split(), *CONTEXT_METHODS.split()])
+def test_every_name_of_the_context_has_a_row(name: str) -> None:
+    assert name in rows("pipeline/context.md", "The context")
+
+
+def test_no_row_describes_a_name_the_context_does_not_have() -> None:
+    on_every_request = {"operation", "request_id"}
+
+    described = set(rows("pipeline/context.md", "The context"))
+
+    assert {name for name in described if not hasattr(Context, name)} == on_every_request
+
+
+def test_every_method_on_records_has_a_row_and_no_other() -> None:
+    public = {name for name in vars(Records) if not name.startswith("_")}
+
+    assert set(rows("pipeline/context.md", "Database access")) == public
+
+
+def test_every_operator_has_a_row_and_no_other() -> None:
+    assert set(rows("query/lists.md", "Operators")) == set(OPERATORS)
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_every_command_has_a_row_with_its_options(command: str) -> None:
+    row = rows("operate/running.md", "Running")[command]
+
+    for parameter in main.commands[command].params:
+        for option in parameter.opts if parameter.param_type_name == "option" else ():
+            assert f"`{option}`" in row
+
+
+# -- pages
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_every_link_leads_to_a_page(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text())
+
+    assert [link for link in links if not (page.parent / link).is_file()] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)\)", (DOCS / "index.md").read_text()))
+
+    assert linked == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}

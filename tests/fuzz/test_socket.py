@@ -19,6 +19,12 @@ from tests.fuzz.wire import Call
 from tests.processes import Served, serving
 
 ROOT = Path(__file__).parents[2]
+APP = """
+from maniflex import Config
+from tests.fuzz.app import fuzzed_server
+
+server = fuzzed_server(config=Config.from_env())
+"""
 FRAMING = (b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"connection")
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
@@ -41,7 +47,8 @@ TAILS = (b"", b"{}", b"5\r\nhello\r\n0\r\n\r\n", b"zz\r\n", b"ffffffffffffffffff
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     database = f"sqlite:///{tmp_path}/fuzz.db"
-    with serving(tmp_path, target="tests.fuzz.served:server", PYTHONPATH=str(ROOT), DB_WRITE_URL=database) as found:
+    (tmp_path / "app.py").write_text(APP)
+    with serving(tmp_path, PYTHONPATH=str(ROOT), DB_WRITE_URL=database) as found:
         yield found
         assert httpx.get(f"{found.url}/live").status_code == 200
         assert found.process.poll() is None

@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
-from starlette.testclient import TestClient
 
 from maniflex import Model, Server
 from tests.processes import free_port, started
@@ -54,36 +53,45 @@ def outer(server: Server, at: str, *, lifespan: bool) -> FastAPI:
     return app
 
 
+@asynccontextmanager
+async def using(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as http,
+    ):
+        yield http
+
+
 @pytest.mark.parametrize("lifespan", [True, False], ids=["lifespan", "no lifespan"])
 @pytest.mark.parametrize("at", ["/", "/v1"])
-def test_it_works_mounted_under_fastapi(at: str, lifespan: bool, database_url: str) -> None:
+async def test_it_works_mounted_under_fastapi(at: str, lifespan: bool, database_url: str) -> None:
     server = a_server(database_url)
     base = at.rstrip("/")
-    with TestClient(outer(server, at, lifespan=lifespan)) as http:
-        assert http.get("/hello").json() == {"hello": "world"}
-        created = http.post(f"{base}/api/notes", json={"text": "inside"})
+    async with using(outer(server, at, lifespan=lifespan)) as http:
+        assert (await http.get("/hello")).json() == {"hello": "world"}
+        created = await http.post(f"{base}/api/notes", json={"text": "inside"})
         assert created.status_code == 201, created.text
         note = created.json()["data"]
-        assert http.get(f"{base}/api/notes/{note['id']}").json()["data"] == note
-        assert http.get(f"{base}/api/notes").json()["meta"]["total"] == 1
-        assert http.get(f"{base}/ready").status_code == 200
-        missing = http.get(f"{base}/api/nothing")
+        assert (await http.get(f"{base}/api/notes/{note['id']}")).json()["data"] == note
+        assert (await http.get(f"{base}/api/notes")).json()["meta"]["total"] == 1
+        assert (await http.get(f"{base}/ready")).status_code == 200
+        missing = await http.get(f"{base}/api/nothing")
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "NOT_FOUND")
-        if not lifespan:
-            assert http.portal is not None
-            http.portal.call(server.stop)
+    await server.stop()
 
 
-def test_files_are_found_and_redirected_below_the_place_of_the_mount(tmp_path: Path, sqlite_url: str) -> None:
+async def test_files_are_found_and_redirected_below_the_place_of_the_mount(
+    tmp_path: Path, sqlite_url: str
+) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.html").write_text("<p>docs")
     (tmp_path / "style.css").write_text("p {}")
     server = a_server(sqlite_url, tmp_path)
-    with TestClient(outer(server, "/v1", lifespan=True), follow_redirects=False) as http:
-        assert http.get("/v1/static/style.css").text == "p {}"
-        assert http.get("/v1/static").headers["location"] == "/v1/static/"
-        assert http.get("/v1/static/docs").headers["location"].endswith("/v1/static/docs/")
-        assert http.get("/v1/static/docs/").text == "<p>docs"
+    async with using(outer(server, "/v1", lifespan=True)) as http:
+        assert (await http.get("/v1/static/style.css")).text == "p {}"
+        assert (await http.get("/v1/static")).headers["location"] == "/v1/static/"
+        assert (await http.get("/v1/static/docs")).headers["location"].endswith("/v1/static/docs/")
+        assert (await http.get("/v1/static/docs/")).text == "<p>docs"
 
 
 async def test_first_requests_that_come_together_wait_for_one_start(database_url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
@@ -115,7 +116,7 @@ async def test_a_database_that_is_gone_makes_it_unready_and_unhealthy_but_not_de
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with wire_to(postgres_url) as wire:
-        server = Server(Config(health_check_db=True, health_timeout=5))
+        server = Server(Config(health_check_db=True, health_timeout=timedelta(seconds=5)))
         server.register(Note)
         async with client(server, database=wire.url) as http:
             assert await ask(http) == {"/live": 200, "/ready": 200, "/health": 200}
@@ -136,11 +137,10 @@ async def test_a_database_that_is_gone_makes_it_unready_and_unhealthy_but_not_de
 
 
 async def test_health_without_the_check_does_not_ask_the_database(postgres_url: str) -> None:
-    async with wire_to(postgres_url) as wire:
-        async with client(Server(), database=wire.url) as http:
-            await wire.cut()
-            assert (await http.get("/health")).json() == LIVE
-            await wire.mend()
+    async with wire_to(postgres_url) as wire, client(Server(), database=wire.url) as http:
+        await wire.cut()
+        assert (await http.get("/health")).json() == LIVE
+        await wire.mend()
 
 
 async def test_health_covers_the_databases_of_single_models(postgres_url: str) -> None:
@@ -160,7 +160,7 @@ async def test_health_covers_the_databases_of_single_models(postgres_url: str) -
 
 async def test_a_database_that_does_not_answer_in_time_counts_as_gone(postgres_url: str) -> None:
     held = asyncio.Event()
-    server = Server(Config(health_check_db=True, health_timeout=0.05, pool_size=1))
+    server = Server(Config(health_check_db=True, health_timeout=timedelta(milliseconds=50), pool_size=1))
 
     async with client(server, database=postgres_url) as http:
 

@@ -119,7 +119,11 @@ def test_all_bad_variables_are_listed_together() -> None:
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [(5, timedelta(seconds=5)), (0.25, timedelta(milliseconds=250)), (timedelta(minutes=1), timedelta(minutes=1))],
+    [
+        (5, timedelta(seconds=5)),
+        (0.25, timedelta(milliseconds=250)),
+        (timedelta(minutes=1), timedelta(minutes=1)),
+    ],
 )
 def test_a_duration_is_a_timedelta_or_seconds(given: Any, expected: timedelta) -> None:
     assert Config(query_timeout=given).query_timeout == expected
@@ -127,7 +131,7 @@ def test_a_duration_is_a_timedelta_or_seconds(given: Any, expected: timedelta) -
 
 @pytest.mark.parametrize("wrong", [-1, "30s", True, float("inf"), float("nan"), timedelta(seconds=-1), None])
 def test_what_is_no_duration_is_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="shutdown_timeout: .* is not a duration"):
+    with pytest.raises(ConfigError, match=r"shutdown_timeout: .* is not a duration"):
         Config(shutdown_timeout=wrong)
 
 
@@ -167,7 +171,7 @@ def test_all_bad_values_are_listed_together() -> None:
 )
 def test_an_unknown_setting_names_the_one_that_was_meant(given: str, meant: str) -> None:
     with pytest.raises(ConfigError, match=f"there is no setting {given!r}; did you mean {meant!r}"):
-        Server(**{given: 1})
+        Server(None, **dict[str, Any]({given: 1}))
 
 
 @pytest.mark.parametrize(

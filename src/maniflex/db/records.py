@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from maniflex.db.current import transaction
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
@@ -48,9 +47,9 @@ class Records(Generic[M]):
         """How many records match."""
         return await self._store.count(self._query(filters).filters, tx=self._tx)
 
-    async def exists(self, filters: Filters | None = None, **fields: Any) -> bool:
-        """Whether any record matches."""
-        return await self.count({**fields, **dict(cast(Any, filters or {}))} if fields else filters) > 0
+    async def exists(self, filters: str | Filters) -> bool:
+        """Whether any record matches; a bare text is an id."""
+        return await self.count({"id": filters} if isinstance(filters, str) else filters) > 0
 
     async def create(self, record: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Store a new record, given whole or by its fields."""
@@ -67,12 +66,8 @@ class Records(Generic[M]):
         """Change fields of a record and give it back as stored."""
         validator = self._store.meta.validator
         valid = validator.patch_from_code({**(changes or {}), **fields})
-        if not validator.has_model_validators:
-            return self._record(await self._store.update(id, valid, tx=self._tx))
-        async with transaction(self._store.adapter) as tx:
-            current = self._record(await self._store.lock(id, tx=self._tx or tx))
-            validator.merged(current, valid)
-            return self._record(await self._store.update(id, valid, tx=self._tx or tx))
+        write = self._store.revise if validator.has_model_validators else self._store.update
+        return self._record(await write(id, valid, tx=self._tx))
 
     async def delete(self, id: str) -> None:
         """Remove the record, softly where the model says so."""

@@ -6,7 +6,7 @@ which stays text until somebody looks at it. Whoever wants records asks `Records
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -91,6 +91,36 @@ class Store:
         if not rows:
             raise await self._why_untouched(record_id, tx)
         return rows[0] if self._decode is None else self._decode(rows[0])
+
+    async def revise(
+        self,
+        record_id: str,
+        changes: Mapping[str, Any],
+        *,
+        tx: Tx | None = None,
+        check: Callable[[Row], None] | None = None,
+    ) -> Row:
+        """As `update`, but the row is looked at first, under its lock: by `check` and by its validators."""
+        if tx is None:
+            async with transaction(self.adapter) as opened:
+                return await self.revise(record_id, changes, tx=opened, check=check)
+        row = await self.lock(record_id, tx=tx)
+        locked = self.locked(row)
+        if locked is not None:
+            raise locked
+        if check is not None:
+            check(row)
+        changes = self._merged(row, changes)
+        return await self.update(record_id, changes, tx=tx) if changes else row
+
+    def _merged(self, row: Row, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The changes as the model's own validators leave them."""
+        validator = self.meta.validator
+        if not changes or not validator.has_model_validators:
+            return changes
+        current = self.record(row)
+        before, after = vars(current), vars(validator.merged(current, changes))
+        return {n: after[n] for n in self.sql.names if n in changes or after[n] != before[n]}
 
     async def increment(self, record_id: str, deltas: Mapping[str, Any], *, tx: Tx | None = None) -> Row:
         """Add to numeric fields so that concurrent additions all land and bounds hold."""

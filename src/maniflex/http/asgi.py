@@ -95,27 +95,19 @@ class HttpApp:
     async def _send(self, response: Response, request_id: bytes, send: Send, method: str) -> None:
         try:
             body = response.encode(self._encode)
+            extra = [_header(*pair) for pair in response.headers.items()] if response.headers else ()
         except Exception as error:
             self._runtime.panic_logger.error("an answer could not be encoded", exc_info=error)
             response = Response(
                 500, error={"code": "PANIC", "message": "the server failed to handle the request"}
             )
-            body = response.encode(self._encode)
-        kind = (
-            _JSON_TYPE
-            if response.content_type == JSON
-            else (b"content-type", response.content_type.encode("latin-1"))
-        )
-        headers = [
-            kind,
-            (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", request_id),
-            *self._service,
-        ]
+            body, extra = response.encode(self._encode), ()
+        kind = _JSON_TYPE if response.content_type == JSON else _header("content-type", response.content_type)
+        headers = [kind, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)]
         if response.status == 204:
             del headers[:2]
-        if response.headers:
-            headers += [(k.encode("latin-1"), v.encode("latin-1")) for k, v in response.headers.items()]
+        headers += self._service
+        headers += extra
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
@@ -133,3 +125,10 @@ class HttpApp:
 
 def _not_allowed(allow: str) -> MethodNotAllowed:
     return MethodNotAllowed(headers={"allow": allow})
+
+
+def _header(name: str, value: str) -> tuple[bytes, bytes]:
+    """A response header; a line break in it would start another one."""
+    if "\n" in value or "\r" in value or "\n" in name or "\r" in name:
+        raise ValueError(f"the header {name!r} contains a line break")
+    return name.encode("latin-1"), value.encode("latin-1")

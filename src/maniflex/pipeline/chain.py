@@ -11,8 +11,8 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any
 
@@ -25,27 +25,55 @@ from maniflex.pipeline.registration import At, Middleware, Pipeline, Registratio
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]
 
-_THREADS = 16
+_AT_ONCE = 64  # requests inside plain `def` middleware
+_in_a_thread: ContextVar[bool] = ContextVar("maniflex_in_a_thread", default=False)
+
+
+class Threads:
+    """Where plain `def` middleware runs.
+
+    A request that is inside already never waits for a turn again: it may be what the others wait
+    for in `next()`. So the threads have no limit of their own; the requests have.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(100_000, thread_name_prefix="middleware")
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self, fn: Callable[..., Any], *args: Any) -> None:
+        if _in_a_thread.get():
+            await self._run(fn, *args)
+        else:
+            async with self._turns:
+                await self._run(fn, *args)
+
+    async def _run(self, fn: Callable[..., Any], *args: Any) -> None:
+        context = copy_context()
+        context.run(_in_a_thread.set, True)
+        await asyncio.get_running_loop().run_in_executor(self._pool, context.run, fn, *args)
 
 
 class SyncMiddleware:
-    """A plain `def` middleware, run in a thread.
+    """A plain `def` middleware, run in a thread."""
 
-    Each has threads of its own: one that waits in `next()` for another must not hold the thread
-    the other needs.
-    """
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], threads: Threads) -> None:
         self._fn = fn
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=getattr(fn, "__name__", "middleware"))
+        self._threads = threads
 
     async def __call__(self, ctx: Context, call_next: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
+        going_on: list[Future[None]] = []
 
         def next_from_thread() -> None:
-            asyncio.run_coroutine_threadsafe(_awaited(call_next()), loop).result()
+            going_on.append(asyncio.run_coroutine_threadsafe(_awaited(call_next()), loop))
+            going_on[-1].result()
 
-        await loop.run_in_executor(self._threads, copy_context().run, self._fn, ctx, next_from_thread)
+        try:
+            await self._threads.run(self._fn, ctx, next_from_thread)
+        except asyncio.CancelledError:
+            for rest in going_on:  # it would go on without us
+                rest.cancel()
+            raise
 
 
 async def _awaited(call: Awaitable[None]) -> None:
@@ -66,7 +94,7 @@ class Composer:
         self._pipeline = pipeline
         self._trace = trace
         self._logger = logger
-        self._threaded: dict[Any, SyncMiddleware] = {}
+        self._threads = Threads()
 
     def steps(
         self,
@@ -123,9 +151,7 @@ class Composer:
     def _in_loop(self, fn: Middleware) -> Callable[[Context, Any], Awaitable[None]]:
         if is_async(fn):
             return fn  # type: ignore[return-value]  # just checked
-        if fn not in self._threaded:
-            self._threaded[fn] = SyncMiddleware(fn)
-        return self._threaded[fn]
+        return SyncMiddleware(fn, self._threads)
 
     def _traced(self, label: str, fn: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
         if not (self._trace.on("steps") or self._trace.on("timings") or self._trace.bodies):

@@ -162,6 +162,8 @@ class Pipeline:
                     f"{where}: {operation} requests never reach the {step.name} step, so it would not run"
                     for operation in sorted(unseen)
                 ]
+                if r.models and Operation.ACTION in (r.operations or ()):
+                    found.append(f"{where}: an action belongs to no model, so it would not run")
         return found
 
 

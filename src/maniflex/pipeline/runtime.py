@@ -60,12 +60,22 @@ class Tasks:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._running: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self, work: Work, name: str = "background") -> asyncio.Task[None]:
+    def attach(self) -> None:
+        """Remember the loop, for work that is started from a thread."""
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, work: Work, name: str = "background") -> None:
+        if self._loop is not None and asyncio._get_running_loop() is not self._loop:
+            self._loop.call_soon_threadsafe(self._start, work, name)
+        else:
+            self._start(work, name)
+
+    def _start(self, work: Work, name: str) -> None:
         task = asyncio.create_task(self._guarded(work, name), name=name, context=detached())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return task
 
     async def _guarded(self, work: Work, name: str) -> None:
         try:

@@ -60,6 +60,13 @@ def _date(text: str) -> date:
     return date.fromisoformat(text)
 
 
+def _time(text: str) -> time:
+    value = time.fromisoformat(text)
+    if value.tzinfo is not None:
+        raise ValueError
+    return value
+
+
 def _text(text: str) -> str:
     return text
 
@@ -72,7 +79,7 @@ _PARSERS: dict[Kind, tuple[Callable[[str], Any], str]] = {
     Kind.BOOL: (_bool, "true or false"),
     Kind.DATETIME: (_datetime, "a date and time such as 2026-01-31T12:00:00Z"),
     Kind.DATE: (_date, "a date such as 2026-01-31"),
-    Kind.TIME: (time.fromisoformat, "a time such as 12:30:00"),
+    Kind.TIME: (_time, "a time such as 12:30:00"),
     Kind.UUID: (UUID, "a UUID"),
 }
 

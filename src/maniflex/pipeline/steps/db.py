@@ -55,12 +55,9 @@ class Database:
             else:
                 ctx.row = self._unlocked(await self._store.read(ctx.resource_id))
             return
-        async with transaction(self._store.adapter) as tx:
-            row = self._unlocked(await self._store.lock(ctx.resource_id, tx=tx))
-            self._check_version(row, wanted)
-            if self._validator.has_model_validators:
-                self._validator.merged(self._store.record(row), changes)
-            ctx.row = await self._store.update(ctx.resource_id, changes, tx=tx) if changes else row
+        ctx.row = await self._store.revise(
+            ctx.resource_id, changes, check=lambda row: self._check_version(row, wanted)
+        )
 
     async def delete(self, ctx: Context) -> None:
         wanted = ctx.header("if-match") if self._optimistic else None

@@ -1,0 +1,193 @@
+"""A server that is killed while it writes loses nothing it has acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from maniflex import Model
+from maniflex.testing import client
+from tests.migrate.schema import started
+from tests.processes import PATIENCE, free_port, until
+
+ROUNDS = 20
+WRITERS = 8
+ACKNOWLEDGED_BEFORE_THE_KILL = 40
+
+# Imports once and forks for every life, so that a round costs a start and not an interpreter.
+NURSERY = """
+import os, sys
+from maniflex import Model, Server
+import uvicorn, uvloop, httptools, asyncpg  # noqa
+
+class Note(Model):
+    text: str
+    version: int = 0
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        server = Server(sys.argv[1], port=int(line), log_level="ERROR", pool_size=4)
+        server.register(Note)
+        server.run()
+        os._exit(0)
+    print(child, flush=True)
+    os.waitpid(child, 0)
+    print("gone", flush=True)
+"""
+
+
+class Note(Model):
+    text: str
+    version: int = 0
+
+
+class Nursery:
+    """Brings servers up one after another."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def bear(self, port: int) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{port}\n")
+        self._process.stdin.flush()
+        return int(self._line())
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        assert self._line() == "gone"
+
+
+@pytest.fixture
+def nursery(database_url: str, tmp_path: Path) -> Iterator[Nursery]:
+    script = tmp_path / "nursery.py"
+    script.write_text(NURSERY)
+    process = subprocess.Popen(
+        [sys.executable, script, database_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield Nursery(process)
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(PATIENCE)
+    finally:
+        process.kill()
+
+
+class Load:
+    """Writers that remember what they were told is stored."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.versions: dict[str, tuple[int, int]] = {}  # acknowledged, and the one that was under way
+        self.answers = 0
+        self.enough = asyncio.Event()
+
+    async def write(self, url: str, writer: int) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+            try:
+                await self._write(http, writer)
+            except httpx.TransportError:
+                return
+
+    async def _write(self, http: httpx.AsyncClient, writer: int) -> None:
+        mine = ""
+        while True:
+            text = f"{writer}-{len(self.texts)}"
+            created = await http.post("/api/notes", json={"text": text})
+            assert created.status_code == 201, created.text
+            mine = created.json()["data"]["id"]
+            self.texts[mine] = text
+            self._acknowledged()
+            for version in (1, 2, 3):
+                self.versions[mine] = (version - 1, version)
+                changed = await http.patch(f"/api/notes/{mine}", json={"version": version})
+                assert changed.status_code == 200, changed.text
+                self.versions[mine] = (version, version)
+                self._acknowledged()
+
+    def _acknowledged(self) -> None:
+        self.answers += 1
+        if self.answers >= ACKNOWLEDGED_BEFORE_THE_KILL:
+            self.enough.set()
+
+    def missing(self, stored: dict[str, Any]) -> list[str]:
+        """What was acknowledged and is not there."""
+        lost = [f"note {id}" for id, text in self.texts.items() if id not in stored or stored[id].text != text]
+        for id, (acknowledged, under_way) in self.versions.items():
+            if id in stored and stored[id].version not in (acknowledged, under_way):
+                lost.append(f"version {acknowledged} of {id}: {stored[id].version}")
+        return lost
+
+
+def is_up(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+async def test_every_acknowledged_write_survives_twenty_kills_under_load(
+    nursery: Nursery, database_url: str
+) -> None:
+    loads = []
+    for _ in range(ROUNDS):
+        port, load = free_port(), Load()
+        pid = nursery.bear(port)
+        until(lambda port=port: is_up(port), "a server that came back")  # type: ignore[misc]
+        writers = [
+            asyncio.create_task(load.write(f"http://127.0.0.1:{port}", n)) for n in range(WRITERS)
+        ]
+        await asyncio.wait_for(load.enough.wait(), PATIENCE)
+        nursery.kill(pid)
+        await asyncio.gather(*writers)
+        loads.append(load)
+
+    async with started(database_url, Note) as server:
+        stored = {note.id: note for note in await server.db(Note).list()}
+    assert [load.missing(stored) for load in loads] == [[]] * ROUNDS
+    assert sum(load.answers for load in loads) >= ROUNDS * ACKNOWLEDGED_BEFORE_THE_KILL
+    assert any(load.versions for load in loads)
+
+
+async def test_a_transaction_that_is_killed_leaves_nothing_behind(database_url: str, tmp_path: Path) -> None:
+    script = tmp_path / "half.py"
+    script.write_text(
+        "import asyncio, sys\n"
+        "from maniflex import Model, Server\n"
+        "class Note(Model):\n    text: str\n    version: int = 0\n"
+        "async def main():\n"
+        "    server = Server(sys.argv[1])\n    server.register(Note)\n"
+        "    async with server.lifespan(), server.transaction():\n"
+        "        for n in range(50):\n            await server.db(Note).create(text='half')\n"
+        "        print('written', flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    process = subprocess.Popen([sys.executable, script, database_url], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "written\n"
+    process.kill()
+    process.wait(PATIENCE)
+
+    from maniflex import Server
+
+    server = Server()
+    server.register(Note)
+    async with client(server, database=database_url) as http:
+        assert (await http.get("/api/notes")).json()["meta"]["total"] == 0
+        assert (await http.post("/api/notes", json={"text": "after"})).status_code == 201

@@ -1,0 +1,80 @@
+"""Looking at a database from outside, and starting servers on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from maniflex import Model, Server
+
+_TABLES = {
+    "sqlite": "SELECT name AS name FROM sqlite_master WHERE type = 'table'",
+    "postgres": "SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema()",
+}
+_COLUMNS = {
+    "sqlite": "SELECT name AS name FROM pragma_table_info(?)",
+    "postgres": "SELECT attname AS name FROM pg_attribute"
+    " WHERE attrelid = to_regclass(quote_ident(?)) AND attnum > 0 AND NOT attisdropped",
+}
+_INDEXES = {
+    "sqlite": "SELECT name AS name, sql AS sql FROM sqlite_master"
+    " WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = ?",
+    "postgres": "SELECT indexname AS name, indexdef AS sql FROM pg_indexes"
+    " WHERE schemaname = current_schema() AND tablename = ? AND indexname NOT LIKE '%\\_pkey'",
+}
+
+
+def kind(url: str) -> str:
+    return url.partition(":")[0].replace("postgresql", "postgres")
+
+
+@asynccontextmanager
+async def started(url: str, *models: Any, **settings: Any) -> AsyncIterator[Server]:
+    """A server with these models, migrated."""
+    server = Server(url, **settings)
+    server.register(*models)
+    async with server.lifespan():
+        yield server
+
+
+async def raw(url: str, *statements: str, **settings: Any) -> None:
+    """Change the database behind the server's back."""
+    async with Server(url, **settings).lifespan() as server:
+        for statement in statements:
+            await server.raw_exec(statement)
+
+
+async def tables(url: str, **settings: Any) -> set[str]:
+    async with Server(url, **settings).lifespan() as server:
+        return {row["name"] for row in await server.raw_query(_TABLES[kind(url)])}
+
+
+async def columns(url: str, table: str, **settings: Any) -> set[str]:
+    async with Server(url, **settings).lifespan() as server:
+        return {row["name"] for row in await server.raw_query(_COLUMNS[kind(url)], table)}
+
+
+async def indexes(url: str, table: str) -> dict[str, str]:
+    """Index name → its definition."""
+    async with Server(url).lifespan() as server:
+        return {row["name"]: row["sql"] for row in await server.raw_query(_INDEXES[kind(url)], table)}
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def model(name: str, table: str, annotations: dict[str, Any], *bases: type, **options: Any) -> type[Model]:
+    """One more version of a model on the same table."""
+    body: dict[str, Any] = {"__annotations__": {}, "__module__": __name__, "__qualname__": name}
+    for field, given in annotations.items():
+        annotation, *default = given if isinstance(given, tuple) else (given,)
+        body["__annotations__"][field] = annotation
+        if default:
+            body[field] = default[0]
+    made: type[Model] = type(Model)(name, (Model, *bases), body, table=table, **options)
+    return made

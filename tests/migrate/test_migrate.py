@@ -1,0 +1,321 @@
+"""The schema follows the classes: what is missing is added, what contradicts stops the start."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, Literal
+from uuid import UUID
+
+import pytest
+
+from maniflex import Model, Server, WithDeletedAt, WithIsDeleted, field
+from maniflex.errors import ConstraintViolation, DeclarationError
+from maniflex.model.meta import Index
+from tests.migrate.schema import columns, indexes, model, raw, started, tables, warnings
+
+
+class Colour(StrEnum):
+    RED = "it's red"
+
+
+EVERY_TYPE: dict[str, Any] = {
+    "text": str,
+    "whole": int,
+    "real": float,
+    "flag": bool,
+    "money": Decimal,
+    "moment": datetime,
+    "day": date,
+    "clock": time,
+    "key": UUID,
+    "raw": bytes,
+    "choice": Literal["a", "b"],
+    "colour": Colour,
+    "tree": dict[str, Any],
+    "row": list[int],
+}
+DEFAULTS: dict[str, Any] = {
+    "text": 'it\'s "quoted" \\ %s ? :x',
+    "whole": -7,
+    "real": 2.5e-300,
+    "flag": True,
+    "money": Decimal("-12.3400"),
+    "moment": datetime(2026, 2, 3, 4, 5, 6, 789, tzinfo=UTC),
+    "day": date(2026, 2, 3),
+    "clock": time(4, 5, 6),
+    "key": UUID(int=7),
+    "raw": b"\x00'\xff",
+    "choice": "b",
+    "colour": Colour.RED,
+}
+
+
+async def test_tables_are_made_with_every_type_and_stay_quiet_afterwards(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    optional = {f"{name}_or_none": kind | None for name, kind in EVERY_TYPE.items()}
+    every = model("Every", "everything", {**EVERY_TYPE, **optional})
+
+    for _ in range(2):
+        async with started(database_url, every):
+            pass
+
+    assert await columns(database_url, "everything") == {
+        "id", "created_at", "updated_at", *EVERY_TYPE, *optional
+    }  # fmt: skip
+    assert warnings(caplog) == []
+
+
+async def test_new_columns_give_old_rows_null_or_the_default(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = model("Thing", "things", {"name": str})
+    async with started(database_url, before) as server:
+        old = await server.db(before).create(name="old")
+
+    optional = {f"{name}_or_none": (kind | None, None) for name, kind in EVERY_TYPE.items()}
+    given = {name: (EVERY_TYPE[name], value) for name, value in DEFAULTS.items()}
+    made = {
+        "tree": (dict[str, Any], field(default_factory=lambda: {"it's": [1, "?"]})),
+        "row": (list[int], field(default_factory=list)),
+    }
+    after = model("Thing", "things", {"name": str, **given, **made, **optional})
+    for _ in range(2):
+        async with started(database_url, after) as server:
+            read: Any = await server.db(after).read(old.id)
+            new: Any = await server.db(after).create(name="new")
+
+    for name, value in DEFAULTS.items():
+        assert getattr(read, name) == getattr(new, name) == value
+    assert (read.tree, read.row) == ({"it's": [1, "?"]}, [])
+    assert [getattr(read, name) for name in optional] == [None] * len(optional)
+    assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize("name", EVERY_TYPE)
+async def test_a_required_column_is_added_to_an_empty_table(name: str, sqlite_url: str) -> None:
+    await _add_required(sqlite_url, {name: EVERY_TYPE[name]})
+
+
+async def test_required_columns_of_every_type_are_added_to_an_empty_table(postgres_url: str) -> None:
+    await _add_required(postgres_url, EVERY_TYPE)
+
+
+async def _add_required(url: str, annotations: dict[str, Any]) -> None:
+    async with started(url, model("Thing", "things", {"name": str})):
+        pass
+    async with started(url, model("Thing", "things", {"name": str, **annotations})):
+        pass
+    assert annotations.keys() <= await columns(url, "things")
+
+
+async def test_a_required_column_on_a_table_with_rows_stops_the_start_and_changes_nothing(
+    database_url: str,
+) -> None:
+    before = model("Thing", "things", {"name": str})
+    async with started(database_url, before) as server:
+        await server.db(before).create(name="old")
+
+    other = model("Another", "a_first", {"name": str})
+    after = model("Thing", "things", {"name": str, "note": (str | None, None), "price": int})
+    with pytest.raises(DeclarationError, match=r"Thing\.price: the table 'things' has rows .* 'price'"):
+        async with started(database_url, other, after):
+            raise AssertionError("it must not start")
+
+    assert await columns(database_url, "things") == {"id", "name", "created_at", "updated_at"}
+    assert await tables(database_url) == {"things"}
+
+
+async def test_unique_added_to_a_column_is_really_unique(database_url: str) -> None:
+    before = model("User", "users", {"email": str})
+    after = model("User", "users", {"email": (str, field(unique=True))})
+    async with started(database_url, before) as server:
+        await server.db(before).create(email="a@x")
+    async with started(database_url, after) as server:
+        with pytest.raises(ConstraintViolation) as refused:
+            await server.db(after).create(email="a@x")
+    assert refused.value.columns == ("email",)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"email": (str, field(unique=True)), "team": str},
+        {"email": (str, field(unique=True)), "team": str, "extra": (str | None, None)},
+    ],
+)
+async def test_unique_added_to_duplicates_stops_the_start_naming_table_and_column(
+    options: dict[str, Any], database_url: str
+) -> None:
+    before = model("User", "users", {"email": str, "team": str})
+    async with started(database_url, before) as server:
+        for _ in range(2):
+            await server.db(before).create(email="same@x", team="a")
+
+    with pytest.raises(DeclarationError, match=r"User: 'users' has rows with equal values in email") as no:
+        async with started(database_url, model("User", "users", options)):
+            raise AssertionError("it must not start")
+
+    assert "same@x" not in str(no.value)
+    assert await columns(database_url, "users") == {"id", "email", "team", "created_at", "updated_at"}
+    assert await indexes(database_url, "users") == {}
+
+
+async def test_a_unique_pair_added_to_duplicates_names_both_columns(database_url: str) -> None:
+    before = model("User", "users", {"email": str, "team": str})
+    async with started(database_url, before) as server:
+        for team in ("a", "b"):
+            await server.db(before).create(email="same@x", team=team)
+
+    pair = model(
+        "User", "users", {"email": str, "team": str}, indices=[Index(("team", "email"), unique=True)]
+    )
+    async with started(database_url, pair):
+        pass
+    async with started(database_url, before) as server:
+        await raw(database_url, "DROP INDEX uq_users_team_email")
+        await server.db(before).create(email="same@x", team="a")
+    with pytest.raises(DeclarationError, match=r"'users' has rows with equal values in team, email"):
+        async with started(database_url, pair):
+            raise AssertionError("it must not start")
+
+
+async def test_an_index_of_that_name_that_is_not_unique_does_not_pass_for_a_unique_one(
+    database_url: str,
+) -> None:
+    plain = model("User", "users", {"email": str}, indices=[Index(("email",), name="by_email")])
+    unique = model("User", "users", {"email": str}, indices=[Index(("email",), unique=True, name="by_email")])
+    async with started(database_url, plain):
+        pass
+
+    with pytest.raises(DeclarationError, match="'by_email' of 'users' should be unique"):
+        async with started(database_url, unique):
+            raise AssertionError("it must not start")
+
+
+@pytest.mark.parametrize("marker", [WithDeletedAt, WithIsDeleted])
+async def test_a_deleted_row_frees_its_unique_value(marker: type, database_url: str) -> None:
+    user = model("User", "users", {"email": (str, field(unique=True))}, marker)
+    async with started(database_url, user) as server:
+        users = server.db(user)
+        for _ in range(3):
+            await users.delete((await users.create(email="a@x")).id)
+        await users.create(email="a@x")
+        with pytest.raises(ConstraintViolation):
+            await users.create(email="a@x")
+    [definition] = (await indexes(database_url, "users")).values()
+    assert "UNIQUE" in definition
+    assert "WHERE" in definition
+
+
+async def test_deleted_duplicates_do_not_stop_a_new_unique_index(database_url: str) -> None:
+    before = model("User", "users", {"email": str}, WithDeletedAt)
+    async with started(database_url, before) as server:
+        users = server.db(before)
+        await users.delete((await users.create(email="a@x")).id)
+        await users.create(email="a@x")
+
+    after = model("User", "users", {"email": (str, field(unique=True))}, WithDeletedAt)
+    async with started(database_url, after):
+        pass
+    assert set(await indexes(database_url, "users")) == {"uq_users_email"}
+
+
+async def test_indexes_have_the_documented_names_and_are_added_later_too(database_url: str) -> None:
+    class Author(Model):
+        name: str
+
+    async with started(database_url, Author, model("Book", "books", {"isbn": str, "author_id": str})):
+        pass
+    book = model(
+        "Book",
+        "books",
+        {"isbn": (str, field(unique=True)), "year": (int, field(default=0, index=True)), "author_id": str},
+        indices=[("year", "isbn"), Index(("isbn", "year"), name="mine")],
+    )
+    async with started(database_url, Author, book):
+        pass
+
+    found = set(await indexes(database_url, "books"))
+    assert {"uq_books_isbn", "idx_books_year_isbn", "mine", "idx_books_author_id"} <= found
+
+
+async def test_indexes_of_two_tables_may_come_to_the_same_name(database_url: str) -> None:
+    one = model("One", "a", {"b_c": (str, field(unique=True))})
+    two = model("Two", "a_b", {"c": (str, field(unique=True))})
+    for _ in range(2):
+        async with started(database_url, one, two) as server:
+            pass
+
+    async with started(database_url, one, two) as server:
+        for each, name in ((one, "b_c"), (two, "c")):
+            await server.db(each).create({name: "same"})
+            with pytest.raises(ConstraintViolation):
+                await server.db(each).create({name: "same"})
+
+
+async def test_names_that_are_keywords_work_from_the_table_to_the_filter(database_url: str) -> None:
+    fields = {
+        "group": (str, field(filterable=True, sortable=True, unique=True)),
+        "user": (str, field(index=True, filterable=True)),
+        "select": (int, 0),
+        "table": (str | None, None),
+    }
+    async with started(database_url, model("Order", "order", fields, WithDeletedAt)):
+        pass
+    grown = model("Order", "order", {**fields, "where": (int, field(default=3, index=True))}, WithDeletedAt)
+    async with started(database_url, grown) as server:
+        orders = server.db(grown)
+        made: Any = await orders.create(group="g", user="u")
+        await orders.update(made.id, select=5)
+        await orders.increment(made.id, select=2)
+        [found] = await orders.list({"group": "g"}, sorts="group:desc")
+        assert (found.id, found.select, found.where) == (made.id, 7, 3)
+        await orders.delete(made.id)
+        assert await orders.count() == 0
+
+
+async def test_long_names_are_kept_whole_or_refused_but_never_cut(database_url: str) -> None:
+    table, column = "t" * 63, "c" * 63
+    long = model("Long", table, {column: (str, field(unique=True)), "c" * 62: (str, field(index=True))})
+    for _ in range(2):
+        async with started(database_url, long):
+            pass
+    assert {column, "c" * 62} <= await columns(database_url, table)
+    names = await indexes(database_url, table)
+    assert len(names) == 2
+    assert all(len(name) <= 63 for name in names)
+
+    with pytest.raises(DeclarationError, match="Long"):
+        async with started(database_url, model("Long", "t" * 64, {"x": str})):
+            raise AssertionError("it must not start")
+    with pytest.raises(DeclarationError, match="Long"):
+        async with started(database_url, model("Long", "x", {"c" * 64: str})):
+            raise AssertionError("it must not start")
+
+
+async def test_without_auto_migrate_nothing_is_made(database_url: str) -> None:
+    async with started(database_url, model("Thing", "things", {"name": str}), auto_migrate=False):
+        pass
+    assert await tables(database_url) == set()
+
+
+async def test_servers_that_start_together_on_an_empty_database_do_not_collide(database_url: str) -> None:
+    models = [
+        model(f"M{n}", f"m{n}", {"a": (str, field(unique=True)), "b": (int, field(default=0, index=True))})
+        for n in range(5)
+    ]
+    for round_ in range(4):
+        grown = [
+            model(f"M{n}", f"m{n}", {"a": str, **{f"x{i}": (int, i) for i in range(round_)}})
+            for n in range(5)
+        ]
+        servers = [Server(database_url, pool_size=2) for _ in range(6)]
+        for server in servers:
+            server.register(*(models if round_ == 0 else grown))
+        await asyncio.gather(*(server.start() for server in servers))
+        await asyncio.gather(*(server.stop() for server in servers))
+    assert {"x0", "x1"} <= await columns(database_url, "m4")
