@@ -26,6 +26,15 @@ def free_port() -> int:
         return port
 
 
+def accepts(port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
 def until(condition: Any, what: str, patience: float = PATIENCE) -> Any:
     """Ask again until the answer is true; a test that waits too long says for what."""
     deadline = time.monotonic() + patience
@@ -58,11 +67,12 @@ class Served:
         def answers() -> bool:
             assert self.process.poll() is None, self.output
             try:
-                return httpx.get(f"{self.url}/ready").status_code == 200
+                return http.get(f"{self.url}/ready").status_code == 200
             except httpx.TransportError:
                 return False
 
-        until(answers, f"a server on port {self.port}\n{self.output}")
+        with httpx.Client() as http:
+            until(answers, f"a server on port {self.port}")
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -251,6 +251,8 @@ def _static(config: Config) -> dict[str, App]:
     directory = Path(config.static_dir)
     if config.static_disabled or not directory.is_dir():
         return {}
+    if not config.static_prefix:
+        raise DeclarationError("static_prefix is empty; files need a prefix of their own, or static_disabled")
     from maniflex.http.static import static_app
 
     return {config.static_prefix: static_app(directory, config.static_prefix)}

@@ -26,10 +26,11 @@ class Preference(Model, singleton=True):
     theme: str = "plain"
 
 
+# Longer than any test waits: these end by being given up.
 SLOW = {
-    "sqlite": """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 12000000)
+    "sqlite": """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000000)
                  SELECT count(*) AS n FROM n""",
-    "postgresql": "SELECT count(*) AS n FROM (SELECT pg_sleep(2)) AS slept",
+    "postgresql": "SELECT count(*) AS n FROM (SELECT pg_sleep(600)) AS slept",
 }
 
 
@@ -72,4 +73,3 @@ def shop(signals: Signals | None = None, **settings: Any) -> Server:
         return entry
 
     return server
-

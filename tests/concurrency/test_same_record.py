@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx
@@ -35,13 +35,10 @@ async def new_item(http: httpx.AsyncClient) -> Any:
 async def test_of_two_writers_with_one_etag_exactly_one_wins(database_url: str) -> None:
     async with client(shop(), database=database_url) as http:
         path = f"/api/items/{(await new_item(http))['id']}"
-        for round_ in range(ROUNDS):
-            etag = (await http.get(path)).headers["etag"]
-            names = [f"first {round_}", f"second {round_}"]
 
-            answers = await together(
-                2, lambda n: http.patch(path, json={"name": names[n]}, headers={"if-match": etag})  # noqa: B023
-            )  # fmt: skip
+        async def duel(etag: str, names: Sequence[str]) -> None:
+            match = {"if-match": etag}
+            answers = await together(2, lambda n: http.patch(path, json={"name": names[n]}, headers=match))
 
             assert sorted(a.status_code for a in answers) == [200, 412], [a.text for a in answers]
             winner = next(n for n, a in enumerate(answers) if a.status_code == 200)
@@ -49,34 +46,43 @@ async def test_of_two_writers_with_one_etag_exactly_one_wins(database_url: str) 
             assert stored.json()["data"]["name"] == names[winner]
             assert stored.headers["etag"] == answers[winner].headers["etag"] != etag
 
+        for n in range(ROUNDS):
+            await duel((await http.get(path)).headers["etag"], (f"first {n}", f"second {n}"))
+
 
 async def test_a_delete_and_an_update_with_one_etag_do_not_both_succeed(database_url: str) -> None:
     async with client(shop(), database=database_url) as http:
+
+        async def duel(path: str, etag: str) -> None:
+            match = {"if-match": etag}
+
+            async def request(n: int) -> httpx.Response:
+                if n == 0:
+                    return await http.patch(path, json={"stock": 1}, headers=match)
+                return await http.delete(path, headers=match)
+
+            outcome = tuple(a.status_code for a in await together(2, request))
+
+            assert outcome in {(200, 412), (404, 204), (412, 204)}
+            assert (await http.get(path)).status_code == (200 if outcome == (200, 412) else 404)
+
         for _ in range(50):
             item = await http.post("/api/items", json={"name": "tea"})
-            path = f"/api/items/{item.json()['data']['id']}"
-            match = {"if-match": item.headers["etag"]}
-
-            update, delete = await together(
-                2,
-                lambda n: http.delete(path, headers=match) if n else http.patch(path, json={"stock": 1}, headers=match),  # noqa: B023
-            )
-
-            outcome = (update.status_code, delete.status_code)
-            assert outcome in {(200, 412), (404, 204), (412, 204)}, outcome
-            assert (await http.get(path)).status_code == (200 if outcome == (200, 412) else 404)
+            await duel(f"/api/items/{item.json()['data']['id']}", item.headers["etag"])
 
 
 async def test_a_unique_value_is_given_to_one_of_twenty(database_url: str) -> None:
     async with client(shop(), database=database_url) as http:
-        for round_ in range(10):
-            body = {"email": f"{round_}@example.com"}
 
-            answers = await together(20, lambda _: http.post("/api/accounts", json=body))  # noqa: B023
+        async def race(email: str) -> None:
+            answers = await together(20, lambda _: http.post("/api/accounts", json={"email": email}))
 
             assert Counter(a.status_code for a in answers) == {201: 1, 409: 19}
             refused = next(a for a in answers if a.status_code == 409).json()["error"]
             assert [detail["field"] for detail in refused["details"]] == ["email"]
+
+        for n in range(10):
+            await race(f"{n}@example.com")
         assert (await http.get("/api/accounts")).json()["meta"]["total"] == 10
 
 
@@ -85,7 +91,11 @@ async def test_thirty_first_readers_of_a_singleton_make_one_row(database_url: st
     async with client(server, database=database_url) as http:
         answers = await together(
             30,
-            lambda n: http.get("/api/preferences") if n % 3 else http.patch("/api/preferences", json={"theme": "dark"}),
+            lambda n: (
+                http.get("/api/preferences")
+                if n % 3
+                else http.patch("/api/preferences", json={"theme": "dark"})
+            ),
         )
 
         assert {a.status_code for a in answers} == {200}

@@ -7,24 +7,27 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-
-import httpx
+from typing import Any
 
 from maniflex.testing import client
 from tests.concurrency.app import shop
+from tests.concurrency.line import line
 from tests.processes import Served, serving
 
 ROOT = Path(__file__).parents[2]
+WRITERS = 50
+EACH = 40
+EVERYTHING = {(writer, number) for writer in range(WRITERS) for number in range(EACH)}
+
 APP = """
 from maniflex import Config
 from tests.concurrency.app import shop
 
 server = shop(config=Config.from_env())
 """
-WRITERS = 50
-EACH = 40
 
 # Another program on the same file: one small transaction after the other, until its input ends.
 OUTSIDER = """
@@ -41,45 +44,25 @@ while not select.select([sys.stdin], [], [], 0)[0]:
 print(made)
 """
 
-
-async def crowd(http: httpx.AsyncClient, writers: range = range(WRITERS)) -> None:
-    """Writers at once, each with forty entries; every answer is a 201 and no two are the same."""
-
-    async def write(writer: int) -> list[httpx.Response]:
-        return [
-            await http.post("/api/entries", json={"writer": writer, "number": number}) for number in range(EACH)
-        ]
-
-    answers = [a for written in await asyncio.gather(*map(write, writers)) for a in written]
-    refused = [a.text for a in answers if a.status_code != 201]
-    assert not refused, Counter(refused)
-    assert len({a.json()["data"]["id"] for a in answers}) == len(writers) * EACH
+Post = Callable[[dict[str, int]], Awaitable[tuple[int, Any]]]
 
 
-def connected(served: Served) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=WRITERS)
-    return httpx.AsyncClient(base_url=served.url, limits=limits, timeout=60)
+async def forty_entries(writer: int, post: Post) -> list[tuple[int, Any]]:
+    return [await post({"writer": writer, "number": number}) for number in range(EACH)]
 
 
-def stored(path: Path) -> set[tuple[int, int]]:
-    connection = sqlite3.connect(path)
-    try:
-        rows = connection.execute("SELECT writer, number FROM entries").fetchall()
-    finally:
-        connection.close()
-    assert len(rows) == WRITERS * EACH
-    return set(rows)
+async def over_a_line(writer: int, served: Served) -> list[tuple[int, Any]]:
+    async with line(served.port) as own:
+        return await forty_entries(writer, lambda entry: own.ask("POST", "/api/entries", entry))
 
 
-EVERYTHING = {(writer, number) for writer in range(WRITERS) for number in range(EACH)}
-
-
-async def test_fifty_writers_in_one_process_all_land(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-    async with client(shop(), database=f"sqlite:///{path}") as http:
-        await crowd(http)
-
-    assert stored(path) == EVERYTHING
+async def all_acknowledged(*written: Awaitable[list[tuple[int, Any]]]) -> None:
+    """Every answer of every writer is a 201, and no two are the same."""
+    answers = [answer for answers in await asyncio.gather(*written) for answer in answers]
+    assert Counter(status for status, _ in answers) == {201: WRITERS * EACH}, [
+        body for status, body in answers if status != 201
+    ][:3]
+    assert len({body["data"]["id"] for _, body in answers}) == WRITERS * EACH
 
 
 def one_more_server(directory: Path, database: Path) -> AbstractContextManager[Served]:
@@ -88,46 +71,67 @@ def one_more_server(directory: Path, database: Path) -> AbstractContextManager[S
     return serving(directory, PYTHONPATH=str(ROOT), DB_WRITE_URL=f"sqlite:///{database}")
 
 
+@contextmanager
+def outside_writer(path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", OUTSIDER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def all_stored(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT writer, number FROM entries").fetchall()
+    return len(rows) == len(EVERYTHING) and set(rows) == EVERYTHING
+
+
+async def test_fifty_writers_in_one_process_all_land(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    async with client(shop(), database=f"sqlite:///{path}") as http:
+
+        async def post(entry: dict[str, int]) -> tuple[int, Any]:
+            answer = await http.post("/api/entries", json=entry)
+            return answer.status_code, answer.json()
+
+        await all_acknowledged(*(forty_entries(writer, post) for writer in range(WRITERS)))
+
+    assert all_stored(path)
+
+
 async def test_fifty_writers_of_a_serving_process_all_land(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     with one_more_server(tmp_path, path) as served:
-        async with connected(served) as http:
-            await crowd(http)
+        await all_acknowledged(*(over_a_line(writer, served) for writer in range(WRITERS)))
         assert "locked" not in served.output
 
-    assert stored(path) == EVERYTHING
+    assert all_stored(path)
 
 
 async def test_two_serving_processes_share_one_file(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     with one_more_server(tmp_path / "a", path) as first, one_more_server(tmp_path / "b", path) as second:
-        async with connected(first) as one, connected(second) as other:
-            half = range(WRITERS // 2)
-            await asyncio.gather(crowd(one, half), crowd(other, range(WRITERS // 2, WRITERS)))
-            assert {(await http.get("/api/entries")).json()["meta"]["total"] for http in (one, other)} == {
-                WRITERS * EACH
-            }
+        both = (first, second)
+        await all_acknowledged(*(over_a_line(writer, both[writer % 2]) for writer in range(WRITERS)))
+        for served in both:
+            async with line(served.port) as own:
+                _, page = await own.ask("GET", "/api/entries")
+                assert page["meta"]["total"] == WRITERS * EACH
 
-    assert stored(path) == EVERYTHING
+    assert all_stored(path)
 
 
-async def test_another_program_that_writes_to_the_file_delays_but_refuses_nobody(tmp_path: Path) -> None:
+async def test_another_program_that_writes_to_the_file_without_pause_keeps_nobody_out(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
-    async with client(shop(), database=f"sqlite:///{path}") as http:
-        outsider = subprocess.Popen(
-            [sys.executable, "-c", OUTSIDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        try:
-            assert outsider.stdout is not None
-            assert outsider.stdout.readline() == "ready\n"
-            await crowd(http)
-            made, _ = outsider.communicate("stop\n", timeout=60)
-        finally:
-            outsider.kill()
-            outsider.wait()
+    with one_more_server(tmp_path, path) as served, outside_writer(path) as outsider:
+        await all_acknowledged(*(over_a_line(writer, served) for writer in range(WRITERS)))
+        made, _ = outsider.communicate("stop\n", timeout=60)
 
-        assert int(made) > 0
-        rows = sqlite3.connect(path).execute("SELECT count(*), count(DISTINCT n) FROM outside").fetchone()
-        assert rows == (int(made), int(made))
-
-    assert stored(path) == EVERYTHING
+    assert all_stored(path)
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT count(*), count(DISTINCT n) FROM outside").fetchone()
+    assert found == (int(made), int(made))
+    assert int(made) > 0

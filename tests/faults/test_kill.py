@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from maniflex import Model
+from maniflex import Model, Server
 from maniflex.testing import client
 from tests.migrate.schema import started
-from tests.processes import PATIENCE, free_port, until
+from tests.processes import PATIENCE, accepts, free_port, until
 
 ROUNDS = 20
 WRITERS = 8
@@ -97,25 +99,21 @@ class Load:
         self.answers = 0
         self.enough = asyncio.Event()
 
-    async def write(self, url: str, writer: int) -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
-            try:
-                await self._write(http, writer)
-            except httpx.TransportError:
-                return
+    async def write(self, http: httpx.AsyncClient, url: str, writer: int) -> None:
+        with suppress(httpx.TransportError):
+            await self._write(http, f"{url}/api/notes", writer)
 
-    async def _write(self, http: httpx.AsyncClient, writer: int) -> None:
-        mine = ""
+    async def _write(self, http: httpx.AsyncClient, url: str, writer: int) -> None:
         while True:
             text = f"{writer}-{len(self.texts)}"
-            created = await http.post("/api/notes", json={"text": text})
+            created = await http.post(url, json={"text": text})
             assert created.status_code == 201, created.text
             mine = created.json()["data"]["id"]
             self.texts[mine] = text
             self._acknowledged()
             for version in (1, 2, 3):
                 self.versions[mine] = (version - 1, version)
-                changed = await http.patch(f"/api/notes/{mine}", json={"version": version})
+                changed = await http.patch(f"{url}/{mine}", json={"version": version})
                 assert changed.status_code == 200, changed.text
                 self.versions[mine] = (version, version)
                 self._acknowledged()
@@ -127,35 +125,30 @@ class Load:
 
     def missing(self, stored: dict[str, Any]) -> list[str]:
         """What was acknowledged and is not there."""
-        lost = [f"note {id}" for id, text in self.texts.items() if id not in stored or stored[id].text != text]
+        lost = [
+            f"note {id}" for id, text in self.texts.items() if id not in stored or stored[id].text != text
+        ]
         for id, (acknowledged, under_way) in self.versions.items():
             if id in stored and stored[id].version not in (acknowledged, under_way):
                 lost.append(f"version {acknowledged} of {id}: {stored[id].version}")
         return lost
 
 
-def is_up(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 async def test_every_acknowledged_write_survives_twenty_kills_under_load(
     nursery: Nursery, database_url: str
 ) -> None:
     loads = []
-    for _ in range(ROUNDS):
-        port, load = free_port(), Load()
-        pid = nursery.bear(port)
-        until(lambda port=port: is_up(port), "a server that came back")  # type: ignore[misc]
-        writers = [
-            asyncio.create_task(load.write(f"http://127.0.0.1:{port}", n)) for n in range(WRITERS)
-        ]
-        await asyncio.wait_for(load.enough.wait(), PATIENCE)
-        nursery.kill(pid)
-        await asyncio.gather(*writers)
-        loads.append(load)
+    async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        for _ in range(ROUNDS):
+            port, load = free_port(), Load()
+            pid = nursery.bear(port)
+            until(partial(accepts, port), "a server that came back")
+            url = f"http://127.0.0.1:{port}"
+            writers = [asyncio.create_task(load.write(http, url, n)) for n in range(WRITERS)]
+            await asyncio.wait_for(load.enough.wait(), PATIENCE)
+            nursery.kill(pid)
+            await asyncio.gather(*writers)
+            loads.append(load)
 
     async with started(database_url, Note) as server:
         stored = {note.id: note for note in await server.db(Note).list()}
@@ -164,28 +157,40 @@ async def test_every_acknowledged_write_survives_twenty_kills_under_load(
     assert any(load.versions for load in loads)
 
 
-async def test_a_transaction_that_is_killed_leaves_nothing_behind(database_url: str, tmp_path: Path) -> None:
-    script = tmp_path / "half.py"
-    script.write_text(
-        "import asyncio, sys\n"
-        "from maniflex import Model, Server\n"
-        "class Note(Model):\n    text: str\n    version: int = 0\n"
-        "async def main():\n"
-        "    server = Server(sys.argv[1])\n    server.register(Note)\n"
-        "    async with server.lifespan(), server.transaction():\n"
-        "        for n in range(50):\n            await server.db(Note).create(text='half')\n"
-        "        print('written', flush=True)\n"
-        "        await asyncio.Event().wait()\n"
-        "asyncio.run(main())\n"
-    )
-    process = subprocess.Popen([sys.executable, script, database_url], stdout=subprocess.PIPE, text=True)
+HALF = """
+import asyncio, sys
+from maniflex import Model, Server
+
+class Note(Model):
+    text: str
+    version: int = 0
+
+async def main():
+    server = Server(sys.argv[1])
+    server.register(Note)
+    async with server.lifespan(), server.transaction():
+        for n in range(50):
+            await server.db(Note).create(text="half")
+        print("written", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def killed_half_way(database_url: str) -> None:
+    """A process was killed inside a transaction that had written."""
+    command = [sys.executable, "-c", HALF, database_url]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "written\n"
     process.kill()
     process.wait(PATIENCE)
 
-    from maniflex import Server
 
+@pytest.mark.usefixtures("killed_half_way")
+async def test_a_transaction_that_is_killed_leaves_nothing_behind(database_url: str) -> None:
     server = Server()
     server.register(Note)
     async with client(server, database=database_url) as http:

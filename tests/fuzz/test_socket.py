@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from tests.fuzz.strategies import CURRENT, KNOWN, body_calls, header_calls, path_calls, query_calls
+from tests.fuzz.bodies import KNOWN
+from tests.fuzz.strategies import CURRENT, body_calls, header_calls, path_calls, query_calls
 from tests.fuzz.wire import Call
 from tests.processes import Served, serving
 
@@ -30,7 +31,12 @@ STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 REQUEST_LINES = (
     *(b"GET /live HTTP/1.1", b"GET /live HTTP/1.0", b"GET /live HTTP/9.9", b"GET /live", b"GET", b"", b" "),
-    *(b"POST /api/things HTTP/1.1", b"GET http://[::1/live HTTP/1.1", b"GET //[ HTTP/1.1", b"\x16\x03\x01\x02"),
+    *(
+        b"POST /api/things HTTP/1.1",
+        b"GET http://[::1/live HTTP/1.1",
+        b"GET //[ HTTP/1.1",
+        b"\x16\x03\x01\x02",
+    ),
     *(b"GET /\xff\xfe HTTP/1.1", b"GET /a b HTTP/1.1", b"GET /live?\x00 HTTP/1.1", b"PRI * HTTP/2.0"),
     *(b"CONNECT a:443 HTTP/1.1", b"OPTIONS * HTTP/1.1", b"G\x00T /live HTTP/1.1", b"GET " + b"/a" * 40_000),
 )
@@ -41,7 +47,15 @@ HEADER_LINES = (
     *(b" folded", b"X: \x00", b"X\xff: y", b"Connection: upgrade", b"Upgrade: websocket", b"Upgrade: h2c"),
     *(b"Sec-WebSocket-Key: x", b"Sec-WebSocket-Version: 13", b"X: " + b"y" * 70_000, b"Connection: close"),
 )
-TAILS = (b"", b"{}", b"5\r\nhello\r\n0\r\n\r\n", b"zz\r\n", b"ffffffffffffffffff\r\n", b"\x00" * 40, b"GET /live HTTP/1.1")
+TAILS = (
+    b"",
+    b"{}",
+    b"5\r\nhello\r\n0\r\n\r\n",
+    b"zz\r\n",
+    b"ffffffffffffffffff\r\n",
+    b"\x00" * 40,
+    b"GET /live HTTP/1.1",
+)
 
 
 @pytest.fixture
@@ -84,7 +98,9 @@ def on_the_wire(call: Call) -> bytes | None:
     if not re.fullmatch(r"[A-Z]{3,8}", call.method) or call.method == "CONNECT":
         return None
     query = re.sub(rb"[^!-~]", b"%20", call.query)
-    kept = [(n, v) for n, v in call.headers if n not in FRAMING and re.fullmatch(rb"[\t\x20-\x7e\x80-\xff]*", v)]
+    kept = [
+        (n, v) for n, v in call.headers if n not in FRAMING and re.fullmatch(rb"[\t\x20-\x7e\x80-\xff]*", v)
+    ]
     kept += [(b"connection", b"close"), (b"content-length", b"%d" % len(call.body))]
     target = call.path.replace(KNOWN.encode(), b"") + (b"?" + query if query else b"")
     head = b"".join(b"%b: %b\r\n" % (name, value.replace(CURRENT, b'"x"')) for name, value in kept)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 from urllib.parse import unquote
 
@@ -96,7 +97,7 @@ async def send(app: Any, call: Call) -> Answer:
 
 def _chunks(call: Call) -> list[bytes]:
     edges = [0, *sorted(cut % (len(call.body) + 1) for cut in call.cut), len(call.body)]
-    return [call.body[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [call.body[start:end] for start, end in pairwise(edges)]
 
 
 def check_framing(call: Call, answer: Answer) -> None:

@@ -230,9 +230,7 @@ async def test_the_query_can_be_narrowed_by_middleware(database_url: str) -> Non
 
 
 @pytest.mark.parametrize(("name", "direction"), [("nothing", "asc"), ("total", "asc; DROP TABLE orders")])
-async def test_a_query_built_wrongly_by_code_fails_closed(
-    sqlite_url: str, name: str, direction: str
-) -> None:
+async def test_a_query_built_wrongly_by_code_fails_closed(sqlite_url: str, name: str, direction: str) -> None:
     server = shop()
 
     @server.pipeline.service.middleware(operations=["list"])
@@ -305,9 +303,7 @@ async def test_after_commit_runs_when_the_request_succeeds_and_only_then(
     assert "nobody listens" in caplog.text
 
 
-async def test_log_lines_of_a_request_carry_its_id(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_lines_of_a_request_carry_its_id(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
     server = shop()
 
     @server.pipeline.service.middleware()

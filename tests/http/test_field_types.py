@@ -206,6 +206,26 @@ async def test_a_value_of_the_wrong_type_names_its_field_and_stores_nothing(
         assert await total(http, "/api/things") == 0
 
 
+class Ratio(Model, optimistic_lock=True):
+    value: float
+
+
+@pytest.mark.parametrize("sent", ["0", "0.0", "-0.0", "2", "2.0", "-3.0", "1e15", "1e16", "1e300", "5e-324"])
+async def test_a_float_reads_the_same_whether_it_was_created_updated_or_found(
+    database_url: str, sent: str
+) -> None:
+    text = b'"value":%b,' % str(float(sent) + 0.0).replace("+", "").encode()
+    async with serving(database_url, Ratio) as http:
+        made = await http.post("/api/ratios", content=b'{"value": %b}' % sent.encode())
+        one = f"/api/ratios/{data_of(made, 201)['id']}"
+        found = await http.get(one)
+        assert text in made.content
+        assert (found.content, found.headers["etag"]) == (made.content, made.headers["etag"])
+        changed = await http.patch(one, content=b'{"value": %b}' % sent.encode())
+        assert text in changed.content
+        assert (await http.get(one)).headers["etag"] == changed.headers["etag"]
+
+
 class Event(Model):
     at: datetime = field(filterable=True)
 
@@ -270,8 +290,8 @@ async def answers(http: httpx.AsyncClient) -> list[bytes]:
         bodies.append(response.content)
     bodies.append((await http.post("/api/maybes", json={})).content)
     ids.append(data_of(await http.get("/api/maybes"))[0]["id"])
-    for path in (f"/api/things/{ids[0]}", "/api/things", "/api/things?limit=1&page=2", "/api/maybes"):
-        bodies.append((await http.get(path)).content)
+    paths = (f"/api/things/{ids[0]}", "/api/things", "/api/things?limit=1&page=2", "/api/maybes")
+    bodies += [(await http.get(path)).content for path in paths]
     bodies.append((await http.patch(f"/api/things/{ids[1]}", json=FULL)).content)
     bodies.append((await http.patch(f"/api/things/{ids[1]}", json={})).content)
     bodies.append((await http.post("/api/things", json={"whole": "x", "kind": "c"})).content)

@@ -139,17 +139,13 @@ async def test_lengths_count_characters_rather_than_bytes(database_url: str) -> 
         }
 
 
-STEPS = ("auth", "deserialize", "validate", "service", "db")
+PLACES = [(step, at) for step in ("auth", "deserialize", "validate", "service") for at in ("before", "after")]
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize(("step", "at"), [*PLACES, ("db", "before")])
 async def test_values_stamped_by_the_server_survive_the_stripping_of_what_clients_sent(
     sqlite_url: str, step: str, at: str
 ) -> None:
-    if (step, at) == ("db", "after"):
-        return  # the row is written by then
-
     async def stamp(ctx: Context, next: Next) -> None:
         ctx.set_field("owner", "server")
         ctx.set_field("risk", 7)

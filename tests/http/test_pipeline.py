@@ -208,6 +208,20 @@ async def test_setting_a_response_and_not_going_on_ends_the_request(database_url
         assert await total(http, "/api/posts") == 0
 
 
+async def test_an_answer_that_has_no_body_is_sent_without_one(sqlite_url: str) -> None:
+    server = blog()
+
+    @server.pipeline.service.middleware(operations=["list"])
+    async def unchanged(ctx: Context, next: Next) -> None:
+        ctx.response = Response(304, headers={"etag": '"v1"'})
+
+    async with client(server, database=sqlite_url) as http:
+        response = await http.get("/api/posts")
+        assert (response.status_code, response.content) == (304, b"")
+        assert "content-length" not in response.headers
+        assert response.headers["etag"] == '"v1"'
+
+
 async def test_response_middleware_sees_refusals_and_panics_too(database_url: str) -> None:
     seen: list[int] = []
     server = blog()
@@ -287,9 +301,10 @@ async def test_a_model_brings_its_own_middleware(database_url: str) -> None:
 
 
 def sealed_with(register: Callable[[Server], None]) -> str:
+    """What stops the start of a server whose middleware is registered like this."""
     server = blog()
+    register(server)
     with pytest.raises(DeclarationError) as caught:
-        register(server)
         server.seal()
     return str(caught.value)
 

@@ -17,7 +17,7 @@ from tests.http.kit import created, data_of, error_of
 class Stock(Model):
     name: str = field(default="")
     left: int = 0
-    price: Decimal = Decimal("0")
+    price: Decimal = Decimal(0)
     seen: datetime = field(default=datetime(2026, 1, 1, tzinfo=UTC))
     code: UUID | None = None
 

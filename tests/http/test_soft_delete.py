@@ -6,7 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from maniflex import Context, Index, Model, Next, Server, WithDeletedAt, WithIsDeleted, field, with_transaction
+from maniflex import (
+    Context,
+    Index,
+    Model,
+    Next,
+    Server,
+    WithDeletedAt,
+    WithIsDeleted,
+    field,
+    with_transaction,
+)
 from maniflex.testing import FakeClock, client
 from tests.http.kit import created, data_of, error_of, serving, total
 
@@ -42,7 +52,7 @@ async def test_a_deleted_row_is_absent_everywhere(database_url: str, model: type
         assert data_of(await http.get(path)) == [kept]
         assert await total(http, path) == 1
         assert await server.db(model).count() == 1
-        assert not await server.db(model).exists(text="a")
+        assert not await server.db(model).exists({"text": "a"})
 
 
 @BOTH

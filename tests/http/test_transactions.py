@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -129,9 +130,7 @@ async def test_inside_it_reads_see_what_was_written_and_outside_nobody_does(data
     async def outsider() -> int:
         return await server.db(Sale).count()
 
-    import contextvars
-
-    clean = contextvars.copy_context()
+    clean = copy_context()
     async with client(server, database=database_url) as http:
         await created(http, "/api/sales", pieces=1)
     assert seen == {"inside": 1, "raw inside": 1, "outside": 0}
@@ -207,10 +206,14 @@ async def test_the_handle_is_gone_afterwards(database_url: str, fails: bool) -> 
 async def test_a_script_can_use_one_too(database_url: str) -> None:
     server = shop()
     async with client(server, database=database_url):
-        with pytest.raises(NotFound):
+
+        async def write_and_miss() -> None:
             async with server.transaction():
                 await server.db(Sale).create(pieces=1)
                 await server.db(Sale).read("none")
+
+        with pytest.raises(NotFound):
+            await write_and_miss()
         assert await server.db(Sale).count() == 0
         async with server.transaction() as tx:
             await server.db(Sale, tx).create(pieces=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.processes import Served, free_port, run, serving, started, until
+from tests.processes import Served, accepts, free_port, run, serving, started, until
 
 APP = """
 import asyncio, os, sys
@@ -110,14 +110,6 @@ def test_a_signal_lets_the_request_in_flight_finish_and_ends_with_0(
         assert "Traceback" not in served.output
 
 
-def accepts(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
-
-
 def test_the_deadline_ends_a_request_and_a_hook_that_do_not_end_by_themselves(app: Path) -> None:
     with serving(app, SHUTDOWN_TIMEOUT="1s", HANG="1") as served:
         InFlight(served, app, "never")
@@ -181,7 +173,6 @@ def test_host_and_port_options_win_over_the_settings(app: Path) -> None:
 
 def test_two_workers_serve_and_both_stop_in_order(app: Path) -> None:
     with serving(app, "--workers", "2", LOG_JSON="1") as served:
-
         seen: set[int] = set()
 
         def both_answered() -> bool:

@@ -76,5 +76,6 @@ def model(name: str, table: str, annotations: dict[str, Any], *bases: type, **op
         body["__annotations__"][field] = annotation
         if default:
             body[field] = default[0]
-    made: type[Model] = type(Model)(name, (Model, *bases), body, table=table, **options)
+    metaclass: Any = type(Model)
+    made: type[Model] = metaclass(name, (Model, *bases), body, table=table, **options)
     return made

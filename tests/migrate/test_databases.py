@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -37,6 +38,13 @@ async def main():
         await server.db(Note).create(slug=sys.argv[2])
 
 asyncio.run(main())
+"""
+
+MIGRATION_LOCK = 0x6D616E69666C6578 >> 1
+WAITED_LONG = """
+SELECT 1 FROM pg_stat_activity
+ WHERE wait_event = 'advisory' AND datname = current_database()
+   AND clock_timestamp() - query_start > interval '100 ms'
 """
 
 
@@ -75,22 +83,20 @@ async def count(url: str, of: type[Model]) -> int:
 async def test_a_start_waits_for_another_process_that_migrates_longer_than_any_timeout(
     postgres_url: str,
 ) -> None:
+    brief = timedelta(milliseconds=20)
+    server = Server(postgres_url, lock_timeout=brief, statement_timeout=brief)
+    server.register(model("Thing", "things", {"name": str}))
     other = await asyncpg.connect(postgres_url)
     try:
-        async with other.transaction():
-            await other.execute("SELECT pg_advisory_xact_lock($1)", 0x6D616E69666C6578 >> 1)
-            brief = timedelta(milliseconds=20)
-            server = Server(postgres_url, lock_timeout=brief, statement_timeout=brief)
-            server.register(model("Thing", "things", {"name": str}))
-            start = asyncio.create_task(server.start())
-            waited = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
-            async with asyncio.timeout(20):
-                while not await other.fetchval(f"{waited} AND clock_timestamp() - query_start > interval '100 ms'"):
-                    assert not start.done()
-        await start
-        await server.stop()
+        await other.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
+        start = asyncio.create_task(server.start())
+        async with asyncio.timeout(20):
+            while not await other.fetchval(WAITED_LONG):
+                assert not start.done()
     finally:
-        await other.close()
+        await other.close()  # which ends its lock
+    await start
+    await server.stop()
     assert await tables(postgres_url) == {"things"}
 
 
@@ -111,7 +117,8 @@ async def test_models_live_where_they_say_and_only_there(tmp_path: Path, postgre
         text: str
 
     async with started(default, Note, Entry, Fact, Other) as server:
-        for each in (Note, Entry, Fact, Other):
+        models: list[Any] = [Note, Entry, Fact, Other]
+        for each in models:
             made = await server.db(each).create(text="first")
             assert (await server.db(each).update(made.id, text="second")).text == "second"
             assert (await server.db(each).read(made.id)).text == "second"
@@ -133,11 +140,15 @@ async def test_a_transaction_covers_its_own_database_only(tmp_path: Path, databa
         text: str
 
     async with started(database_url, Note, Entry) as server:
-        with pytest.raises(RuntimeError, match="never mind"):
+
+        async def half_way() -> None:
             async with server.transaction():
                 await server.db(Note).create(text="rolled back")
                 await server.db(Entry).create(text="stays")
                 raise RuntimeError("never mind")
+
+        with pytest.raises(RuntimeError, match="never mind"):
+            await half_way()
         assert await server.db(Note).count() == 0
         assert await server.db(Entry).count() == 1
 
@@ -150,7 +161,7 @@ async def test_a_schema_of_its_own_is_made_and_used(postgres_url: str) -> None:
                 await server.db(thing).create(name=schema)
         assert await tables(postgres_url, schema=schema) == {"things"}
         async with started(postgres_url, thing, schema=schema) as server:
-            assert {getattr(t, "name") for t in await server.db(thing).list()} == {schema}  # noqa: B009
+            assert {each.__dict__["name"] for each in await server.db(thing).list()} == {schema}
     assert await tables(postgres_url) == set()
 
     grown = model("Thing", "things", {"name": str, "size": (int, 0)})

@@ -272,6 +272,7 @@ async def test_names_that_are_keywords_work_from_the_table_to_the_filter(databas
         made: Any = await orders.create(group="g", user="u")
         await orders.update(made.id, select=5)
         await orders.increment(made.id, select=2)
+        found: Any
         [found] = await orders.list({"group": "g"}, sorts="group:desc")
         assert (found.id, found.select, found.where) == (made.id, 7, 3)
         await orders.delete(made.id)

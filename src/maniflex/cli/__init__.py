@@ -10,7 +10,7 @@ from maniflex.cli.run import run
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="maniflex")
+@click.version_option(package_name="maniflex", prog_name="maniflex")
 def main() -> None:
     """Typed classes in; a REST API and a durable background engine out."""
 

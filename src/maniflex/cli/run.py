@@ -14,7 +14,7 @@ from maniflex.http.serve import bind, uvicorn_settings
 @click.command()
 @click.argument("target", metavar="MODULE:SERVER")
 @click.option("--host", help="Address to listen on.")
-@click.option("--port", type=int, help="Port to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
 @click.option("--reload", is_flag=True, help="Start again when a source file changes.")
 def run(target: str, host: str | None, port: int | None, workers: int, reload: bool) -> None:

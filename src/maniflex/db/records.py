@@ -47,9 +47,12 @@ class Records(Generic[M]):
         """How many records match."""
         return await self._store.count(self._query(filters).filters, tx=self._tx)
 
-    async def exists(self, filters: str | Filters) -> bool:
-        """Whether any record matches; a bare text is an id."""
-        return await self.count({"id": filters} if isinstance(filters, str) else filters) > 0
+    async def exists(self, filters: str | Filters | None = None, /, **fields: Any) -> bool:
+        """Whether any record matches; a bare text is an id, keywords are fields and their values."""
+        query = self._query({"id": filters} if isinstance(filters, str) else filters)
+        for name, value in fields.items():
+            query.add_filter(name, value)
+        return await self._store.count(query.filters, tx=self._tx) > 0
 
     async def create(self, record: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Store a new record, given whole or by its fields."""

@@ -6,6 +6,7 @@ which stays text until somebody looks at it. Whoever wants records asks `Records
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -126,28 +127,36 @@ class Store:
         """Add to numeric fields so that concurrent additions all land and bounds hold."""
         self._check_deltas(deltas)
         if any(self.meta.by_name[name].kind is Kind.DECIMAL for name in deltas):
-            return await self._increment_decimal(record_id, deltas)
+            return await self._increment_decimal(record_id, deltas, tx)
         stamps = {"updated_at": self.clock.now()}
-        rows = await self._translated(write.increment(self.sql, record_id, deltas, stamps), tx)
+        try:
+            rows = await self._translated(write.increment(self.sql, record_id, deltas, stamps), tx)
+        except ValidationFailed as error:  # beyond what the column holds
+            raise _out_of_bounds(deltas) from error
         if not rows:
             raise await self._why_untouched(record_id, tx, otherwise=_out_of_bounds(deltas))
         return rows[0] if self._decode is None else self._decode(rows[0])
 
-    async def _increment_decimal(self, record_id: str, deltas: Mapping[str, Any]) -> Row:
+    async def _increment_decimal(self, record_id: str, deltas: Mapping[str, Any], tx: Tx | None) -> Row:
         # SQLite would add decimals as floats, so the sum is made here, under the row's lock.
-        async with transaction(self.adapter) as tx:
-            row = await self.lock(record_id, tx=tx)
-            now = dict(zip(self.sql.names, row, strict=True))
-            sums = {name: now[name] + Decimal(str(delta)) for name, delta in deltas.items()}
-            changes = self.meta.validator.patch_from_code(sums)
-            return await self.update(record_id, changes, tx=tx)
+        if tx is None:
+            async with transaction(self.adapter) as opened:
+                return await self._increment_decimal(record_id, deltas, opened)
+        row = await self.lock(record_id, tx=tx)
+        now = dict(zip(self.sql.names, row, strict=True))
+        if any(now[name] is None for name in deltas):
+            raise _out_of_bounds(deltas)
+        sums = {name: now[name] + type(now[name])(str(delta)) for name, delta in deltas.items()}
+        changes = self.meta.validator.patch_from_code(sums)
+        return await self.update(record_id, changes, tx=tx)
 
     def _check_deltas(self, deltas: Mapping[str, Any]) -> None:
         for name, delta in deltas.items():
             field = self.meta.by_name.get(name)
             if field is None or field.kind not in (Kind.INT, Kind.FLOAT, Kind.DECIMAL):
                 raise ValidationFailed(details=[{"field": name, "message": "not a numeric field"}])
-            if isinstance(delta, bool) or not isinstance(delta, int | float | Decimal):
+            number = isinstance(delta, int | float | Decimal) and not isinstance(delta, bool)
+            if not number or not (isinstance(delta, int) or math.isfinite(delta)):
                 raise ValidationFailed(details=[{"field": name, "message": "must be a number"}])
             if field.kind is Kind.INT and not isinstance(delta, int):
                 raise ValidationFailed(details=[{"field": name, "message": "must be a whole number"}])
@@ -198,4 +207,5 @@ class Store:
 
 
 def _out_of_bounds(deltas: Mapping[str, Any]) -> ValidationFailed:
-    return ValidationFailed(details=[{"field": name, "message": "would leave its bounds"} for name in deltas])
+    message = "is null or would leave its bounds"
+    return ValidationFailed(details=[{"field": name, "message": message} for name in deltas])

@@ -63,13 +63,13 @@ class HttpApp:
         ctx.model = endpoint.model  # type: ignore[assignment]  # an action has none
         if trace_id:
             ctx.trace_id = trace_id.decode("latin-1")
+        if params and "\x00" in path:
+            await self._refuse(NotFound(), request_id, send, method)
+            return
         if type(params) is str:
-            if "\x00" in params:
-                await self._refuse(NotFound(), request_id, send, method)
-                return
             ctx.resource_id = params
             if endpoint.model is None:
-                ctx.params = {route.names[0]: params}  # type: ignore[union-attr]  # it has an endpoint
+                ctx.params = {route.names[method][0]: params}  # type: ignore[union-attr]  # it has an endpoint
         elif params:
             ctx.params = params  # type: ignore[assignment]  # not a str
         try:
@@ -79,7 +79,8 @@ class HttpApp:
         if type(response) is Response:
             await self._send(response, request_id, send, method)
         else:
-            response.headers.setdefault("x-request-id", request_id.decode("ascii"))
+            for name, value in ((b"x-request-id", request_id), *self._service):
+                response.headers.setdefault(name.decode(), value.decode("latin-1"))
             await response(scope, receive, send)
 
     def _identify(self, scope: Scope) -> tuple[bytes, bytes]:
@@ -97,14 +98,15 @@ class HttpApp:
             body = response.encode(self._encode)
             extra = [_header(*pair) for pair in response.headers.items()] if response.headers else ()
         except Exception as error:
-            self._runtime.panic_logger.error("an answer could not be encoded", exc_info=error)
+            about = {"request_id": request_id.decode("ascii")}
+            self._runtime.panic_logger.error("an answer could not be encoded", exc_info=error, extra=about)
             response = Response(
                 500, error={"code": "PANIC", "message": "the server failed to handle the request"}
             )
             body, extra = response.encode(self._encode), ()
         kind = _JSON_TYPE if response.content_type == JSON else _header("content-type", response.content_type)
         headers = [kind, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)]
-        if response.status == 204:
+        if response.status in (204, 304):
             del headers[:2]
         headers += self._service
         headers += extra

@@ -18,13 +18,14 @@ class Route(Generic[E]):
 
     __slots__ = ("allow", "methods", "names")
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
+    def __init__(self) -> None:
+        self.names: dict[str, tuple[str, ...]] = {}  # each method may call its parameters as it likes
         self.methods: dict[str, E] = {}
         self.allow = ""
 
-    def add(self, method: str, endpoint: E) -> None:
+    def add(self, method: str, endpoint: E, names: tuple[str, ...]) -> None:
         self.methods[method] = endpoint
+        self.names[method] = names
         self.allow = ", ".join(sorted(self.methods))
 
 
@@ -52,14 +53,14 @@ class Router(Generic[E]):
         route = self._route(path, segments, names)
         taken = route.methods.get(method)
         if taken is None:
-            route.add(method, endpoint)
+            route.add(method, endpoint, names)
         return taken
 
     def _route(self, path: str, segments: list[str], names: tuple[str, ...]) -> Route[E]:
         if not names:
-            return self._whole.setdefault(path, Route(names))
+            return self._whole.setdefault(path, Route())
         if len(names) == 1 and _is_parameter(segments[-1]):
-            return self._last.setdefault(path.rpartition("/")[0], Route(names))
+            return self._last.setdefault(path.rpartition("/")[0], Route())
         node = self._root
         for segment in segments:
             if _is_parameter(segment):
@@ -67,7 +68,7 @@ class Router(Generic[E]):
                 node = node.parameter
             else:
                 node = node.fixed.setdefault(segment, _Node())
-        node.route = node.route or Route(names)
+        node.route = node.route or Route()
         return node.route
 
     def find(self, path: str, method: str) -> tuple[Route[E] | None, str | Mapping[str, str]]:
@@ -86,7 +87,7 @@ class Router(Generic[E]):
                     return route, last
                 other = other if other[0] else (route, last)
         for found, values in _walk(self._root, path.split("/")[1:], ()):
-            match = (found, dict(zip(found.names, values, strict=True)))
+            match = (found, dict(zip(found.names.get(method, ()), values, strict=False)))
             if method in found.methods:
                 return match
             other = other if other[0] else match

@@ -197,7 +197,9 @@ def _whole_number(value: Any) -> Any:
 
 
 def _float(value: Any) -> Any:
-    return float(value) if type(value) is Decimal else value
+    if type(value) is Decimal:
+        value = float(value)
+    return 0.0 if type(value) is float and value == 0 else value  # minus zero is zero
 
 
 def _decimal(value: Any) -> Decimal:

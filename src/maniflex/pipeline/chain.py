@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -181,7 +181,7 @@ class Composer:
         if self._trace.on("steps"):
             ctx.logger.debug("→ %s", label)
         if self._trace.bodies and ctx.body is not None:
-            ctx.logger.debug("  body of %s: %s", label, ", ".join(sorted(ctx.body)))
+            ctx.logger.debug("  body of %s: %s", label, _names(ctx.body))
         try:
             await work
         finally:
@@ -189,6 +189,12 @@ class Composer:
                 ctx.logger.debug("← %s %.3f ms", label, (time.perf_counter() - started) * 1000)
             elif self._trace.on("steps"):
                 ctx.logger.debug("← %s", label)
+
+
+def _names(body: Any) -> str:
+    """The fields of a body, which an action may have declared as any type."""
+    fields = body if isinstance(body, Mapping) else getattr(body, "__dict__", ())
+    return ", ".join(sorted(map(str, fields))) or type(body).__name__
 
 
 async def _nothing(ctx: Context) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from maniflex.pipeline.chain import is_async
 from maniflex.pipeline.context import Context
 
@@ -36,16 +38,20 @@ class Computed:
         """Put the field on every row; one that fails is left out, and nothing else is."""
         values = await (self._all_at_once(ctx, records) if self.batch else self._one_by_one(ctx, records))
         for row, value in zip(rows, values, strict=True):
-            if value is not _MISSING:
-                row[self.name] = value
+            if value is _MISSING:
+                continue
+            try:  # written here, so that a value JSON has no word for spoils nothing else
+                row[self.name] = msgspec.Raw(ctx.runtime.encode(value))
+            except Exception as error:
+                self._failed(ctx, error)
 
     async def _all_at_once(self, ctx: Context, records: Sequence[Any]) -> Sequence[Any]:
         try:
             values = list(await self._call(ctx, records))
             if len(values) != len(records):
                 raise ValueError(f"returned {len(values)} values for {len(records)} records")
-        except Exception:
-            ctx.logger.exception("computed field %s.%s failed", ctx.model.name, self.name)
+        except Exception as error:
+            self._failed(ctx, error)
             return [_MISSING] * len(records)
         return values
 
@@ -53,13 +59,16 @@ class Computed:
         async def one(record: Any) -> Any:
             try:
                 return await self._call(ctx, record)
-            except Exception:
-                ctx.logger.exception("computed field %s.%s failed", ctx.model.name, self.name)
+            except Exception as error:
+                self._failed(ctx, error)
                 return _MISSING
 
         if len(records) == 1:
             return [await one(records[0])]
         return await asyncio.gather(*map(one, records))
+
+    def _failed(self, ctx: Context, error: Exception) -> None:
+        ctx.logger.error("computed field %s.%s failed", ctx.model.name, self.name, exc_info=error)
 
     async def _call(self, ctx: Context, subject: Any) -> Any:
         args = (ctx, subject) if self.takes_context else (subject,)

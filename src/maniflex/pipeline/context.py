@@ -223,7 +223,7 @@ class Context:
     @property
     def result(self) -> Any:
         """What the database step found or stored: a record, or a `Page` of them."""
-        if self._result is None:
+        if self._result is None and self.model is not None:
             store = self.runtime.stores[self.model.cls]
             if self.row is not None:
                 self._result = store.record(self.row)

@@ -16,7 +16,8 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation, covered
 
 Next = Callable[[], Awaitable[None]]
-Middleware = Callable[[Context, Next], Awaitable[None] | None]
+# A plain `def` may say truthfully that its `next()` gives nothing to await.
+Middleware = Callable[[Context, Next], Awaitable[None] | None] | Callable[[Context, Callable[[], None]], None]
 F = TypeVar("F", bound=Callable[..., Any])
 
 

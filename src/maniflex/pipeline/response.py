@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from maniflex.errors import RequestError
+from maniflex.errors import Abort, RequestError
 
 JSON = "application/json"
 Encode = Callable[[Any], bytes]
@@ -80,7 +80,7 @@ class Response:
             return self.body
         if self.error is not None:
             return encode({"error": self.error})
-        if self.status == 204:
+        if self.status in (204, 304):
             return b""
         envelope = {"data": self._data}
         if self._meta is not None:
@@ -89,9 +89,10 @@ class Response:
 
 
 def error_response(error: RequestError) -> Response:
-    """The envelope of a refusal."""
-    content: dict[str, Any] = {"code": error.code, "message": error.message}
-    if error.details:
+    """The envelope of a refusal; of a failure of ours it says no more than its kind."""
+    ours = error.status >= 500 and not isinstance(error, Abort)
+    content: dict[str, Any] = {"code": error.code, "message": type(error).message if ours else error.message}
+    if error.details and not ours:
         content["details"] = error.details
     if error.retryable:
         content["retryable"] = True

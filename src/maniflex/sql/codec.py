@@ -34,6 +34,11 @@ def encode_decimal(value: Decimal) -> str:
     return format(value, "f")
 
 
+def written_out(value: Decimal) -> Decimal:
+    """The same number without an exponent, which asyncpg gives to large round ones."""
+    return Decimal(format(value, "f")) if value.as_tuple().exponent > 0 else value  # type: ignore[operator]  # finite
+
+
 def encode_json(value: Any) -> str:
     return to_json(value, inf_nan_mode="constants").decode()
 
@@ -72,8 +77,10 @@ _SQLITE_DECODERS: dict[Kind, Codec] = {
     Kind.DECIMAL: Decimal,
     Kind.UUID: UUID,
     Kind.BOOL: bool,
+    Kind.FLOAT: float,  # what RETURNING gives of a whole number is an int
 }
 _POSTGRES_ENCODERS: dict[Kind, Codec] = {Kind.JSON: encode_json}
+_POSTGRES_DECODERS: dict[Kind, Codec] = {Kind.DECIMAL: written_out}
 
 
 def encoder(kind: Kind, dialect: Dialect) -> Codec | None:
@@ -85,9 +92,8 @@ def row_decoder(
     fields: Sequence[FieldMeta], dialect: Dialect
 ) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
     """What turns a stored row into values; None when the driver already gives them."""
-    if dialect is not Dialect.SQLITE:
-        return None
-    decoders = [(i, _SQLITE_DECODERS[f.kind]) for i, f in enumerate(fields) if f.kind in _SQLITE_DECODERS]
+    known = _SQLITE_DECODERS if dialect is Dialect.SQLITE else _POSTGRES_DECODERS
+    decoders = [(i, known[f.kind]) for i, f in enumerate(fields) if f.kind in known]
 
     def decode(row: Sequence[Any]) -> Sequence[Any]:
         values = list(row)

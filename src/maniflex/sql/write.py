@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +61,10 @@ def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...])
         if model.dialect is Dialect.SQLITE and field.kind is Kind.INT:
             # SQLite turns a sum beyond 64 bits into a float; Postgres refuses it by itself.
             conditions.append(sa.func.typeof(after) == sa.literal_column("'integer'"))
+        elif model.dialect is Dialect.SQLITE:
+            conditions.append(sa.func.abs(after) <= sa.literal_column(repr(sys.float_info.max)))
+        if field.nullable:
+            conditions.append(column.is_not(None))
         if field.min is not None:
             conditions.append(after >= sa.literal_column(str(field.min)))
         if field.max is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Row
 from maniflex.db.store import Store
-from maniflex.errors import Abort, PreconditionFailed
+from maniflex.errors import Abort, DatabaseError, PreconditionFailed
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.wire import Wire
 
@@ -40,8 +40,8 @@ class Database:
         scope = self._find_store(target)
         tx = current_tx(scope.adapter)
         if tx is None:
-            ctx.logger.error("%s.%s has lock_scope but the request has no transaction", ctx.model.name, name)
-            raise Abort(500, "LOCK_SCOPE_NO_TX", "the request could not be completed")
+            cause = DatabaseError(f"{ctx.model.name}.{name} has lock_scope; register with_transaction()")
+            raise Abort(500, "LOCK_SCOPE_NO_TX", "the request could not be completed") from cause
         value = getattr(ctx.record, name)
         if value is not None:
             await scope.lock(value, tx=tx)

@@ -1,0 +1,236 @@
+"""`maniflex check` and `maniflex routes`, and what they say about a target that is not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from maniflex.cli import main
+from tests.processes import run
+
+GOOD = """
+from maniflex import Context, Model, Server, field
+
+class Post(Model):
+    title: str = field(filterable=True)
+
+server = Server("sqlite:///posts.db")
+server.register(Post)
+
+@server.action("POST", "/posts/{id}/publish")
+async def publish(ctx: Context) -> None: ...
+"""
+
+
+# Each mistake and what the message must say about it.
+MISTAKES = {
+    "an option": (
+        "class Bad(Model):\n    age: int = field(min=9, max=1)\nserver.register(Bad)",
+        ["Bad.age"],
+    ),
+    "a misspelt option": (
+        "class Bad(Model):\n    age: int = field(read_only=True)\nserver.register(Bad)",
+        ["read_only", "did you mean 'readonly'"],
+    ),
+    "two options": (
+        "class Bad(Model):\n    a: int = field(min=9, max=1)\n    b: str = field(min=3)\n"
+        "server.register(Bad)",
+        ["Bad.a", "Bad.b", "2 problems"],
+    ),
+    "a relation": (
+        "class Bad(Model):\n    owner: str = field(relation='Psot')\nserver.register(Bad)",
+        ["Bad.owner", "no model named 'Psot'", "did you mean 'Post'"],
+    ),
+    "a table": ("class Bad(Model, table='posts'):\n    a: str\nserver.register(Bad)", ["Bad", "'posts'"]),
+    "a model twice": ("server.register(Post)", ["Post", "twice"]),
+    "a route": (
+        "server.action('GET', '/posts', name='mine')(nothing)",
+        ["GET /api/posts: both Post and action mine"],
+    ),
+    "a method": ("server.action('FETCH', '/x')(nothing)", ["action FETCH /x", "POST"]),
+    "a path": ("server.action('GET', 'x')(nothing)", ["action GET x"]),
+    "middleware for no model": (
+        "server.pipeline.auth.register(nothing, models=['Psot'])",
+        ["pipeline.auth: nothing", "did you mean 'Post'"],
+    ),
+    "middleware that never runs": (
+        "server.pipeline.db.register(nothing, operations=[Operation.ACTION])",
+        ["pipeline.db: nothing", "never reach the db step"],
+    ),
+    "a computed field": ("server.computed(Post, 'title')(nothing)", ["computed Post.title"]),
+    "several at once": (
+        "server.computed(Post, 'title')(nothing)\n"
+        "server.pipeline.auth.register(nothing, models=['Psot'])\n"
+        "server.action('FETCH', '/x')(nothing)",
+        ["3 problems", "computed Post.title", "pipeline.auth", "FETCH"],
+    ),
+    "a setting": ("Server(prot=1)", ["there is no setting 'prot'", "did you mean 'port'"]),
+    "options of no model": ("server.register(ModelOptions())", ["follow no model"]),
+}
+SOUND = """
+from maniflex import Context, Model, ModelOptions, Operation, Server, field
+
+class Post(Model):
+    title: str
+
+async def nothing(*args) -> None: ...
+
+server = Server("sqlite:///posts.db")
+server.register(Post)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def test_check_says_ok_and_touches_no_database(here: Path) -> None:
+    (here / "good_one.py").write_text(GOOD)
+
+    checked = invoke("check", "good_one:server")
+
+    assert (checked.exit_code, checked.output) == (0, "ok: 16 routes\n")
+    assert not (here / "posts.db").exists()
+
+
+def test_check_needs_no_database_to_be_there(here: Path) -> None:
+    (here / "far_one.py").write_text(
+        GOOD.replace("sqlite:///posts.db", "postgresql://nobody@127.0.0.1:1/none")
+    )
+
+    assert invoke("check", "far_one").exit_code == 0
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_check_names_every_mistake_in_one_message_and_ends_with_1(mistake: str, here: Path) -> None:
+    code, expected = MISTAKES[mistake]
+    name = "bad_" + mistake.replace(" ", "_")
+    (here / f"{name}.py").write_text(SOUND + code + "\n")
+
+    checked = invoke("check", f"{name}:server")
+
+    assert checked.exit_code == 1
+    for part in expected:
+        assert part in checked.output
+    assert "Traceback" not in checked.output
+    assert not (here / "posts.db").exists()
+
+
+def test_an_invalid_app_is_not_served_either(here: Path) -> None:
+    (here / "bad_served.py").write_text(SOUND + MISTAKES["several at once"][0])
+
+    refused = invoke("run", "bad_served:server")
+
+    assert refused.exit_code == 1
+    assert "3 problems" in refused.output
+    assert not (here / "posts.db").exists()
+
+
+def test_routes_lists_method_path_and_owner_of_everything(here: Path) -> None:
+    (here / "good_routes.py").write_text(GOOD)
+
+    listed = invoke("routes", "good_routes:server")
+
+    assert listed.exit_code == 0
+    rows = [line.split(None, 2) for line in listed.output.splitlines()]
+    assert ["POST", "/api/posts", "Post"] in rows
+    assert ["PATCH", "/api/posts/{id}", "Post"] in rows
+    assert ["POST", "/api/posts/{id}/publish", "action publish"] in rows
+    assert ["GET", "/health", "probe"] in rows
+    assert len(rows) == 16
+    paths = [row[1] for row in rows]
+    assert paths == sorted(paths)
+
+
+@pytest.mark.parametrize("command", ["check", "routes", "run"])
+def test_a_module_that_is_not_there_is_one_sentence(command: str, here: Path) -> None:
+    refused = invoke(command, "nowhere:server")
+
+    assert refused.exit_code == 1
+    assert refused.output == "Error: there is no module 'nowhere' here\n"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "said"),
+    [
+        ("serve", "has no server called 'serve'; did you mean 'server'"),
+        ("x", "has no server called 'x'; it has server"),
+        ("Post", "has no server called 'Post'"),
+    ],
+)
+def test_an_attribute_that_is_no_server_is_one_sentence(attribute: str, said: str, here: Path) -> None:
+    (here / "good_names.py").write_text(GOOD)
+
+    refused = invoke("check", f"good_names:{attribute}")
+
+    assert refused.exit_code == 1
+    assert said in refused.output
+    assert refused.output.count("\n") == 1
+
+
+def test_the_name_server_may_be_left_out_and_an_empty_target_is_explained(here: Path) -> None:
+    (here / "good_short.py").write_text(GOOD)
+
+    assert invoke("check", "good_short").exit_code == 0
+    refused = invoke("check", ":server")
+    assert refused.exit_code == 2
+    assert "write it as module:server" in refused.output
+
+
+@pytest.mark.parametrize("missing", ["no_such_library", "bro", "broken_import_too"])
+def test_an_import_that_fails_inside_the_module_is_not_blamed_on_the_module(missing: str, here: Path) -> None:
+    (here / "broken_import.py").write_text(f"import {missing}\n")
+
+    refused = run("check", "broken_import", cwd=here)
+
+    assert refused.returncode == 1
+    assert f"No module named '{missing}'" in refused.stderr
+    assert "no module 'broken_import'" not in refused.stderr
+
+
+def test_a_module_in_a_package_is_found_from_the_working_directory(here: Path) -> None:
+    (here / "shop").mkdir()
+    (here / "shop" / "app.py").write_text(GOOD)
+
+    checked = run("check", "shop.app:server", cwd=here)
+
+    assert checked.stdout == "ok: 16 routes\n", checked.stderr
+    assert (
+        run("check", "shop.nothing:server", cwd=here).stderr
+        == "Error: there is no module 'shop.nothing' here\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [("--port", "x"), ("--workers", "0"), ("--port", "70000"), ("--wrokers", "2")]
+)
+def test_options_that_cannot_be_are_refused_without_a_traceback(options: tuple[str, str], here: Path) -> None:
+    (here / "good_options.py").write_text(GOOD)
+
+    refused = invoke("run", "good_options", *options)
+
+    assert refused.exit_code in (1, 2)
+    assert "Error" in refused.output
+    assert "Traceback" not in refused.output
+    assert not isinstance(refused.exception, AssertionError)
+    assert not os.path.exists("posts.db")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("-h",), ("run", "--help"), ("check", "-h"), ("--version",)]
+)
+def test_help_and_version_are_there(arguments: tuple[str, ...]) -> None:
+    helped = invoke(*arguments)
+
+    assert helped.exit_code == 0
+    assert "maniflex" in helped.output.lower() or "usage" in helped.output.lower()
