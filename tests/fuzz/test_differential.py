@@ -28,7 +28,7 @@ def comparable(answer: Answer, server: Harness) -> Any:
     etag = answer.header(b"etag") is not None
     is_json = answer.header(b"content-type") == b"application/json"
     body = _plain(answer.json(), names) if answer.body and is_json else answer.body
-    return answer.status, etag, answer.header(b"allow"), body
+    return answer.status, etag, answer.header(b"allow"), repr(body)  # 1, 1.0 and true are not alike
 
 
 def _plain(value: Any, names: dict[str, str]) -> Any:
@@ -64,7 +64,7 @@ def test_random_requests_are_answered_alike(
     calls = st.one_of(body_calls(), body_calls(), header_calls(), path_calls(), query_calls())
     answered: set[int] = set()
 
-    @settings(max_examples=fuzz_cases, derandomize=not long_mode, database=None)
+    @settings(max_examples=max(fuzz_cases // 2, 300), derandomize=not long_mode, database=None)
     @given(calls.filter(lambda call: not call.gone))
     def case(call: Call) -> None:
         answered.add(answered_alike(both, call))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, Model, Next, Server, field
+from maniflex import Context, Model, Next, Operation, Server, field
 from maniflex.testing import client
 from tests.http.kit import created, data_of, error_of, offenders, serving, total
 
@@ -186,3 +186,18 @@ async def test_stamped_values_obey_the_rules_of_the_field(database_url: str) -> 
     async with client(server, database=database_url) as http:
         assert offenders(await http.post("/api/accounts", json=ADA)) == {"age": "max"}
         assert await total(http, "/api/accounts") == 0
+
+
+
+async def test_an_id_put_on_the_record_by_middleware_is_not_stored(database_url: str) -> None:
+    server = accounts()
+
+    @server.pipeline.service.middleware(operations=[Operation.CREATE])
+    async def choose(ctx: Context, next: Next) -> None:
+        ctx.record.id = "chosen"
+        await next()
+
+    async with client(server, database=database_url) as http:
+        record = await created(http, "/api/accounts", **ADA)
+        assert record["id"] != "chosen"
+        assert (await http.get("/api/accounts/chosen")).status_code == 404

@@ -66,6 +66,8 @@ async def test_records_are_made_found_changed_and_removed(database_url: str) -> 
         assert await db.exists({"name": "two", "uses": 5})
         assert not await db.exists({"name": "uno", "uses": 5})
         assert await db.exists(two.id)
+        assert await db.exists({"uses": 5}, name="two")
+        assert not await db.exists({"uses": 5}, name="uno")
         await db.delete(three.id)
         assert [row["id"] for row in data_of(await http.get("/api/tags"))] == [tag.id, two.id]
         assert await server.db("Tag").count() == 2

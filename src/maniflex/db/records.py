@@ -47,7 +47,7 @@ class Records(Generic[M]):
         """How many records match."""
         return await self._store.count(self._query(filters).filters, tx=self._tx)
 
-    async def exists(self, filters: str | Filters | None = None, /, **fields: Any) -> bool:
+    async def exists(self, filters: str | Filters | None = None, **fields: Any) -> bool:
         """Whether any record matches; a bare text is an id, keywords are fields and their values."""
         query = self._query({"id": filters} if isinstance(filters, str) else filters)
         for name, value in fields.items():

@@ -32,8 +32,12 @@ class Database:
         ctx.rows, ctx.total = await self._store.page(ctx.query)
 
     async def create(self, ctx: Context) -> None:
+        if ctx._record is None:  # somebody replaced the validate step; types still have to fit
+            ctx._record = self._validator.create(ctx._body.values_ if ctx._body is not None else {})
         for name, target in self._lock_scopes:
             await self._lock_scope(ctx, name, target or "")
+        if ctx.resource_id:
+            ctx.record.__dict__["id"] = ctx.resource_id  # the framework's, whatever middleware did to it
         ctx.row = await self._store.create(ctx.record)
 
     async def _lock_scope(self, ctx: Context, name: str, target: str) -> None:
@@ -47,7 +51,9 @@ class Database:
             await scope.lock(value, tx=tx)
 
     async def update(self, ctx: Context) -> None:
-        changes = ctx.changes or {}
+        if ctx.changes is None:  # somebody replaced the validate step; types still have to fit
+            ctx.changes = self._validator.patch(ctx._body.values_ if ctx._body is not None else {})
+        changes = ctx.changes
         wanted = ctx.header("if-match") if self._optimistic else None
         if wanted is None and not self._validator.has_model_validators:
             if changes:

@@ -24,7 +24,8 @@ class Validate:
         values = body.values_
         if not self._closed_on_create.isdisjoint(values):
             body.strip(self._closed_on_create)
-        ctx._record = self._create(values)
+        ctx._record = record = self._create(values)
+        ctx.resource_id = record.id
 
     def update(self, ctx: Context) -> None:
         body = ctx._body
