@@ -80,6 +80,7 @@ _INVARIANT = frozenset(
         "species",
     }
 )
+_SINGULAR_S = ("ss", "us", "is", "as", "lens")
 _TAKES_OES = frozenset({"echo", "hero", "potato", "tomato", "torpedo", "veto"})
 _COMPOUNDS = ("woman", "person", "child", "mouse", "tooth", "wife", "man")
 _NOT_COMPOUNDS = frozenset({"caiman", "cayman", "german", "human", "ottoman", "roman", "shaman", "talisman"})
@@ -111,6 +112,8 @@ def _plural(word: str) -> str:
             return word.removesuffix(ending) + _IRREGULAR[ending]
     if word.endswith("y") and word[-2:-1] not in tuple("aeiou"):
         return word[:-1] + "ies"
+    if word.endswith("s") and not word.endswith(_SINGULAR_S):
+        return word  # preferences, posts: already many
     if word.endswith(("s", "x", "z", "ch", "sh")) or word in _TAKES_OES:
         return word + "es"
     return word + "s"

@@ -25,6 +25,7 @@ from maniflex.db.records import Records
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError, RequestError
 from maniflex.features.actions import Action
 from maniflex.http.asgi import Send
+from maniflex.http.signals import noticing
 from maniflex.lifecycle import Lifecycle, LifecycleError, State
 from maniflex.model.base import Model
 from maniflex.model.registry import Registry
@@ -265,8 +266,9 @@ class Server:
             await self.stop()
             await send({"type": "lifespan.startup.failed", "message": ""})
             return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
+        with noticing(self.begin_shutdown):
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
 

@@ -188,7 +188,6 @@ async def test_stamped_values_obey_the_rules_of_the_field(database_url: str) -> 
         assert await total(http, "/api/accounts") == 0
 
 
-
 async def test_an_id_put_on_the_record_by_middleware_is_not_stored(database_url: str) -> None:
     server = accounts()
 
