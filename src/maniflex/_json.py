@@ -7,6 +7,7 @@ large for a float, lone surrogates, NUL in text, nesting deeper than `MAX_DEPTH`
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -38,6 +39,22 @@ def loads(body: bytes, *, exact: bool = False) -> Any:
     if body.count(b":") != (len(value) if type(value) is dict else 0):
         _refuse_repeated_keys(body)
     return value
+
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_INT64 = 2**63
+
+
+def refuse_long_integers(body: bytes, value: Any) -> None:
+    """Refuse whole numbers beyond 64 bits anywhere in the value; `body` tells whether to look."""
+    if not _LONG_NUMBER.search(body):
+        return
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, int) and not -_INT64 <= item < _INT64:
+            raise InvalidJson("a whole number in the body is beyond 64 bits")
+        stack.extend(_parts(item))
 
 
 def as_floats(value: Any) -> Any:

@@ -29,7 +29,7 @@ from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Receive, Scope
 from maniflex.pipeline.endpoints import Endpoint, model_endpoints
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Pipeline
+from maniflex.pipeline.registration import Pipeline, takes
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.model import ModelSql
 
@@ -60,9 +60,14 @@ class Assembly:
     ) -> tuple[Endpoint, Scope, Receive]:
         """The endpoint of an operation and a request for it that came by no wire."""
         meta = self.runtime.store(model).meta
-        found = [e for e in self.endpoints if e.model is meta and e.operation is operation]
+        found = [
+            e
+            for e in self.endpoints
+            if e.model is meta and e.operation is operation and e.path.endswith("}") == bool(id)
+        ]
         if not found:
-            raise DeclarationError(f"{meta.name} has no {operation} operation")
+            where = "one record" if id else "the collection"
+            raise DeclarationError(f"{meta.name} has no {operation} operation on {where}")
         path = f"/{meta.table}/{id}" if id else f"/{meta.table}"
         raw = query if isinstance(query, str) else urlencode(query, doseq=True)
         content = b"" if body is None else self.runtime.encode(body)
@@ -109,7 +114,8 @@ def _build(
     computed: Mapping[type[Model], Sequence[Computed]],
     accepting: Callable[[], bool],
 ) -> Assembly:
-    models, problems, pipeline_ = _checked(registry, pipeline, actions, computed)
+    found, problems, joined = _checked(registry, pipeline, actions, computed)
+    models = found or ()
     databases = _Databases(config)
     metadata: dict[int, sa.MetaData] = {}
     stores: dict[type[Model], Store] = {}
@@ -120,18 +126,30 @@ def _build(
             problems += [f"{meta.name}: database: {problem}" for problem in error.problems]
             continue
         stores[meta.cls] = Store(meta, adapter, metadata.setdefault(id(adapter), sa.MetaData()), clock)
+
+    # Built even from a declaration with problems: routes may want the same path, middleware may never run.
+    runtime = Runtime(config, clock, databases.default, stores, logger)
+    composer = Composer(joined, config.trace, logger)
+    endpoints = [
+        endpoint
+        for meta in models
+        if meta.cls in stores
+        for endpoint in model_endpoints(runtime, composer, meta, computed.get(meta.cls, ()))
+    ]
+    endpoints += [action_endpoint(action, composer) for action in actions if not action.problems()]
+    probes = list(Probes(runtime, databases.all, accepting).endpoints())
+    router, mounts, conflicts = _routes(config, endpoints, probes)
+    problems += conflicts
+    names = None if found is None else [meta.name for meta in found]
+    complete = found is not None and len(stores) == len(found)
+    served = {(e.model, e.operation) for e in endpoints} | {(None, Operation.ACTION) for _ in actions}
+    problems += joined.problems(names, served if complete else None)
     if problems:
         raise DeclarationError(*problems)
 
     for meta in models:
         for warning in inert(meta):
             logger.warning(warning)
-    runtime = Runtime(config, clock, databases.default, stores, logger)
-    composer = Composer(pipeline_, config.trace, logger)
-    endpoints = [e for m in models for e in model_endpoints(runtime, composer, m, computed.get(m.cls, ()))]
-    endpoints += [action_endpoint(action, composer) for action in actions]
-    probes = list(Probes(runtime, databases.all, accepting).endpoints())
-    router, mounts = _routes(config, endpoints, probes)
     routes = [(e.method, config.path_prefix + e.path, e.owner) for e in endpoints]
     routes += [(e.method, e.path, e.owner) for e in probes]
     return Assembly(runtime, tuple(databases.all), tuple(endpoints), HttpApp(runtime, router, mounts), routes)
@@ -142,27 +160,48 @@ def _checked(
     pipeline: Pipeline,
     actions: Sequence[Action],
     computed: Mapping[type[Model], Sequence[Computed]],
-) -> tuple[tuple[ModelMeta, ...], list[str], Pipeline]:
-    """The models, everything that is wrong with the declaration, and the pipeline with all middleware."""
+) -> tuple[tuple[ModelMeta, ...] | None, list[str], Pipeline]:
+    """The models if they can be read, what is wrong with them, and the pipeline with all middleware."""
     problems: list[str] = []
-    models: tuple[ModelMeta, ...] = ()
+    models: tuple[ModelMeta, ...] | None = None
     try:
         models = registry.seal()
     except DeclarationError as error:
         problems += error.problems
-    joined, found = pipeline.with_own(models)
-    if not problems:  # without models, every mention of one would look wrong
-        problems += found + joined.problems(meta.name for meta in models)
-        problems += _computed_problems({meta.cls: meta for meta in models}, computed)
-        problems += [problem for meta in models for problem in refused(meta)]
-    problems += [problem for action in actions for problem in action.problems()]
+    joined, found = pipeline.with_own(models or ())
+    problems += found
+    # Without models, every mention of one would look wrong.
+    problems += _computed_problems(None if models is None else {m.cls: m for m in models}, computed)
+    problems += [problem for meta in models or () for problem in refused(meta)]
+    problems += [problem for action in actions for problem in _action_problems(action)]
     return models, problems, joined
 
 
+def _action_problems(action: Action) -> Iterator[str]:
+    yield from action.problems()
+    where = f"action {action.method} {action.path}"
+    if not takes(action.handler, 1):
+        yield f"{where}: the handler is called with (ctx), which it does not take"
+    for fn in action.middleware:
+        if not callable(fn):
+            yield f"{where}: middleware: {fn!r} is not callable"
+        elif not takes(fn, 2):
+            name = getattr(fn, "__name__", type(fn).__name__)
+            yield f"{where}: {name}: middleware is called with (ctx, next), which it does not take"
+
+
 def _computed_problems(
-    models: Mapping[type[Model], ModelMeta], computed: Mapping[type[Model], Sequence[Computed]]
+    models: Mapping[type[Model], ModelMeta] | None, computed: Mapping[type[Model], Sequence[Computed]]
 ) -> list[str]:
-    problems = []
+    problems = [
+        f"computed {cls.__name__}.{field.name}: it is called with (record) or (ctx, record),"
+        " neither of which it takes"
+        for cls, fields in computed.items()
+        for field in fields
+        if not takes(field.fn, 2 if field.takes_context else 1)
+    ]
+    if models is None:
+        return problems
     for cls, fields in computed.items():
         meta = models.get(cls)
         if meta is None:
@@ -221,14 +260,18 @@ class _Databases:
             from maniflex.db.sqlite import SqliteAdapter
 
             return SqliteAdapter(
-                sqlite_path(url), readers=config.sqlite_readers, lock_timeout=config.lock_timeout
+                sqlite_path(url),
+                readers=config.sqlite_readers,
+                lock_timeout=config.lock_timeout,
+                statement_timeout=config.statement_timeout,
             )
         raise DeclarationError("an address is written sqlite:///file or postgresql://…")
 
 
 def _routes(
     config: Config, endpoints: Sequence[Endpoint], probes: Sequence[Endpoint]
-) -> tuple[Router[Endpoint], dict[str, App]]:
+) -> tuple[Router[Endpoint], dict[str, App], list[str]]:
+    """What answers a path, and every path two want."""
     router: Router[Endpoint] = Router()
     problems = []
     mounted = [("", e) for e in probes] + [(config.path_prefix, e) for e in endpoints]
@@ -237,14 +280,16 @@ def _routes(
         if taken is not None:
             where = f"{endpoint.method} {prefix}{endpoint.path}"
             problems.append(f"{where}: both {taken.owner} and {endpoint.owner} want this route")
-    mounts = _static(config)
+    mounts: dict[str, App] = {}
+    try:
+        mounts = _static(config)
+    except DeclarationError as error:
+        problems += error.problems
     for prefix in mounts:
         hidden = [path for path in router.paths() if (path + "/").startswith(prefix + "/")]
         if hidden:
             problems.append(f"static_prefix {prefix!r} would share its paths with {hidden[0]!r}")
-    if problems:
-        raise DeclarationError(*problems)
-    return router, mounts
+    return router, mounts, problems
 
 
 def _static(config: Config) -> dict[str, App]:

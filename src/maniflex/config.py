@@ -19,7 +19,9 @@ from typing import Any
 from maniflex.errors import ConfigError
 
 _TEXTS: dict[str, type | UnionType] = {"static_dir": str | Path, "database": object}
-_SCHEMES = ("sqlite:", "postgresql://", "postgres://")
+_POSTGRES = ("postgresql://", "postgres://")
+# A request's path comes decoded and without a query, so none of these would ever be found in it.
+_NOT_IN_A_PATH = re.compile(r"[\s\x00-\x1f\x7f{}?#%\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,6 @@ class Trace:
 
     def on(self, flag: str) -> bool:
         return bool(getattr(self, flag)) or (self.enabled and flag in ("steps", "timings", "aborts"))
-
-    @property
-    def any(self) -> bool:
-        return any(self.on(f.name) for f in fields(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +110,36 @@ class Config:
             value = getattr(self, name)
             if value < 1:
                 problems.append(f"{name}: {value} is less than 1")
-        if not isinstance(self.database, str) and not hasattr(self.database, "transaction"):
-            kind = type(self.database).__name__
-            problems.append(f"database: a {kind} is neither an address nor an adapter")
-        if (
-            isinstance(self.database, str)
-            and not self.database.startswith(_SCHEMES)
-            and self.database != ":memory:"
-        ):
-            problems.append(f"database: {_shown(self.database)} is neither sqlite:///file nor postgresql://…")
+        for name in ("path_prefix", "static_prefix"):
+            prefix = getattr(self, name)
+            if _NOT_IN_A_PATH.search(prefix) or {".", ".."} & set(prefix.split("/")):
+                problems.append(f"{name}: {prefix!r} is not a plain path such as /api/v1")
+        problems += self._addresses()
         if logging.getLevelName(str(self.log_level).upper()) == f"Level {str(self.log_level).upper()}":
             problems.append(f"log_level: there is no level {self.log_level!r}")
         return problems
 
+    def _addresses(self) -> list[str]:
+        problems = []
+        if not isinstance(self.database, str):
+            if not hasattr(self.database, "transaction"):
+                kind = type(self.database).__name__
+                problems.append(f"database: a {kind} is neither an address nor an adapter")
+        elif self.database.startswith("sqlite:"):
+            problems += [f"database: {problem}" for problem in _sqlite_problems(self.database)]
+        elif not self.database.startswith(_POSTGRES) and self.database != ":memory:":
+            problems.append(f"database: {_shown(self.database)} is neither sqlite:///file nor postgresql://…")
+        if self.read_database is not None:
+            if not str(self.read_database).startswith(_POSTGRES):
+                problems.append("read_database: a replica has an address like postgresql://…")
+            elif not str(self.database).startswith(_POSTGRES):
+                problems.append("read_database: only a database given as postgresql://… has a replica")
+        return problems
+
     def with_(self, **settings: Any) -> Config:
-        """The same settings with some of them changed."""
+        """The same settings with some of them changed; another database leaves the replica behind."""
+        if settings.get("database", self.database) != self.database:
+            settings.setdefault("read_database", None)
         return replace(self, **settings)
 
     @classmethod
@@ -251,8 +264,19 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def sqlite_path(url: str) -> str:
-    """The file a `sqlite:` URL names, or `:memory:`."""
+    """The file a `sqlite:` URL names, or `:memory:`; `ConfigError` when it names none."""
+    problems = _sqlite_problems(url)
+    if problems:
+        raise ConfigError(*problems)
     path = url.removeprefix("sqlite:").removeprefix("//")
-    if path in ("", "/", ":memory:", "/:memory:"):
+    if path in ("", ":memory:", "/:memory:"):
         return ":memory:"
     return str(Path(path.removeprefix("/")))
+
+
+def _sqlite_problems(url: str) -> list[str]:
+    if url in ("sqlite:", "sqlite:///"):
+        return ["the address names no file; a database in memory is sqlite:// or :memory:"]
+    if "?" in url:
+        return ["a sqlite: address takes no options; leave out what begins with '?'"]
+    return []

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from maniflex._service import Service, call
+from maniflex.db.current import detached
 from maniflex.db.port import Adapter
 from maniflex.errors import ManiflexError
 from maniflex.pipeline.runtime import Runtime
@@ -48,6 +49,7 @@ class Lifecycle:
         self._logger = logger
         self._shutdown_timeout = shutdown_timeout
         self._deadline: float | None = None
+        self._loop: asyncio.AbstractEventLoop
 
     def again(self) -> Lifecycle:
         """The same hooks and services, for another life."""
@@ -63,14 +65,17 @@ class Lifecycle:
     def go(self, fn: Callable[[], Awaitable[Any]]) -> None:
         """Run `fn` beside the server until it stops; its task is cancelled when shutdown begins."""
         if self.state is State.RUNNING:
-            self._launch(fn)
+            if asyncio._get_running_loop() is self._loop:
+                self._launch(fn)
+            else:  # from a thread
+                self._loop.call_soon_threadsafe(self._launch, fn)
         elif self.state in (State.NEW, State.STARTING):
             self._go.append(fn)
         else:
             raise LifecycleError("the server is stopping; nothing new is started")
 
     def _launch(self, fn: Callable[[], Awaitable[Any]]) -> None:
-        task = asyncio.get_running_loop().create_task(self._guarded(fn))
+        task = self._loop.create_task(self._guarded(fn), context=detached())
         self._going.add(task)
         task.add_done_callback(self._going.discard)
 
@@ -87,6 +92,7 @@ class Lifecycle:
         if self.state is not State.NEW:
             raise LifecycleError(f"the server is {self.state}; it starts once")
         self.state = State.STARTING
+        self._loop = asyncio.get_running_loop()
         opened: list[Adapter] = []
         try:
             for adapter in adapters:

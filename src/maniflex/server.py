@@ -17,12 +17,12 @@ from maniflex._names import did_you_mean
 from maniflex._service import Service, StartOnly
 from maniflex.assembly import Assembly, assemble
 from maniflex.config import Config
-from maniflex.db.current import transaction
+from maniflex.db.current import detached, transaction
 from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
-from maniflex.errors import ConfigError, DeclarationError, ManiflexError, RequestError
+from maniflex.errors import ConfigError, DeclarationError, ManiflexError
 from maniflex.features.actions import Action
 from maniflex.http.asgi import Send
 from maniflex.http.signals import noticing
@@ -61,7 +61,7 @@ class Server:
         self._lifecycle = Lifecycle(self._logger, self.config.shutdown_timeout.total_seconds())
         self._assembly: Assembly | None = None
         self._sealing = threading.RLock()
-        self._starting: asyncio.Lock | None = None
+        self._starting: asyncio.Task[None] | None = None
         for hook, hooks in (
             (self.config.on_start, self._lifecycle.on_start),
             (self.config.on_shutdown, self._lifecycle.on_shutdown),
@@ -241,15 +241,19 @@ class Server:
 
     async def _start_late(self) -> None:
         """Mounted under another application nobody tells us to start: the first request does."""
-        if self._starting is None:
-            self._starting = asyncio.Lock()
-        async with self._starting:
-            if self._lifecycle.state is State.NEW:
-                try:
-                    await self.start()
-                except RequestError as error:  # the database is away; the next request tries again
-                    self._logger.error("the server could not start: %s", _why(error), exc_info=error)
-                    self._lifecycle = self._lifecycle.again()
+        if self._starting is None or (self._starting.done() and self._lifecycle.state is State.NEW):
+            # In a task of its own: the client that happened to be first may leave.
+            self._starting = asyncio.create_task(self._start_or_renew(), context=detached())
+        await asyncio.shield(self._starting)
+
+    async def _start_or_renew(self) -> None:
+        try:
+            await self.start()
+        except DeclarationError:
+            raise
+        except Exception as error:  # the database is away, a hook failed; the next request tries again
+            self._logger.error("the server could not start: %s", _why(error), exc_info=error)
+            self._lifecycle = self._lifecycle.again()
 
     async def _asgi_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from maniflex import Server
 from maniflex.db._sqlite_connect import compare_decimals
 from maniflex.db.sqlite import SqliteAdapter
 from maniflex.errors import (
@@ -246,6 +247,49 @@ async def test_an_interrupt_never_hits_the_next_read(db: SqliteAdapter) -> None:
     await asyncio.gather(*(cut_short(number % 20) for number in range(40)), *(steady() for _ in range(4)))
 
 
+async def test_a_read_that_runs_too_long_is_ended(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, statement_timeout=SOON))
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            with pytest.raises(Timeout, match="too long"):
+                await adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n"))
+            await adapter.ping()
+        with pytest.raises(Timeout, match="too long"):
+            async with adapter.transaction(read_only=True) as tx:
+                await tx.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n"))
+    await adapter.close()
+
+
+async def test_slow_reads_on_every_thread_end_and_let_the_others_read(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, readers=2, statement_timeout=SOON))
+    slow = [adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n")) for _ in range(6)]
+    quick = [adapter.fetch_one(Sql("SELECT 1")) for _ in range(20)]
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(*slow, *quick, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Timeout] * 6 + [tuple] * 20
+    await adapter.close()
+
+
+async def test_a_statement_may_take_as_long_as_it_takes_without_a_limit(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, statement_timeout=timedelta(0)))
+    some = ENDLESS.replace("1000000000000", "300000")
+    assert await adapter.fetch(Sql(f"{some} SELECT count(*) FROM n")) == [(300000,)]
+    await adapter.close()
+
+
+def test_a_limit_cannot_be_negative() -> None:
+    with pytest.raises(ConfigError):
+        SqliteAdapter("app.db", statement_timeout=timedelta(seconds=-1))
+
+
+async def test_the_limit_of_a_server_holds_on_both_databases(database_url: str) -> None:
+    server = Server(database_url, statement_timeout=0.05)
+    endless = f"{ENDLESS} SELECT count(*) FROM n"
+    async with server.lifespan(), asyncio.timeout(10):
+        with pytest.raises(Timeout):
+            await server.raw_query(endless)
+
+
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
     [
@@ -342,6 +386,100 @@ async def test_a_write_that_runs_too_long_is_interrupted_and_undone(db: SqliteAd
     async with asyncio.timeout(5):
         await db.execute(insert("next"))
     assert await count(db) == 1
+
+
+ENDLESS_INSERT = Sql(f"{ENDLESS} INSERT INTO things (name) SELECT 'n' || i FROM n")
+
+
+@pytest.fixture
+async def hasty(path: str) -> AsyncIterator[SqliteAdapter]:
+    adapter = await opened(SqliteAdapter(path, statement_timeout=SOON))
+    await adapter.execute(Sql("CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT UNIQUE)"))
+    yield adapter
+    await adapter.close()
+
+
+async def test_a_write_in_the_way_of_others_is_ended_and_undone(hasty: SqliteAdapter) -> None:
+    async def transaction() -> None:
+        async with hasty.transaction() as tx:
+            await tx.execute(insert("undone"))
+            with pytest.raises(Timeout, match="too long"):
+                await tx.execute(ENDLESS_INSERT)
+            raise Timeout("of the block")
+
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(
+            transaction(), hasty.execute(insert("waiting")), return_exceptions=True
+        )
+    assert [str(outcomes[0]), outcomes[1]] == ["of the block", 1]
+    assert await count(hasty) == 1
+
+
+async def test_a_write_that_takes_too_long_fails_alone_among_those_it_shared_a_commit_with(
+    hasty: SqliteAdapter,
+) -> None:
+    async with hasty.transaction():
+        waiting = [hasty.execute(sql) for sql in (insert("one"), ENDLESS_INSERT, insert("two"))]
+        together = asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        outcomes = await together
+    assert [outcomes[0], type(outcomes[1]), outcomes[2]] == [1, Timeout, 1]
+    assert await count(hasty) == 2
+
+
+async def test_a_long_write_that_is_in_nobodys_way_is_let_finish(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, statement_timeout=timedelta(milliseconds=1)))
+    await adapter.execute(Sql("CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT UNIQUE)"))
+    some = ENDLESS_INSERT.text.replace("1000000000000", "50000")
+    async with adapter.transaction() as tx:
+        assert await tx.execute(Sql(some)) == 50_000
+        await tx.execute(Sql("CREATE INDEX names ON things (name)"))
+    await adapter.close()
+
+
+async def test_a_cancellation_during_an_after_commit_call_stops_none_of_them(db: SqliteAdapter) -> None:
+    reached, release, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        reached.set()
+        await release.wait()
+
+    async def work() -> None:
+        async with db.transaction() as tx:
+            await tx.execute(insert("one"))
+            tx.after_commit(slow)
+            tx.after_commit(told.set)
+
+    task = asyncio.create_task(work())
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await count(db) == 1
+    release.set()
+    async with asyncio.timeout(5):
+        await told.wait()
+
+
+async def test_closing_waits_for_after_commit_calls(db: SqliteAdapter) -> None:
+    reached, release, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        reached.set()
+        await release.wait()
+
+    async def work() -> None:
+        async with db.transaction() as tx:
+            tx.after_commit(slow)
+            tx.after_commit(told.set)
+
+    task = asyncio.create_task(work())
+    await reached.wait()
+    task.cancel()
+    asyncio.get_running_loop().call_soon(release.set)
+    await db.close()
+    assert told.is_set()
 
 
 async def test_a_cancellation_during_commit_is_raised_after_it(db: SqliteAdapter) -> None:

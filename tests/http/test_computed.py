@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any
 
@@ -160,6 +162,79 @@ async def test_many_rows_do_not_deadlock(database_url: str) -> None:
             await server.db(Person).create(first=str(number))
         rows = data_of(await http.get("/api/people?limit=60"))
         assert [row["others"] for row in rows] == [60] * 60
+
+
+async def page_of(server: Server, database: str, count: int) -> list[Any]:
+    async with client(server, database=database) as http:
+        for number in range(count):
+            await server.db(Person).create(first=str(number))
+        rows: list[Any] = data_of(await http.get(f"/api/people?limit={count}"))
+        assert len(rows) == count
+        return rows
+
+
+async def test_a_plain_function_goes_to_a_thread_once_for_a_whole_page(sqlite_url: str) -> None:
+    server = people()
+    visit: ContextVar[object | None] = ContextVar("visit", default=None)
+    visits: list[object] = []
+
+    @server.computed(Person, "name")
+    def name(person: Person) -> str:
+        if visit.get() is None:
+            visits.append(object())
+            visit.set(visits[-1])
+        if person.first == "7":
+            raise RuntimeError("not this one")
+        return person.first
+
+    rows = await page_of(server, sqlite_url, 40)
+    assert [row.get("name", "7") for row in rows] == [row["first"] for row in rows]
+    assert len(visits) == 1
+
+
+async def test_a_plain_function_that_hands_out_coroutines_is_awaited(sqlite_url: str) -> None:
+    server = people()
+
+    async def later(person: Person) -> str:
+        await asyncio.sleep(0)
+        return person.first
+
+    server.computed(Person, "name")(lambda person: later(person) if person.last == "" else person.last)
+    rows = await page_of(server, sqlite_url, 40)
+    assert [row["name"] for row in rows] == [row["first"] for row in rows]
+
+
+async def test_rows_that_wait_for_nothing_need_no_task_each(sqlite_url: str) -> None:
+    server = people()
+    tasks: set[object] = set()
+
+    @server.computed(Person, "name")
+    async def name(person: Person) -> str:
+        tasks.add(asyncio.current_task())
+        return person.first
+
+    rows = await page_of(server, sqlite_url, 40)
+    assert [row["name"] for row in rows] == [row["first"] for row in rows]
+    assert len(tasks) == 1
+
+
+async def test_rows_that_wait_do_so_together_but_not_all_at_once(sqlite_url: str) -> None:
+    server = people()
+    waiting = most = 0
+
+    @server.computed(Person, "name")
+    async def name(person: Person) -> str:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        waiting -= 1
+        return person.first
+
+    rows = await page_of(server, sqlite_url, 40)
+    assert [row["name"] for row in rows] == [row["first"] for row in rows]
+    assert 1 < most < 20
 
 
 @pytest.mark.parametrize("name", ["first", "id", "secret"])

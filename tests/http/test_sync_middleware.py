@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from typing import Any
 
+import pytest
+
 from maniflex import Context, Model, Next, Response, Server, with_transaction
+from maniflex.pipeline import threads
 from maniflex.testing import client
 from tests.http.kit import created, data_of, error_of, total
 
@@ -218,3 +222,129 @@ async def test_a_timeout_ends_what_it_was_waiting_for(sqlite_url: str) -> None:
     async with client(server, database=sqlite_url) as http, asyncio.timeout(10):
         error_of(await http.get("/api/posts"), 504, "TIMEOUT")
         await ended.wait()
+
+
+class Late:
+    """A place where a thread is kept until the request it works for has ended."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.refused = 0
+        self._release = threading.Event()
+        self._left = threading.Semaphore(0)
+
+    def stay(self, then: Callable[[], Any]) -> None:
+        self.entered += 1
+        self._release.wait(30)
+        try:
+            then()
+        except CancelledError:
+            self.refused += 1
+        finally:
+            self._left.release()
+
+    async def leave(self, times: int = 1) -> None:
+        """Let them go, and wait until they have."""
+        self._release.set()
+        for _ in range(times):
+            assert await asyncio.to_thread(self._left.acquire, timeout=30)
+
+
+async def test_a_request_that_has_ended_is_not_continued(database_url: str) -> None:
+    server = Server(query_timeout=0.1)
+    server.register(Post)
+    late = Late()
+
+    def slow(ctx: Context, next: SyncNext) -> None:
+        late.stay(next)
+
+    server.pipeline.service.register(slow, operations=["create"])
+    async with client(server, database=database_url) as http:
+        error_of(await http.post("/api/posts", json={"title": "a"}), 504, "TIMEOUT")
+        await late.leave()
+        assert (late.refused, await total(http, "/api/posts")) == (1, 0)
+
+
+async def test_a_request_that_has_ended_is_not_continued_by_the_inner_of_two(sqlite_url: str) -> None:
+    server = Server(query_timeout=0.1)
+    server.register(Post)
+    late = Late()
+
+    def outer(ctx: Context, next: SyncNext) -> None:
+        next()
+
+    def inner(ctx: Context, next: SyncNext) -> None:
+        late.stay(next)
+
+    server.pipeline.auth.register(outer, operations=["create"])
+    server.pipeline.service.register(inner, operations=["create"])
+    async with client(server, database=sqlite_url) as http:
+        error_of(await http.post("/api/posts", json={"title": "a"}), 504, "TIMEOUT")
+        await late.leave()
+        assert (late.refused, await total(http, "/api/posts")) == (1, 0)
+
+
+async def test_a_handler_of_a_request_that_has_ended_starts_no_work(sqlite_url: str) -> None:
+    server = Server(query_timeout=0.1)
+    started: list[str] = []
+    late = Late()
+
+    async def work() -> None:
+        started.append("work")
+
+    @server.action("POST", "/start")
+    def handler(ctx: Context) -> None:
+        late.stay(lambda: ctx.background(work))
+
+    async with client(server, database=sqlite_url) as http:
+        error_of(await http.post("/api/start"), 504, "TIMEOUT")
+        await late.leave()
+    assert (late.refused, started) == (1, [])
+
+
+async def test_a_thread_keeps_its_turn_when_its_request_has_ended(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "AT_ONCE", 2)
+    server = Server(query_timeout=0.2)
+    server.register(Post)
+    late = Late()
+
+    def slow(ctx: Context, next: SyncNext) -> None:
+        late.stay(next)
+
+    @server.action("GET", "/quick")
+    def quick(ctx: Context) -> str:
+        return "done"
+
+    server.pipeline.service.register(slow)
+    async with client(server, database=sqlite_url) as http:
+        answers = await asyncio.gather(*(http.get("/api/posts") for _ in range(6)))
+        assert [answer.status_code for answer in answers] == [504] * 6
+        error_of(await http.get("/api/quick"), 504, "TIMEOUT")
+        assert late.entered == 2
+        await late.leave(times=2)
+        assert data_of(await http.get("/api/quick")) == "done"
+
+
+async def test_one_request_after_another_uses_one_thread(sqlite_url: str) -> None:
+    server = blog()
+
+    @server.action("GET", "/thread")
+    def thread(ctx: Context) -> int:
+        return threading.get_ident()
+
+    async with client(server, database=sqlite_url) as http:
+        seen = {data_of(await http.get("/api/thread")) for _ in range(20)}
+    assert len(seen) == 1
+
+
+async def test_what_a_thread_raises_that_no_future_can_carry_is_still_answered(sqlite_url: str) -> None:
+    server = blog()
+
+    @server.action("GET", "/next")
+    def first_of_none(ctx: Context) -> Any:
+        return next(iter(()))
+
+    async with client(server, database=sqlite_url) as http, asyncio.timeout(10):
+        error_of(await http.get("/api/next"), 500, "PANIC")

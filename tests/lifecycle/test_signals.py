@@ -14,7 +14,7 @@ import pytest
 from tests.processes import Served, accepts, free_port, run, serving, started, until
 
 APP = """
-import asyncio, os, sys
+import asyncio, os, sys, threading
 from pathlib import Path
 from maniflex import Config, Context, Model, Next, Server
 from maniflex.config import Trace
@@ -44,6 +44,25 @@ async def pid(ctx: Context) -> int:
 @server.action("POST", "/boom")
 async def boom(ctx: Context) -> None:
     raise RuntimeError("the cause")
+
+@server.action("POST", "/block")
+def block(ctx: Context) -> None:
+    (HERE / "handler-waits").touch()
+    threading.Event().wait()
+
+@server.pipeline.service.middleware(name="block")
+def stay(ctx: Context, next) -> None:
+    if ctx.header("x-block"):
+        (HERE / "middleware-waits").touch()
+        threading.Event().wait()
+    next()
+
+@server.computed(Note, "blocked")
+def blocked(note: Note) -> bool:
+    if note.text == "block":
+        (HERE / "field-waits").touch()
+        threading.Event().wait()
+    return False
 
 @server.on_start
 async def start() -> None:
@@ -115,6 +134,29 @@ def test_the_deadline_ends_a_request_and_a_hook_that_do_not_end_by_themselves(ap
         InFlight(served, app, "never")
         served.send(signal.SIGTERM)
         assert served.process.wait(10) == 0
+        assert stopped(app) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "path", "headers", "text"),
+    [
+        ("handler", "block", {}, ""),
+        ("middleware", "notes", {"x-block": "1"}, ""),
+        ("field", "notes", {}, "block"),
+    ],
+)
+def test_the_deadline_does_not_wait_for_a_thread_that_never_returns(
+    app: Path, place: str, path: str, headers: dict[str, str], text: str
+) -> None:
+    with serving(app, SHUTDOWN_TIMEOUT="1s") as served:
+        body = b'{"text": "%s"}' % text.encode()
+        lines = [f"POST /api/{path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
+        lines += ["Content-Type: application/json", *(f"{k}: {v}" for k, v in headers.items()), "", ""]
+        with socket.create_connection(("127.0.0.1", served.port)) as blocked:
+            blocked.sendall("\r\n".join(lines).encode() + body)
+            until((app / f"{place}-waits").exists, "a thread that blocks")
+            served.send(signal.SIGTERM)
+            assert served.process.wait(10) == 0
         assert stopped(app) == 1
 
 

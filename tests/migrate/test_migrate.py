@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, date, datetime, time
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from itertools import count
 from typing import Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -93,6 +96,82 @@ async def test_new_columns_give_old_rows_null_or_the_default(
     assert (read.tree, read.row) == ({"it's": [1, "?"]}, [])
     assert [getattr(read, name) for name in optional] == [None] * len(optional)
     assert warnings(caplog) == []
+
+
+def counted(make: Callable[[int], Any]) -> Callable[[], Any]:
+    """A factory whose every value is another."""
+    numbers = count(1)
+    return lambda: make(next(numbers))
+
+
+FACTORIES: dict[str, Callable[[int], Any]] = {
+    "text": lambda n: f"it's {n}",
+    "whole": lambda n: n,
+    "real": lambda n: n + 0.5,
+    "money": lambda n: Decimal(n) / 100,
+    "moment": lambda n: datetime(2026, 1, 1, 0, 0, 0, n),  # naive, as a create would take it
+    "day": lambda n: date(2026, 1, 1) + timedelta(days=n),
+    "clock": lambda n: time(0, 0, 0, n),
+    "key": lambda n: UUID(int=n),
+    "raw": lambda n: n.to_bytes(4),
+    "tree": lambda n: {"n": n},
+}
+
+
+async def test_a_new_column_with_a_factory_gives_every_old_row_a_value_of_its_own(database_url: str) -> None:
+    before = model("Thing", "things", {"name": str})
+    async with started(database_url, before) as server, server.transaction():
+        for n in range(1_203):
+            await server.db(before).create(name=str(n))
+
+    made = {
+        name: (EVERY_TYPE[name], field(default_factory=counted(make), unique=name != "tree"))
+        for name, make in FACTORIES.items()
+    }
+    optional = {
+        "token": (str | None, field(default_factory=lambda: str(uuid4()), unique=True)),
+        "absent": (str | None, field(default_factory=lambda: None)),
+    }
+    after = model("Thing", "things", {"name": str, **made, **optional})
+    for _ in range(2):
+        async with started(database_url, after) as server:
+            things: Any = await server.db(after).list(limit=2_000)
+
+    assert len(things) == 1_203
+    for name in (*FACTORIES, "token"):
+        assert len({str(getattr(thing, name)) for thing in things}) == 1_203, name
+    assert {thing.absent for thing in things} == {None}
+    assert all(thing.moment.tzinfo is not None for thing in things)
+
+
+async def test_a_factory_leaves_no_default_behind_on_postgres(postgres_url: str) -> None:
+    before = model("Thing", "things", {"name": str})
+    async with started(postgres_url, before) as server:
+        await server.db(before).create(name="old")
+    made = {
+        "token": (str, field(default_factory=lambda: "x")),
+        "row": (list[int], field(default_factory=list)),
+    }
+    async with started(postgres_url, model("Thing", "things", {"name": str, **made})) as server:
+        defaults = await server.raw_query(
+            "SELECT a.attname AS name FROM pg_attribute a"
+            " WHERE a.attrelid = to_regclass('things') AND a.atthasdef"
+        )
+    assert defaults == []
+
+
+async def test_a_factory_whose_value_does_not_fit_stops_the_start_and_changes_nothing(
+    database_url: str,
+) -> None:
+    before = model("Thing", "things", {"name": str})
+    async with started(database_url, before) as server:
+        await server.db(before).create(name="old")
+
+    after = model("Thing", "things", {"name": str, "size": (int, field(default_factory=lambda: "big"))})
+    with pytest.raises(DeclarationError, match=r"Thing\.size: its default_factory .* 'things'"):
+        async with started(database_url, after):
+            raise AssertionError("it must not start")
+    assert "size" not in await columns(database_url, "things")
 
 
 @pytest.mark.parametrize("name", EVERY_TYPE)
@@ -194,6 +273,126 @@ async def test_an_index_of_that_name_that_is_not_unique_does_not_pass_for_a_uniq
     with pytest.raises(DeclarationError, match="'by_email' of 'users' should be unique"):
         async with started(database_url, unique):
             raise AssertionError("it must not start")
+
+
+@pytest.mark.parametrize("marker", [WithDeletedAt, WithIsDeleted])
+async def test_a_unique_index_from_before_soft_delete_stops_the_start(
+    marker: type, database_url: str
+) -> None:
+    unique = {"email": (str, field(unique=True))}
+    async with started(database_url, model("User", "users", unique)):
+        pass
+
+    grown = model("User", "users", unique, marker)
+    with pytest.raises(
+        DeclarationError,
+        match=r"User: the index 'uq_users_email' of 'users' should be unique on email where \w+_\w+ is \w+,"
+        r" and the one in the database is unique on email; drop it",
+    ):
+        async with started(database_url, grown):
+            raise AssertionError("it must not start")
+
+    await raw(database_url, "DROP INDEX uq_users_email")
+    async with started(database_url, grown) as server:
+        users = server.db(grown)
+        await users.delete((await users.create(email="a@x")).id)
+        await users.create(email="a@x")
+
+
+async def test_a_unique_index_that_leaves_rows_out_stops_the_start_of_a_model_without_soft_delete(
+    database_url: str,
+) -> None:
+    unique = {"email": (str, field(unique=True))}
+    async with started(database_url, model("User", "users", unique, WithDeletedAt)):
+        pass
+
+    with pytest.raises(DeclarationError, match=r"should be unique on email, and .* where deleted_at is null"):
+        async with started(database_url, model("User", "users", unique)):
+            raise AssertionError("it must not start")
+
+
+@pytest.mark.parametrize("before", [("email",), ("email", "team", "name"), ("team", "name")])
+async def test_a_unique_index_on_other_columns_stops_the_start(
+    before: tuple[str, ...], database_url: str
+) -> None:
+    fields = {"email": str, "team": str, "name": str}
+    old = Index(before, unique=True, name="mine")
+    new = Index(("email", "team"), unique=True, name="mine")
+    async with started(database_url, model("User", "users", fields, indices=[old])):
+        pass
+
+    with pytest.raises(
+        DeclarationError,
+        match=f"'mine' of 'users' should be unique on email, team, and .* unique on {', '.join(before)};",
+    ):
+        async with started(database_url, model("User", "users", fields, indices=[new])):
+            raise AssertionError("it must not start")
+
+
+async def test_a_unique_index_on_an_expression_does_not_pass_for_one_on_the_column(database_url: str) -> None:
+    async with started(database_url, model("User", "users", {"email": str})):
+        pass
+    await raw(database_url, "CREATE UNIQUE INDEX uq_users_email ON users (lower(email))")
+
+    with pytest.raises(DeclarationError, match=r"unique on email, and .* unique on an expression"):
+        async with started(database_url, model("User", "users", {"email": (str, field(unique=True))})):
+            raise AssertionError("it must not start")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (Index(("a",), name="mine"), Index(("b",), name="mine"), "not unique on b, .* not unique on a"),
+        (
+            Index(("a",), unique=True, name="mine"),
+            Index(("a",), name="mine"),
+            "not unique on a, .* unique on a",
+        ),
+        (
+            Index(("a", "b"), unique=True, name="mine"),
+            Index(("b", "a"), unique=True, name="mine"),
+            "unique on b, a, .* unique on a, b",
+        ),
+    ],
+)
+async def test_an_index_that_differs_without_breaking_a_promise_is_reported_and_kept(
+    old: Index, new: Index, text: str, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(database_url, model("Thing", "things", {"a": str, "b": str}, indices=[old])):
+        pass
+    before = await indexes(database_url, "things")
+    for _ in range(2):
+        caplog.clear()
+        async with started(database_url, model("Thing", "things", {"a": str, "b": str}, indices=[new])):
+            pass
+        [warning] = warnings(caplog)
+        assert re.match(f"Thing: the index 'mine' of 'things' should be {text}$", warning)
+    assert await indexes(database_url, "things") == before
+
+
+@pytest.mark.parametrize("condition", ["NOT is_deleted", "is_deleted = false", '("is_deleted" IS  FALSE)'])
+async def test_an_index_made_by_hand_may_say_not_deleted_in_its_own_words(
+    condition: str, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(database_url, model("User", "users", {"email": str}, WithIsDeleted)):
+        pass
+    await raw(database_url, f"create unique index uq_users_email on users (email)\nwhere {condition}")
+    unique = model("User", "users", {"email": (str, field(unique=True))}, WithIsDeleted)
+    async with started(database_url, unique):
+        pass
+    assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize("marker", [WithDeletedAt, WithIsDeleted])
+async def test_unique_indexes_of_a_soft_delete_model_stay_quiet(
+    marker: type, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"email": (str, field(unique=True)), "where": (str, field(unique=True)), "team": str}
+    pair = Index(("team", "where"), unique=True)
+    for _ in range(2):
+        async with started(database_url, model("User", "users", fields, marker, indices=[pair, ("team",)])):
+            pass
+    assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("marker", [WithDeletedAt, WithIsDeleted])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from maniflex import Config, Server
-from maniflex.config import ENVIRONMENT, Trace
-from maniflex.errors import ConfigError
+from maniflex import Config, Model, Server
+from maniflex.config import ENVIRONMENT, Trace, sqlite_path
+from maniflex.errors import ConfigError, DeclarationError
 from maniflex.testing import client
 
 A_SECRET = "hunter2"
@@ -72,11 +72,12 @@ def test_the_table_above_has_every_variable() -> None:
 def test_each_variable_sets_its_setting_and_nothing_else(variable: str) -> None:
     text, expected = READ[variable]
     setting = ENVIRONMENT[variable][0]
+    database = {"DB_WRITE_URL": "postgresql://db/other"}  # the default has no replica
 
-    config = Config.from_env({variable: text})
+    config = Config.from_env({**database, variable: text})
 
     assert getattr(config, setting) == expected
-    untouched = Config()
+    untouched = Config.from_env(database)
     for other in fields(Config):
         if other.name != setting:
             assert getattr(config, other.name) == getattr(untouched, other.name), other.name
@@ -152,6 +153,20 @@ def test_what_is_no_duration_is_refused(wrong: Any) -> None:
         ({"trace": True}, "trace"),
         ({"database": "blog.db"}, "database"),
         ({"database": Path("blog.db")}, "database"),
+        ({"database": "sqlite:///blog.db?mode=ro"}, "database"),
+        ({"database": "sqlite:///"}, "database"),
+        ({"database": "sqlite:"}, "database"),
+        ({"path_prefix": "/api/{version}"}, "path_prefix"),
+        ({"path_prefix": "/my api"}, "path_prefix"),
+        ({"path_prefix": "/api?v=1"}, "path_prefix"),
+        ({"path_prefix": "/api#1"}, "path_prefix"),
+        ({"path_prefix": "/a%20b"}, "path_prefix"),
+        ({"path_prefix": "/api/../v1"}, "path_prefix"),
+        ({"path_prefix": "/api\n"}, "path_prefix"),
+        ({"static_prefix": "/{static}"}, "static_prefix"),
+        ({"read_database": "postgresql://replica/app"}, "read_database"),
+        ({"database": ":memory:", "read_database": "postgresql://replica/app"}, "read_database"),
+        ({"database": "postgresql://db/app", "read_database": "replica"}, "read_database"),
     ],
 )
 def test_a_value_of_the_wrong_type_or_range_is_refused_by_name(settings: dict[str, Any], named: str) -> None:
@@ -231,6 +246,31 @@ def test_with_changes_some_settings_and_keeps_the_rest() -> None:
     assert (before.port, after.port, after.log_json) == (9000, 9001, True)
 
 
+def test_another_database_leaves_the_replica_of_the_first_behind() -> None:
+    before = Config(database="postgresql://db/app", read_database="postgresql://replica/app")
+
+    assert before.with_(database=":memory:").read_database is None
+    assert before.with_(database="postgresql://db/other").read_database is None
+    assert before.with_(database="postgresql://db/app").read_database == "postgresql://replica/app"
+    assert before.with_(port=1).read_database == "postgresql://replica/app"
+
+
+@pytest.mark.parametrize("address", [":memory:", "sqlite://", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_asked_for_by_name(address: str) -> None:
+    assert sqlite_path(Config(database=address).database) == ":memory:"
+
+
+def test_a_model_on_a_sqlite_address_with_options_is_named() -> None:
+    class Elsewhere(Model, database="sqlite:///x.db?mode=ro"):
+        text: str
+
+    server = Server(":memory:")
+    server.register(Elsewhere)
+
+    with pytest.raises(DeclarationError, match=r"Elsewhere: database: a sqlite: address takes no options"):
+        server.seal()
+
+
 def test_settings_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
         Config().port = 9  # type: ignore[misc]
@@ -249,7 +289,6 @@ def test_trace_enabled_stands_for_steps_timings_and_aborts() -> None:
 
     on = {flag.name for flag in fields(Trace) if trace.on(flag.name)}
     assert on == {"enabled", "steps", "timings", "aborts"}
-    assert not Trace().any
 
 
 async def test_lines_go_to_the_logger_that_was_given(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 The writer is a lane; so is each snapshot a read-only transaction looks at. A lane runs single writes,
 many per commit, and sessions, which keep it to themselves until they finish. Whoever waits longer
-than the lock timeout gets `Timeout`.
+than the lock timeout gets `Timeout`; so does a statement that runs too long while others wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from maniflex.db._sqlite_errors import stands_alone, translate
-from maniflex.db._sqlite_threads import STALL_SECONDS, Collect, Connect, Desk, Inbox, Statement
+from maniflex.db._sqlite_threads import STALL_SECONDS, Clockwatch, Collect, Connect, Desk, Inbox, Statement
 from maniflex.errors import Conflict, DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
 
 GROUP_LIMIT = 128
@@ -79,6 +79,7 @@ class Lane:
         *,
         begin: str,
         lock_timeout: timedelta,
+        statement_timeout: float,
         reading: bool = False,
     ) -> None:
         self._connect = connect
@@ -94,6 +95,14 @@ class Lane:
         self._watching = False
         self._lock = threading.Lock()
         self._stopped = False
+        self._asked = 0  # statements whose answer is awaited
+        self._clock = Clockwatch(
+            loop,
+            statement_timeout,
+            (self._desk,),
+            pending=lambda: self._asked > 0,
+            matters=self._is_in_the_way,
+        )
         self.sessions = 0
         self._thread = threading.Thread(target=self._serve, name="maniflex-sqlite-lane", daemon=True)
         self._thread.start()
@@ -104,12 +113,15 @@ class Lane:
         """Run one statement and commit it."""
         write = Write(text, params, collect, self._loop.create_future())
         self._line_up(write)
+        self._ask()
         try:
             return await write.future
         except asyncio.CancelledError:
             if not self._withdraw(write):
                 self._interrupt(write)
             raise
+        finally:
+            self._asked -= 1
 
     async def begin(self) -> Session:
         """Wait for the lane and begin a transaction on it."""
@@ -130,6 +142,7 @@ class Lane:
         """Run one statement of a session."""
         statement = Statement(text, params, collect, self._loop.create_future())
         session.calls.put(statement)
+        self._ask()
         try:
             return await statement.future
         except asyncio.CancelledError:
@@ -137,6 +150,8 @@ class Lane:
             session.failed = True
             self._interrupt(statement)
             raise
+        finally:
+            self._asked -= 1
 
     async def finish(self, session: Session, *, commit: bool) -> asyncio.CancelledError | None:
         """End a session; a cancellation cannot stop it and is returned instead of raised."""
@@ -159,6 +174,16 @@ class Lane:
 
     def join(self) -> None:
         self._thread.join()
+
+    def _ask(self) -> None:
+        self._asked += 1
+        if not self._clock.awake:
+            self._clock.wake()
+
+    def _is_in_the_way(self) -> bool:
+        """Whether a long statement harms anybody: a large index at start, say, must be let finish."""
+        waiting = any(not (entry.started or entry.abandoned) for entry in self._line)
+        return self._reading or waiting or self._asked > 1
 
     def _line_up(self, entry: Write | Session) -> None:
         if self._stopped:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
 from maniflex.db._sqlite_errors import controls_transaction, translate
-from maniflex.errors import DatabaseError
+from maniflex.errors import DatabaseError, Timeout
 
 Connect = Callable[[], sqlite3.Connection]
 Collect = Callable[[sqlite3.Cursor], Any]
@@ -27,7 +28,7 @@ WAKE_AFTER = 16  # finished statements
 class Statement:
     """One statement on its way: what to run, what to keep of the cursor, and who waits for it."""
 
-    __slots__ = ("abandoned", "collect", "future", "params", "text")
+    __slots__ = ("abandoned", "collect", "expired", "future", "params", "text")
 
     def __init__(
         self, text: str, params: Sequence[Any], collect: Collect, future: asyncio.Future[Any]
@@ -36,7 +37,12 @@ class Statement:
         self.params = params
         self.collect = collect
         self.future = future
-        self.abandoned = False
+        self.abandoned = False  # nobody waits for it
+        self.expired = False  # it had its time
+
+    def check_time(self, cause: Exception | None = None) -> None:
+        if self.expired:
+            raise Timeout("the statement took too long") from cause
 
 
 class Inbox:
@@ -80,19 +86,26 @@ class Inbox:
 class Desk:
     """A connection and the statement it is busy with, so that an interrupt hits that one alone."""
 
-    __slots__ = ("_lock", "busy_with", "connection")
+    __slots__ = ("_lock", "busy_since", "busy_with", "connection")
 
     def __init__(self) -> None:
         self.connection: sqlite3.Connection | None = None
         self.busy_with: Statement | None = None
+        self.busy_since = 0.0
         self._lock = threading.Lock()
 
     def run(self, statement: Statement, connection: sqlite3.Connection) -> Any:
         if controls_transaction(statement.text):
             raise DatabaseError("a transaction is begun and ended by transaction(), not by a statement")
+        statement.check_time()
+        # The time before the statement: whoever reads them the other way round sees it too young at worst.
+        self.busy_since = time.monotonic()
         self.busy_with = statement
         try:
             return statement.collect(connection.execute(statement.text, statement.params))
+        except sqlite3.OperationalError as error:
+            statement.check_time(error)
+            raise
         finally:
             with self._lock:
                 self.busy_with = None
@@ -110,6 +123,55 @@ class Desk:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+
+class Clockwatch:
+    """Ends statements that run longer than they may; it looks up only when one could be due.
+
+    It sleeps when nothing is `pending`. A statement whose time has come is kept for another second
+    while it does not `matter`.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        seconds: float,
+        desks: Iterable[Desk],
+        *,
+        pending: Callable[[], bool],
+        matters: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._desks = desks
+        self._pending = pending
+        self._matters = matters
+        self.awake = seconds <= 0  # without a limit there is nothing to wake up for
+
+    def wake(self) -> None:
+        """A statement is on its way and nobody watches the clock."""
+        self.awake = True
+        self._loop.call_later(self._seconds, self._look)
+
+    def _look(self) -> None:
+        waits = [wait for desk in self._desks if (wait := self._look_at(desk)) is not None]
+        self.awake = self._pending()
+        if self.awake:
+            self._loop.call_later(min(waits, default=self._seconds), self._look)
+
+    def _look_at(self, desk: Desk) -> float | None:
+        """End the desk's statement if it is due, else say when to look again."""
+        statement = desk.busy_with
+        if statement is None:
+            return None
+        left = desk.busy_since + self._seconds - time.monotonic()
+        if left > 0:
+            return left
+        if not statement.expired and not self._matters():
+            return 1.0
+        statement.expired = True
+        # Asked again soon: SQLite forgets an interrupt that comes just before the first step.
+        return STALL_SECONDS if desk.interrupt(statement) else None
 
 
 class _Reader(Desk):
@@ -131,7 +193,9 @@ class Readers:
     one is on duty. The relieved one parks when its statement is done.
     """
 
-    def __init__(self, connect: Connect, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+    def __init__(
+        self, connect: Connect, loop: asyncio.AbstractEventLoop, limit: int, statement_timeout: float
+    ) -> None:
         self._connect = connect
         self._loop = loop
         self._limit = limit
@@ -140,6 +204,7 @@ class Readers:
         self._lock = threading.Lock()
         self._readers: list[_Reader] = []
         self._parked: list[_Reader] = []
+        self._clock = Clockwatch(loop, statement_timeout, self._readers, pending=self._is_pending)
         self._on_duty = self._hire()
         self._submitted = 0
         self._watching = False
@@ -153,6 +218,8 @@ class Readers:
         if not self._watching and self._submitted - self._inbox.delivered > 1:
             self._watching = True
             self._loop.call_later(STALL_SECONDS, self._watch)
+        if not self._clock.awake:
+            self._clock.wake()
         try:
             return await statement.future
         except asyncio.CancelledError:
@@ -202,6 +269,9 @@ class Readers:
             else:
                 return
             slow.relieved = True
+
+    def _is_pending(self) -> bool:
+        return self._submitted > self._inbox.delivered
 
     def _interrupt(self, statement: Statement) -> None:
         statement.abandoned = True

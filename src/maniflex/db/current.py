@@ -11,11 +11,12 @@ from maniflex.db.port import Adapter, Executor, Isolation, Tx
 from maniflex.errors import DatabaseError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Open:
     adapter: Adapter
     tx: Tx
     outer: _Open | None
+    ended: bool = False  # a task started inside may still see it afterwards
 
 
 _open: ContextVar[_Open | None] = ContextVar("maniflex_open_transaction", default=None)
@@ -24,7 +25,7 @@ _open: ContextVar[_Open | None] = ContextVar("maniflex_open_transaction", defaul
 def current_tx(adapter: Adapter) -> Tx | None:
     """The open transaction on this database, if there is one."""
     found = _open.get()
-    while found is not None and found.adapter is not adapter:
+    while found is not None and (found.ended or found.adapter is not adapter):
         found = found.outer
     return None if found is None else found.tx
 
@@ -57,10 +58,12 @@ async def transaction(
         return
     level = None if isolation is None else _level(isolation)
     async with adapter.transaction(isolation=level, read_only=read_only) as tx:
-        token = _open.set(_Open(adapter, tx, _open.get()))
+        here = _Open(adapter, tx, _open.get())
+        token = _open.set(here)
         try:
             yield tx
         finally:
+            here.ended = True
             _open.reset(token)
 
 

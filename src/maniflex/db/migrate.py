@@ -7,8 +7,9 @@ so two processes that start together do not collide and a failure leaves no half
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -18,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from maniflex.db.port import Adapter, Tx
-from maniflex.errors import ConstraintViolation, DeclarationError
+from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.codec import encoder
 from maniflex.sql.model import ModelSql
@@ -36,6 +37,23 @@ class _Column:
     type: str
     not_null: bool
     has_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    columns: tuple[str, ...]
+    unique: bool
+    predicate: str  # "" when it covers every row
+
+    def __str__(self) -> str:
+        kind = "unique" if self.unique else "not unique"
+        condition = f" where {self.predicate}" if self.predicate else ""
+        return f"{kind} on {', '.join(self.columns)}{condition}"
+
+    @property
+    def promise(self) -> tuple[bool, frozenset[str], str]:
+        """What it means for the rows, which the order of its columns does not change."""
+        return self.unique, frozenset(self.columns), self.predicate
 
 
 async def migrate(adapter: Adapter, models: Sequence[ModelSql]) -> None:
@@ -69,13 +87,11 @@ async def _migrate_model(tx: Tx, model: ModelSql) -> None:
                 await _add_column(tx, model, field)
     existing = await _indexes(tx, model)
     for index in sorted(model.table.indexes, key=lambda index: str(index.name)):
-        if index.name not in existing:
+        found = existing.get(str(index.name))
+        if found is None:
             await _create_index(tx, model, index)
-        elif index.unique and not existing[str(index.name)]:
-            raise DeclarationError(
-                f"{model.meta.name}: the index {index.name!r} of {model.table.name!r} should be unique,"
-                " and the one in the database is not; drop it and it will be built anew"
-            )
+        else:
+            _compare_index(model, index, found)
 
 
 def _ddl(element: Any, model: ModelSql) -> str:
@@ -102,35 +118,93 @@ async def _columns(tx: Tx, model: ModelSql) -> dict[str, _Column]:
     return {row[0]: _Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3])) for row in rows}
 
 
-async def _indexes(tx: Tx, model: ModelSql) -> dict[str, bool]:
-    """The indexes of the table by name, and whether they keep values apart."""
+_SQLITE_INDEXES = """
+SELECT l.name, l."unique", i.name, m.sql
+  FROM pragma_index_list(?) l JOIN pragma_index_info(l.name) i
+  LEFT JOIN sqlite_master m ON m.type = 'index' AND m.name = l.name
+ ORDER BY l.name, i.seqno
+"""
+_POSTGRES_INDEXES = """
+SELECT c.relname, i.indisunique AND i.indisvalid, a.attname, pg_get_expr(i.indpred, i.indrelid)
+  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+  CROSS JOIN LATERAL unnest(i.indkey[0 : i.indnkeyatts - 1]) WITH ORDINALITY k (attnum, place)
+  LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum AND k.attnum <> 0
+ WHERE i.indrelid = to_regclass($1) ORDER BY c.relname, k.place
+"""
+
+
+async def _indexes(tx: Tx, model: ModelSql) -> dict[str, _Index]:
+    """The indexes of the table by name."""
     if model.dialect is Dialect.SQLITE:
-        rows = await tx.fetch(Sql('SELECT name, "unique" FROM pragma_index_list(?)', (model.table.name,)))
+        rows = await tx.fetch(Sql(_SQLITE_INDEXES, (model.table.name,)))
     else:
-        rows = await tx.fetch(
-            Sql(
-                "SELECT c.relname, i.indisunique AND i.indisvalid"
-                " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass($1)",
-                (quoted(model.table.name, model.dialect),),
-            )
-        )
-    return {row[0]: bool(row[1]) for row in rows}
+        rows = await tx.fetch(Sql(_POSTGRES_INDEXES, (quoted(model.table.name, model.dialect),)))
+    columns: dict[str, list[str]] = {}
+    for name, _, column, _ in rows:
+        columns.setdefault(name, []).append(column or "an expression")
+    return {
+        row[0]: _Index(tuple(columns[row[0]]), bool(row[1]), _predicate(row[3], model.dialect))
+        for row in rows
+    }
+
+
+def _predicate(text: str | None, dialect: Dialect) -> str:
+    """The condition of a partial index, bare of what each database puts around it."""
+    if text and dialect is Dialect.SQLITE:  # the whole statement
+        _, *condition = re.split(r"\sWHERE\s", text, maxsplit=1, flags=re.IGNORECASE)
+        text = " ".join(condition)
+    return " ".join(re.sub(r'[()"`\[\]]', "", text or "").lower().split())
+
+
+def _predicates(model: ModelSql) -> tuple[str, ...]:
+    """How the condition "not deleted" may be written; the first is how we write it."""
+    marker = model.meta.soft_delete
+    if marker is None:
+        return ("",)
+    name = model.meta.by_name[marker.field].column.lower()
+    if marker.timestamp:
+        return (f"{name} is null",)
+    forms = ("{} is false", "{} is 0", "{} = false", "{} = 0", "not {}", "{} is not true")
+    return tuple(form.format(name) for form in forms)
+
+
+def _compare_index(model: ModelSql, index: sa.Index, found: _Index) -> None:
+    """Stop where a promise of uniqueness would not be kept; warn about any other difference."""
+    predicates = _predicates(model) if index.unique else ("",)
+    columns = tuple(column.name for column in index.columns)
+    expected = _Index(columns, bool(index.unique), predicates[0])
+    if found.predicate in predicates:
+        found = replace(found, predicate=expected.predicate)
+    if found == expected:
+        return
+    text = (
+        f"{model.meta.name}: the index {index.name!r} of {model.table.name!r} should be {expected},"
+        f" and the one in the database is {found}"
+    )
+    if expected.unique and found.promise != expected.promise:
+        raise DeclarationError(f"{text}; drop it and it will be built anew")
+    log.warning("%s", text)
 
 
 async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
-    table = quoted(model.table.name, model.dialect)
+    table, column = quoted(model.table.name, model.dialect), quoted(field.column, model.dialect)
     type_ = column_type(field.kind, model.dialect).compile(dialect=sa_dialect(model.dialect))
-    clause = f"ALTER TABLE {table} ADD COLUMN {quoted(field.column, model.dialect)} {type_}"
+    clause = f"ALTER TABLE {table} ADD COLUMN {column} {type_}"
     if not field.nullable:
         clause += f" NOT NULL DEFAULT {await _value_for_old_rows(tx, model, field)}"
     log.info("adding column %s.%s", model.table.name, field.column)
     await tx.execute(Sql(clause))
+    if field.default_factory is not None:
+        if field.nullable or field.default_factory not in _ALWAYS_EQUAL:
+            await _fill(tx, model, field)
+        if model.dialect is Dialect.POSTGRES and not field.nullable:
+            await tx.execute(Sql(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT"))
 
 
 async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta) -> str:
     """The SQL literal existing rows get in a new column that may not be null."""
     if field.default_factory is not None:
-        return _literal(field.default_factory(), field, model.dialect)
+        return _literal(_made(model, field), field, model.dialect)
     if field.has_default:
         return _literal(field.default, field, model.dialect)
     rows = await tx.fetch(Sql(f"SELECT 1 FROM {quoted(model.table.name, model.dialect)} LIMIT 1"))
@@ -141,6 +215,63 @@ async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta) -> str:
         )
     # No row will ever show this value, but SQLite adds no NOT NULL column without one.
     return _literal(_EMPTY[field.kind], field, model.dialect)
+
+
+_ALWAYS_EQUAL = (list, dict)
+_BATCH = 500
+
+
+async def _fill(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
+    """Give every row that is there a value of its own from the field's factory."""
+    table, id_ = quoted(model.table.name, model.dialect), quoted(model.id.name, model.dialect)
+    beyond = ""
+    last: tuple[str, ...] = ()
+    while True:
+        text = f"SELECT {id_} FROM {table}{beyond} ORDER BY {id_} LIMIT {_BATCH}"
+        ids = [row[0] for row in await tx.fetch(Sql(text, last))]
+        if not ids:
+            return
+        beyond, last = f" WHERE {id_} > {_placeholder(1, model)}", (ids[-1],)
+        made = [(id, model.encode(field, _made(model, field))) for id in ids]
+        await _update_each(tx, model, field, [pair for pair in made if pair[1] is not None])
+
+
+async def _update_each(tx: Tx, model: ModelSql, field: FieldMeta, pairs: list[tuple[str, Any]]) -> None:
+    if not pairs:
+        return
+    type_ = _FAMILIES[model.dialect][field.kind][0]
+    rows = ", ".join(
+        f"({_placeholder(2 * i + 1, model, 'text')}, {_placeholder(2 * i + 2, model, type_)})"
+        for i in range(len(pairs))
+    )
+    table, id_ = quoted(model.table.name, model.dialect), quoted(model.id.name, model.dialect)
+    column = quoted(field.column, model.dialect)
+    await tx.execute(
+        Sql(
+            f"WITH made (id, value) AS (VALUES {rows})"
+            f" UPDATE {table} SET {column} = made.value FROM made WHERE {table}.{id_} = made.id",
+            tuple(part for pair in pairs for part in pair),
+        )
+    )
+
+
+def _placeholder(position: int, model: ModelSql, type_: str | None = None) -> str:
+    if model.dialect is Dialect.SQLITE:
+        return "?"
+    # Without a type, every parameter in a list of VALUES would be text.
+    return f"${position}" if type_ is None else f"CAST(${position} AS {type_})"
+
+
+def _made(model: ModelSql, field: FieldMeta) -> Any:
+    """One value of the field's factory, as a create would take it."""
+    assert field.default_factory is not None
+    try:
+        return model.meta.validator.patch_from_code({field.name: field.default_factory()})[field.name]
+    except ValidationFailed as error:
+        raise DeclarationError(
+            f"{model.meta.name}.{field.name}: its default_factory made a value for an existing row"
+            f" of {model.table.name!r} that does not fit the field"
+        ) from error
 
 
 _EMPTY: dict[Kind, Any] = {

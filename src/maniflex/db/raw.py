@@ -10,7 +10,7 @@ from typing import Any
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter
 from maniflex.errors import DatabaseError
-from maniflex.sql.codec import encode_any
+from maniflex.sql.codec import encode_any, encode_json
 from maniflex.sql.statement import Dialect, Sql
 
 # Everything a "?" may stand in without being a placeholder, and the placeholder itself last.
@@ -39,7 +39,12 @@ def _statement(dialect: Dialect, text: str, args: Sequence[Any]) -> Sql:
     translated, count = translate(dialect, text)
     if count != len(args):
         raise DatabaseError(f"the statement has {count} placeholders and got {len(args)} values")
-    return Sql(translated, tuple(map(encode_any, args)) if dialect is Dialect.SQLITE else tuple(args))
+    encode = encode_any if dialect is Dialect.SQLITE else _json_as_text
+    return Sql(translated, tuple(map(encode, args)))
+
+
+def _json_as_text(value: Any) -> Any:
+    return encode_json(value) if isinstance(value, dict) else value
 
 
 @lru_cache(maxsize=512)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
 from sqlite3 import Cursor
 from types import TracebackType
@@ -29,6 +30,8 @@ from maniflex.db.port import CommitHooks, Isolation, Row, Tx
 from maniflex.errors import ConfigError, DatabaseError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import Dialect, Sql
 
+CLOSE_WITHIN = 5.0  # what after-commit calls get
+
 
 class SqliteAdapter:
     """One SQLite file, or `:memory:` for a database that is this adapter's alone."""
@@ -41,14 +44,18 @@ class SqliteAdapter:
         *,
         readers: int = 4,
         lock_timeout: timedelta = timedelta(seconds=5),
+        statement_timeout: timedelta = timedelta(seconds=30),
         durable: bool = True,
         cache_statements: int = 256,
     ) -> None:
         if readers < 1:
             raise ConfigError("SQLite needs at least one reader")
+        if statement_timeout < timedelta(0):
+            raise ConfigError("statement_timeout cannot be negative")
         self._path = path
         self._limit = readers
         self._lock_timeout = lock_timeout
+        self._statement_timeout = statement_timeout.total_seconds()
         self._durable = durable
         self._cache_statements = cache_statements
         self._engine: _Engine | None = None
@@ -70,7 +77,7 @@ class SqliteAdapter:
             self._lock_timeout,
             self._cache_statements,
         )
-        engine = _Engine(source, asyncio.get_running_loop(), self._limit)
+        engine = _Engine(source, asyncio.get_running_loop(), self._limit, self._statement_timeout)
         self._release = weakref.finalize(self, _abandon, engine, source.path if in_memory else None)
         try:
             await engine.writer.write("PRAGMA user_version", (), Cursor.fetchall)
@@ -118,7 +125,7 @@ class SqliteAdapter:
     ) -> AbstractAsyncContextManager[Tx]:
         # One writer at a time and snapshots for readers: every level is serializable already.
         engine = self._opened()
-        return _Block(engine.snapshot_lane() if read_only else engine.writer)
+        return _Block(engine, engine.snapshot_lane() if read_only else engine.writer)
 
     def _opened(self) -> _Engine:
         if self._engine is None:
@@ -132,12 +139,13 @@ class SqliteAdapter:
 class SqliteTx(CommitHooks):
     """An open transaction; all its statements run on the one connection that holds it."""
 
-    __slots__ = ("_lane", "_session")
+    __slots__ = ("_engine", "_lane", "_session")
 
     dialect = Dialect.SQLITE
 
-    def __init__(self, lane: Lane, session: Session) -> None:
+    def __init__(self, engine: _Engine, lane: Lane, session: Session) -> None:
         super().__init__()
+        self._engine = engine
         self._lane = lane
         self._session: Session | None = session
 
@@ -175,8 +183,9 @@ class SqliteTx(CommitHooks):
         if session is None:
             raise TransactionError("TX_COMMIT_ERROR", "the transaction has ended")
         cancelled = await self._lane.finish(session, commit=commit)
-        if commit:
-            await self.committed()
+        if commit and self._after_commit:
+            # A caller cancelled in this moment must not take the calls of a commit with it.
+            await asyncio.shield(self._engine.in_background(self.committed()))
         if cancelled is not None:
             raise cancelled
 
@@ -184,16 +193,17 @@ class SqliteTx(CommitHooks):
 class _Block:
     """`async with adapter.transaction()`."""
 
-    __slots__ = ("_lane", "_tx")
+    __slots__ = ("_engine", "_lane", "_tx")
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, engine: _Engine, lane: Lane) -> None:
+        self._engine = engine
         self._lane = lane
         self._tx: SqliteTx | None = None
 
     async def __aenter__(self) -> Tx:
         if self._tx is not None:
             raise TransactionError("TX_BEGIN_ERROR", "a transaction is entered once")
-        self._tx = SqliteTx(self._lane, await self._lane.begin())
+        self._tx = SqliteTx(self._engine, self._lane, await self._lane.begin())
         return self._tx
 
     async def __aexit__(
@@ -206,13 +216,30 @@ class _Block:
 class _Engine:
     """The threads of an open adapter."""
 
-    def __init__(self, source: Source, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+    def __init__(
+        self, source: Source, loop: asyncio.AbstractEventLoop, limit: int, statement_timeout: float
+    ) -> None:
         self._source = source
         self._loop = loop
         self._limit = limit
+        self._statement_timeout = statement_timeout
         self._snapshots: list[Lane] = []
-        self.readers = Readers(source.reader, loop, limit)
-        self.writer = Lane(source.writer, loop, begin="BEGIN IMMEDIATE", lock_timeout=source.lock_timeout)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.readers = Readers(source.reader, loop, limit, statement_timeout)
+        self.writer = Lane(
+            source.writer,
+            loop,
+            begin="BEGIN IMMEDIATE",
+            lock_timeout=source.lock_timeout,
+            statement_timeout=statement_timeout,
+        )
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` even if whoever asked for it goes away; `close` waits for it."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def snapshot_lane(self) -> Lane:
         """The least busy lane for a read-only transaction; a new one while there may be more."""
@@ -224,6 +251,7 @@ class _Engine:
             self._loop,
             begin="BEGIN",
             lock_timeout=self._source.lock_timeout,
+            statement_timeout=self._statement_timeout,
             reading=True,
         )
         self._snapshots.append(lane)
@@ -239,11 +267,29 @@ class _Engine:
 
     async def close(self) -> None:
         """Finish what runs. The writer goes last, so that it is the one to fold the log into the file."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_WITHIN)
+        for task in self._tasks:
+            task.cancel()
         self.stop_reading()
         for part in self._reading:
-            await asyncio.to_thread(part.join)
+            await self._joined(part)
         self.writer.stop()
-        await asyncio.to_thread(self.writer.join)
+        await self._joined(self.writer)
+
+    async def _joined(self, part: Readers | Lane) -> None:
+        """Wait for a part's threads, on one that does not keep the process from ending."""
+        done = asyncio.Event()
+
+        def join() -> None:
+            part.join()
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                self._loop.call_soon_threadsafe(done.set)
+
+        waiting = threading.Thread(target=join, name="maniflex-sqlite-join", daemon=True)
+        waiting.start()
+        await done.wait()
+        waiting.join()  # it has said its last word
 
 
 def _abandon(engine: _Engine, private: str | None) -> None:

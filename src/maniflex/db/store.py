@@ -181,12 +181,14 @@ class Store:
             return await executor(self.adapter, tx).write(statement)
         except ConstraintViolation as error:
             if error.details is None and error.columns:
-                error.details = [self._refused(column, error.message) for column in error.columns]
+                error.details = self._refused(error)
             raise
 
-    def _refused(self, column: str, message: str) -> dict[str, str]:
-        field = next((f for f in self.meta.fields if f.column == column), None)
-        return {"field": field.api if field and not field.hidden else column, "message": message}
+    def _refused(self, error: ConstraintViolation) -> list[dict[str, str]] | None:
+        """The fields a constraint is about, as far as a client knows them."""
+        known = {f.column: f for f in self.meta.fields if not f.hidden}
+        shown = [known[column].api for column in error.columns if column in known]
+        return [{"field": name, "message": error.message} for name in shown] or None
 
     async def _why_untouched(
         self, record_id: str, tx: Tx | None, otherwise: Exception | None = None

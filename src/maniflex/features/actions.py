@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -86,7 +85,7 @@ class _Call:
         if self._async:
             result = await self._action.handler(ctx)
         else:
-            result = await asyncio.to_thread(self._action.handler, ctx)
+            result = await ctx.runtime.threads.run(self._action.handler, ctx)
         if isinstance(result, Response | StarletteResponse):
             ctx.response = result  # type: ignore[assignment]  # a Starlette response is sent as it is
         else:

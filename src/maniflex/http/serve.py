@@ -17,6 +17,7 @@ from maniflex._logging import configure_logging
 from maniflex.config import Config
 from maniflex.errors import ConfigError
 from maniflex.http.asgi import Send
+from maniflex.http.protocol import PatientProtocol
 from maniflex.pipeline.context import Receive, Scope
 
 
@@ -83,7 +84,7 @@ def uvicorn_settings(config: Config) -> dict[str, Any]:
         "host": config.host,
         "port": config.port,
         "loop": "uvloop",
-        "http": "httptools",
+        "http": PatientProtocol,
         "lifespan": "on",
         "log_config": None,
         "access_log": False,

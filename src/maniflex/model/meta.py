@@ -179,6 +179,16 @@ class ModelMeta:
     def __repr__(self) -> str:
         return f"<ModelMeta {self.name} table={self.table!r}>"
 
+    @property
+    def closed(self) -> frozenset[str]:
+        """Attributes a client can never set."""
+        return frozenset(f.name for f in self.fields if f.readonly or f.hidden or f.name == "id")
+
+    @property
+    def exact(self) -> bool:
+        """Whether fractions must keep all their digits on the way in."""
+        return any(f.kind is Kind.DECIMAL for f in self.fields)
+
     def field(self, name: str) -> FieldMeta | None:
         """The field of that attribute or API name."""
         return self.by_name.get(name) or self.by_api.get(name)

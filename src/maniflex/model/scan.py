@@ -28,7 +28,8 @@ from maniflex.model.kinds import Shape
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.options import index_list, option_value_problems
 from maniflex.model.relation import reference_name
-from maniflex.model.validate import Validator
+from maniflex.model.stored import lost
+from maniflex.model.validate import Validator, inside
 from maniflex.model.values import json_reader
 
 _OWN_TYPES = {"id": str, "created_at": datetime, "updated_at": datetime}
@@ -70,6 +71,7 @@ class _Scan:
         declared = self._declared()
         for item in declared:
             self._check(item)
+        self._check_stored(declared)
         soft_delete = self._soft_delete()
         self.fields = {item.name: _field_meta(item) for item in self._ordered(declared, soft_delete)}
         self._check_names()
@@ -144,6 +146,15 @@ class _Scan:
             return
         for text in option_problems(item.name, item.shape, item.spec.options, required=item.required):
             self.trouble(item.name, text)
+
+    def _check_stored(self, declared: list[_Declared]) -> None:
+        schema: Any = self.model.__pydantic_core_schema__
+        definitions = {item["ref"]: item for item in schema.get("definitions", ())}
+        fields, _ = inside(schema)
+        for item in declared:
+            if item.shape.kind is Kind.JSON and not item.shape.trouble:
+                for text in lost(fields[item.name]["schema"], definitions):
+                    self.trouble(item.name, text)
 
     def _ordered(self, declared: list[_Declared], soft_delete: SoftDelete | None) -> list[_Declared]:
         last = [soft_delete.field] if soft_delete else []

@@ -156,7 +156,7 @@ def _once_each(found: list[Detail]) -> list[Detail]:
 def _patch_validator(model: type[BaseModel]) -> SchemaValidator:
     """A validator of single fields: the model's own schemas, without their defaults."""
     schema = model.__pydantic_core_schema__
-    fields, config = _inside(schema)
+    fields, config = inside(schema)
     patch: CoreSchema = core_schema.typed_dict_schema(
         {
             name: core_schema.typed_dict_field(_without_default(item["schema"]), required=False)
@@ -181,7 +181,8 @@ def _merge_validator(model: type[BaseModel]) -> SchemaValidator:
     return SchemaValidator(loosened(model.__pydantic_core_schema__))
 
 
-def _inside(schema: Any) -> tuple[dict[str, Any], Any]:
+def inside(schema: Any) -> tuple[dict[str, Any], Any]:
+    """The field schemas of a model's schema, and its config."""
     config = None
     while schema["type"] != "model-fields":
         config = schema.get("config", config)

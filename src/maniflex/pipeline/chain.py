@@ -7,12 +7,9 @@ middleware sees every answer. An endpoint without middleware is just its default
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any
 
@@ -21,63 +18,21 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Pipeline, Registration, Step
+from maniflex.pipeline.threads import Call
 
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]
-
-_AT_ONCE = 64  # requests inside plain `def` middleware
-_in_a_thread: ContextVar[bool] = ContextVar("maniflex_in_a_thread", default=False)
-
-
-class Threads:
-    """Where plain `def` middleware runs.
-
-    A request that is inside already never waits for a turn again: it may be what the others wait
-    for in `next()`. So the threads have no limit of their own; the requests have.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(100_000, thread_name_prefix="middleware")
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-
-    async def run(self, fn: Callable[..., Any], *args: Any) -> None:
-        if _in_a_thread.get():
-            await self._run(fn, *args)
-        else:
-            async with self._turns:
-                await self._run(fn, *args)
-
-    async def _run(self, fn: Callable[..., Any], *args: Any) -> None:
-        context = copy_context()
-        context.run(_in_a_thread.set, True)
-        await asyncio.get_running_loop().run_in_executor(self._pool, context.run, fn, *args)
 
 
 class SyncMiddleware:
     """A plain `def` middleware, run in a thread."""
 
-    def __init__(self, fn: Callable[..., Any], threads: Threads) -> None:
+    def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
-        self._threads = threads
 
     async def __call__(self, ctx: Context, call_next: Callable[[], Awaitable[None]]) -> None:
-        loop = asyncio.get_running_loop()
-        going_on: list[Future[None]] = []
-
-        def next_from_thread() -> None:
-            going_on.append(asyncio.run_coroutine_threadsafe(_awaited(call_next()), loop))
-            going_on[-1].result()
-
-        try:
-            await self._threads.run(self._fn, ctx, next_from_thread)
-        except asyncio.CancelledError:
-            for rest in going_on:  # it would go on without us
-                rest.cancel()
-            raise
-
-
-async def _awaited(call: Awaitable[None]) -> None:
-    await call
+        call: Call = Call(self._fn, ctx, lambda: call.go_on(call_next))
+        await ctx.runtime.threads.finish(call)
 
 
 def is_async(fn: Any) -> bool:
@@ -94,7 +49,6 @@ class Composer:
         self._pipeline = pipeline
         self._trace = trace
         self._logger = logger
-        self._threads = Threads()
 
     def steps(
         self,
@@ -133,6 +87,11 @@ class Composer:
                     self._logger.debug("%s:%s does not apply to %s %s", step.name, r.name, operation, target)
         return matching
 
+    def replaces(self, step: str, model: ModelMeta, operation: Operation) -> bool:
+        """Whether the application puts its own code in place of a default step, on one record."""
+        registered = getattr(self._pipeline, step).registrations
+        return any(r.at is At.REPLACE and r.matches(model, operation, item=True) for r in registered)
+
     def _nest(self, links: Sequence[tuple[str, Middleware | None, Default | None]]) -> Handler:
         handler: Handler | None = None
         run: list[Default] = []
@@ -151,7 +110,7 @@ class Composer:
     def _in_loop(self, fn: Middleware) -> Callable[[Context, Any], Awaitable[None]]:
         if is_async(fn):
             return fn  # type: ignore[return-value]  # just checked
-        return SyncMiddleware(fn, self._threads)
+        return SyncMiddleware(fn)
 
     def _traced(self, label: str, fn: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
         if not (self._trace.on("steps") or self._trace.on("timings") or self._trace.bodies):

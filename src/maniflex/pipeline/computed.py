@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,10 @@ import msgspec
 
 from maniflex.pipeline.chain import is_async
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.threads import refuse_when_over
 
-_MISSING = object()
+_AT_ONCE = 16  # rows of one page that wait for something
+_MISSING: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Computed:
     fn: Callable[..., Any]
     batch: bool
     takes_context: bool
+    asynchronous: bool
 
     @classmethod
     def of(cls, name: str, fn: Callable[..., Any], batch: bool) -> Computed:
@@ -32,11 +35,11 @@ class Computed:
             for p in inspect.signature(fn).parameters.values()
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
         ]
-        return cls(name, fn, batch, len(positional) > 1)
+        return cls(name, fn, batch, len(positional) > 1, is_async(fn))
 
     async def add_to(self, ctx: Context, records: Sequence[Any], rows: Sequence[dict[str, Any]]) -> None:
         """Put the field on every row; one that fails is left out, and nothing else is."""
-        values = await (self._all_at_once(ctx, records) if self.batch else self._one_by_one(ctx, records))
+        values = await (self._all_at_once(ctx, records) if self.batch else self._row_by_row(ctx, records))
         for row, value in zip(rows, values, strict=True):
             if value is _MISSING:
                 continue
@@ -46,8 +49,10 @@ class Computed:
                 self._failed(ctx, error)
 
     async def _all_at_once(self, ctx: Context, records: Sequence[Any]) -> Sequence[Any]:
+        args = self._args(ctx, records)
         try:
-            values = list(await self._call(ctx, records))
+            outcome = self.fn(*args) if self.asynchronous else await ctx.runtime.threads.run(self.fn, *args)
+            values = list(await outcome if inspect.isawaitable(outcome) else outcome)
             if len(values) != len(records):
                 raise ValueError(f"returned {len(values)} values for {len(records)} records")
         except Exception as error:
@@ -55,24 +60,49 @@ class Computed:
             return [_MISSING] * len(records)
         return values
 
-    async def _one_by_one(self, ctx: Context, records: Sequence[Any]) -> Sequence[Any]:
-        async def one(record: Any) -> Any:
+    async def _row_by_row(self, ctx: Context, records: Sequence[Any]) -> Sequence[Any]:
+        if self.asynchronous:
+            return await self._awaited(ctx, records, lambda record: self.fn(*self._args(ctx, record)))
+        values: list[Any] = await ctx.runtime.threads.run(self._called, ctx, records)
+        if any(map(inspect.isawaitable, values)):  # a plain function may hand out a coroutine
+            return await self._awaited(ctx, values, _as_awaitable)
+        return values
+
+    def _called(self, ctx: Context, records: Sequence[Any]) -> list[Any]:
+        """The rows one after another, on a thread: the way there costs more than most of them."""
+        values = []
+        for record in records:
+            refuse_when_over()
             try:
-                return await self._call(ctx, record)
+                values.append(self.fn(*self._args(ctx, record)))
             except Exception as error:
                 self._failed(ctx, error)
-                return _MISSING
+                values.append(_MISSING)
+        return values
 
-        if len(records) == 1:
-            return [await one(records[0])]
-        return await asyncio.gather(*map(one, records))
+    async def _awaited(
+        self, ctx: Context, subjects: Sequence[Any], call: Callable[[Any], Awaitable[Any]]
+    ) -> Sequence[Any]:
+        values = [_MISSING] * len(subjects)
+        line = enumerate(subjects)
+
+        async def work() -> None:
+            for place, subject in line:
+                try:
+                    values[place] = await call(subject)
+                except Exception as error:
+                    self._failed(ctx, error)
+
+        # They share one line, so rows that wait for nothing are all done by the first of them.
+        await asyncio.gather(*(work() for _ in range(min(len(subjects), _AT_ONCE))))
+        return values
+
+    def _args(self, ctx: Context, subject: Any) -> tuple[Any, ...]:
+        return (ctx, subject) if self.takes_context else (subject,)
 
     def _failed(self, ctx: Context, error: Exception) -> None:
         ctx.logger.error("computed field %s.%s failed", ctx.model.name, self.name, exc_info=error)
 
-    async def _call(self, ctx: Context, subject: Any) -> Any:
-        args = (ctx, subject) if self.takes_context else (subject,)
-        if is_async(self.fn):
-            return await self.fn(*args)
-        outcome = await asyncio.to_thread(self.fn, *args)
-        return await outcome if inspect.isawaitable(outcome) else outcome
+
+async def _as_awaitable(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
-from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 
 from maniflex import _json
@@ -18,9 +17,10 @@ from maniflex.db.current import current_tx, require_tx, transaction
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Row, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
-from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody, ValidationFailed
+from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.binding import bind
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
@@ -95,6 +95,7 @@ class Context:
     row: Row | None = None
     rows: Sequence[Row] = ()
     total: int = 0
+    reached: bool = False  # the database step of a delete, which leaves nothing else behind
     changes: dict[str, Any] | None = None
     action: Any = None
     _body: Any = None
@@ -130,12 +131,10 @@ class Context:
         return self._request
 
     def header(self, name: str) -> str | None:
-        """A request header."""
+        """A request header; one sent several times comes as one list."""
         wanted = name.lower().encode("latin-1")
-        for key, value in self.scope["headers"]:
-            if key == wanted:
-                return str(value.decode("latin-1"))
-        return None
+        found = [value for key, value in self.scope["headers"] if key == wanted]
+        return b", ".join(found).decode("latin-1") if found else None
 
     def url_param(self, name: str) -> str:
         """A parameter of the path, empty when the path has none of that name."""
@@ -151,8 +150,7 @@ class Context:
             self.raw_body = await read_body(self)
         if not self.raw_body:
             raise EmptyBody()
-        value = _json.loads(self.raw_body)
-        return value if type is None else validate_as(type, value)
+        return _json.loads(self.raw_body) if type is None else bind(self.raw_body, type, self.runtime.models)
 
     def has_role(self, role: str) -> bool:
         """Whether the caller holds the role; nobody does without an identity."""
@@ -342,15 +340,3 @@ class Context:
 
 class _Rollback(Exception):
     """Leaves a transaction's block so that it rolls back, and goes no further."""
-
-
-def validate_as(type: Any, value: Any) -> Any:
-    """The value as the given type, or `ValidationFailed` naming every part that does not fit."""
-    try:
-        return TypeAdapter(type).validate_python(value)
-    except ValidationError as error:
-        details = [
-            {"field": ".".join(map(str, e["loc"])), "message": e["msg"]}
-            for e in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
-        raise ValidationFailed(details=details) from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
@@ -137,35 +138,85 @@ class Pipeline:
         for step in joined.steps:
             step.registrations = list(getattr(self, step.name).registrations)
         for meta in models:
-            for name, given in (meta.options.middleware or {}).items():
-                if name not in STEPS:
-                    problems.append(
-                        f"{meta.name}: middleware: there is no step {name!r}{did_you_mean(name, STEPS)}"
-                    )
-                    continue
-                for fn in [given] if callable(given) else given:
+            for name, fn, problem in _own(meta.options.middleware):
+                if problem:
+                    problems.append(f"{meta.name}: middleware: {problem}")
+                else:
                     getattr(joined, name).register(fn, models=[meta.cls])
         return joined, problems
 
-    def problems(self, names: Iterable[str]) -> list[str]:
-        """Registrations that name a model there is not, or operations their step never sees."""
-        known = list(names)
-        found = []
-        for step in self.steps:
-            for r in step.registrations:
-                where = f"pipeline.{step.name}: {r.name}"
-                found += [
-                    f"{where}: no model named {name!r} is registered{did_you_mean(name, known)}"
-                    for name in sorted((r.models or frozenset()) - set(known))
-                ]
-                unseen = (r.operations or frozenset()) & _UNSEEN.get(step.name, frozenset())
-                found += [
-                    f"{where}: {operation} requests never reach the {step.name} step, so it would not run"
-                    for operation in sorted(unseen)
-                ]
-                if r.models and Operation.ACTION in (r.operations or ()):
-                    found.append(f"{where}: an action belongs to no model, so it would not run")
-        return found
+    def problems(self, models: Collection[str] | None, served: Collection[Served] | None) -> list[str]:
+        """What is wrong with registrations: their functions, and models and operations nothing serves.
+
+        Without `models` or `served`, because those could not be made, their questions are left out.
+        """
+        return [
+            f"pipeline.{step.name}: {r.name}: {problem}"
+            for step in self.steps
+            for r in step.registrations
+            for problem in _problems(r, models, served)
+        ]
+
+
+Served = tuple[ModelMeta | None, Operation]
+
+
+def _own(middleware: Any) -> Iterator[tuple[str, Any, str]]:
+    """Step, function and what is wrong with them, of everything in a model's `middleware=`."""
+    if not isinstance(middleware, Mapping | None):
+        yield "", None, "it maps the name of a step to a function or a list of them"
+        return
+    for name, given in (middleware or {}).items():
+        listed = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
+        known = name in STEPS
+        if not known:
+            yield name, None, f"there is no step {name!r}{did_you_mean(str(name), STEPS)}"
+        for fn in listed:
+            if not callable(fn):
+                yield name, None, f"{fn!r} on the step {name!r} is not callable"
+            elif known:
+                yield name, fn, ""
+
+
+def _problems(
+    r: Registration, models: Collection[str] | None, served: Collection[Served] | None
+) -> Iterator[str]:
+    if not takes(r.fn, 2):
+        yield "middleware is called with (ctx, next), which it does not take"
+    elsewhere = sorted((r.models or frozenset()) - set(models)) if models is not None else []
+    for name in elsewhere:
+        yield f"no model named {name!r} is registered{did_you_mean(name, models or ())}"
+    unseen = sorted((r.operations or frozenset()) & _UNSEEN.get(r.step, frozenset()))
+    for operation in unseen:
+        yield f"{operation} requests never reach the {r.step} step, so it would not run"
+    of_no_model = r.models is not None and Operation.ACTION in (r.operations or ())
+    if of_no_model:
+        yield "an action belongs to no model, so it would not run"
+    if not (elsewhere or unseen or of_no_model) and served is not None and not _runs(r, served):
+        operations = " or ".join(sorted(r.operations)) + " requests" if r.operations else "requests"
+        target = f" to {' or '.join(sorted(r.models))}" if r.models else ""
+        yield f"nothing serves {operations}{target}, so it would not run"
+
+
+def _runs(r: Registration, served: Collection[Served]) -> bool:
+    """Whether any request comes by it; one for everything may wait for models to come."""
+    if r.models is None and r.operations is None:
+        return True
+    unseen = _UNSEEN.get(r.step, frozenset())
+    return any(op not in unseen and r.matches(model, op, item=True) for model, op in served)
+
+
+def takes(fn: Any, arguments: int) -> bool:
+    """Whether it can be called with so many positional arguments, as far as one can tell."""
+    try:
+        signature = inspect.signature(fn, follow_wrapped=False)
+    except (TypeError, ValueError):  # written in C, without a signature
+        return True
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
 
 
 _TRIMMED = frozenset({Operation.ACTION, Operation.OPTIONS})

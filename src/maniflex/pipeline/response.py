@@ -63,6 +63,8 @@ class Response:
         """Take a finished envelope apart again: somebody wants to look into it."""
         if self.body is not None and self.content_type == JSON:
             envelope = msgspec.json.decode(self.body)
+            if not isinstance(envelope, dict) or "data" not in envelope:
+                return  # a body of the application's own, which has no parts we know
             self._data, self._meta, self.body = envelope.get("data"), envelope.get("meta"), None
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ import traceback
 from typing import Any
 
 from maniflex.errors import RequestError, Timeout
+from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.read_body import ClientGone
@@ -15,11 +16,20 @@ from maniflex.pipeline.response import Response, error_response, status_of
 
 async def run(endpoint: Endpoint, ctx: Context, timeout: float = 0) -> Any:
     """The answer of the endpoint; only a client that went away gets none."""
+    deadline = asyncio.get_running_loop().time() + timeout if timeout else 0.0
+    await _step(endpoint.main, ctx, deadline)
+    # A refusal is sent even when the time is up; its middleware still has to see it.
+    await _step(endpoint.respond, ctx, deadline if ctx.response is None else 0.0)
+    return ctx.response if ctx.response is not None else Response(204)
+
+
+async def _step(chain: Handler, ctx: Context, deadline: float) -> None:
+    """Run one of the two chains; whatever it raises becomes the answer."""
     try:
-        if timeout:
-            await _within(timeout, endpoint, ctx)
+        if deadline:
+            await _until(deadline, chain, ctx)
         else:
-            await endpoint.main(ctx)
+            await chain(ctx)
         if ctx._after is not None and (ctx.response is None or status_of(ctx.response) < 400):
             await ctx.run_after()
     except RequestError as error:
@@ -28,21 +38,14 @@ async def run(endpoint: Endpoint, ctx: Context, timeout: float = 0) -> Any:
         raise
     except Exception as error:
         ctx.response = _panic(ctx, error)
-    try:
-        await endpoint.respond(ctx)
-    except RequestError as error:
-        ctx.response = _refusal(ctx, error)
-    except Exception as error:
-        ctx.response = _panic(ctx, error)
-    return ctx.response if ctx.response is not None else Response(204)
 
 
-async def _within(seconds: float, endpoint: Endpoint, ctx: Context) -> None:
+async def _until(deadline: float, chain: Handler, ctx: Context) -> None:
     try:
-        async with asyncio.timeout(seconds) as deadline:
-            await endpoint.main(ctx)
+        async with asyncio.timeout_at(deadline) as limit:
+            await chain(ctx)
     except TimeoutError:
-        if not deadline.expired():
+        if not limit.expired():
             raise
         raise Timeout() from None
 

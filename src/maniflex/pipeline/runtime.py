@@ -16,6 +16,7 @@ from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
+from maniflex.pipeline.threads import Threads, refuse_when_over
 from maniflex.pipeline.wire import Wire, encoder
 
 Work = Callable[[], Awaitable[object]] | Awaitable[object]
@@ -38,9 +39,11 @@ class Runtime:
         self.stores = stores
         self.logger = logger
         self.panic_logger = config.panic_logger or logger
+        self.models = {cls: store.meta for cls, store in stores.items()}
         self.wires = {cls: Wire(store.meta) for cls, store in stores.items()}
         self.encode = encoder(self.wires)
         self.tasks = Tasks(logger)
+        self.threads = Threads()
         self._by_name = {store.meta.name: store for store in stores.values()}
 
     def store(self, model: type[Model] | str) -> Store:
@@ -68,6 +71,7 @@ class Tasks:
 
     def start(self, work: Work, name: str = "background") -> None:
         if self._loop is not None and asyncio._get_running_loop() is not self._loop:
+            refuse_when_over()
             self._loop.call_soon_threadsafe(self._start, work, name)
         else:
             self._start(work, name)

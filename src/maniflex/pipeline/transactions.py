@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from maniflex._names import did_you_mean
 from maniflex.db.port import Isolation
+from maniflex.errors import DeclarationError
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.registration import Next
 
@@ -14,9 +16,18 @@ def with_transaction(isolation: Isolation | str | None = None) -> Callable[[Cont
 
     Register it on the service step. An open transaction is joined, so registering it twice is fine.
     """
+    level = None if isolation is None else _level(isolation)
 
     async def transactional(ctx: Context, next: Next) -> None:
-        async with ctx.transaction(isolation=isolation):
+        async with ctx.transaction(isolation=level):
             await next()
 
     return transactional
+
+
+def _level(isolation: Isolation | str) -> Isolation:
+    name = str(isolation).lower().replace("_", " ")
+    if name not in set(Isolation):
+        hint = did_you_mean(name, Isolation) or f"; there are: {', '.join(Isolation)}"
+        raise DeclarationError(f"with_transaction: there is no isolation level {isolation!r}{hint}")
+    return Isolation(name)

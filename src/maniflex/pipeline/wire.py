@@ -106,7 +106,7 @@ def encoder(wires: Mapping[type, Wire]) -> Callable[[Any], bytes]:
                 raise TypeError(f"{type(value).__name__} is not registered with this server")
             return wire.shaped(wire.row(value))
         if isinstance(value, BaseModel):
-            return dict(value)
+            return _dumped(value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         if isinstance(value, Mapping):
@@ -116,3 +116,23 @@ def encoder(wires: Mapping[type, Wire]) -> Callable[[Any], bytes]:
         return to_jsonable_python(value)
 
     return msgspec.json.Encoder(enc_hook=plain).encode
+
+
+def _dumped(value: BaseModel) -> dict[str, Any]:
+    """A pydantic model as it says itself; records inside it stay records, for their own way out."""
+    holding = {name for name, item in value if _holds_record(item)}
+    dumped = value.model_dump(by_alias=True, exclude=holding or None)
+    for name, info in type(value).model_fields.items():
+        if name in holding and not info.exclude:
+            dumped[info.serialization_alias or name] = getattr(value, name)
+    return dumped
+
+
+def _holds_record(item: Any) -> bool:
+    if isinstance(item, Model):
+        return True
+    if isinstance(item, BaseModel):
+        return any(_holds_record(inner) for _, inner in item)
+    if isinstance(item, Mapping):
+        return any(map(_holds_record, item.values()))
+    return isinstance(item, list | tuple | set | frozenset) and any(map(_holds_record, item))

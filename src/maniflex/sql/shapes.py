@@ -11,7 +11,7 @@ from sqlalchemy.sql.elements import ClauseElement
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.tables import sa_dialect
 
-_MOST = 1024
+_MOST = 256
 
 
 @dataclass(frozen=True, slots=True)

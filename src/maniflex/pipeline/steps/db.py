@@ -66,6 +66,7 @@ class Database:
         )
 
     async def delete(self, ctx: Context) -> None:
+        ctx.reached = True
         wanted = ctx.header("if-match") if self._optimistic else None
         if wanted is None:
             await self._store.delete(ctx.resource_id)

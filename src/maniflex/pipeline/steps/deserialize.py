@@ -17,8 +17,8 @@ class Deserialize:
     def __init__(self, meta: ModelMeta) -> None:
         self._parse = Parser(meta)
         # Fractions keep all their digits only where a field can hold them.
-        self._exact = any(f.kind is Kind.DECIMAL for f in meta.fields)
-        self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON) if self._exact else ()
+        self._exact = meta.exact
+        self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON)
 
     def query(self, ctx: Context) -> None:
         if ctx._query is None:
@@ -34,7 +34,9 @@ class Deserialize:
             raise InvalidJson("the body must be a JSON object")
         for name in self._json:
             if name in values:
-                values[name] = _json.as_floats(values[name])
+                _json.refuse_long_integers(ctx.raw_body, values[name])
+                if self._exact:
+                    values[name] = _json.as_floats(values[name])
         stamped = ctx._body
         ctx._body = Body(values)
         if stamped is not None:  # set by middleware before there was a body

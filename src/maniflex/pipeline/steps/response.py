@@ -31,6 +31,11 @@ class Respond:
             await self._one(ctx, 200)
 
     def deleted(self, ctx: Context) -> None:
+        if ctx.response is None and not ctx.reached:
+            raise unanswered()
+        self.gone(ctx)
+
+    def gone(self, ctx: Context) -> None:
         if ctx.response is None:
             ctx.response = Response(204)
 
@@ -38,6 +43,8 @@ class Respond:
         if ctx.response is not None:
             return
         result = ctx._result
+        if result is None and ctx.rows is Context.rows:
+            raise unanswered()
         if result is None and self._plain:
             query = ctx.query
             body = self._wire.many(ctx.rows, ctx.total, query.page, query.limit or 1)
@@ -54,8 +61,7 @@ class Respond:
             return
         shown = row if result is None else self._wire.row(result)
         if shown is None:
-            ctx.response = Response(status)
-            return
+            raise unanswered()
         if self._plain:
             ctx.response = Response(status, body=self._wire.one(shown))
         else:
@@ -76,3 +82,8 @@ class Respond:
         for computed in self._computed:
             await computed.add_to(ctx, records, data)
         return data
+
+
+def unanswered() -> RuntimeError:
+    """For the log: nothing came of the request, and to call that a success would be a lie."""
+    return RuntimeError("a middleware returned without calling next() and without setting ctx.response")

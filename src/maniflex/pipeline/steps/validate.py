@@ -15,7 +15,7 @@ class Validate:
         self._store = store
         self._create = meta.validator.create
         self._patch = meta.validator.patch
-        closed = {f.api for f in meta.fields if f.readonly or f.hidden or f.name == "id"}
+        closed = {f.api for f in meta.fields if f.name in meta.closed}
         self._closed_on_create = frozenset(closed)
         self._closed_on_update = frozenset(closed | {f.api for f in meta.fields if f.immutable})
 

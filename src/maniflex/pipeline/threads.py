@@ -1,0 +1,180 @@
+"""Where plain `def` code of the application runs: middleware, action handlers, computed fields.
+
+Three promises hold for all of it, which is why it has one home: only so many requests are in it at
+once, a request that has ended is not continued from it, and no thread keeps the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+AT_ONCE = 64  # requests
+IDLE_SECONDS = 10.0
+
+_inside: ContextVar[Call | None] = ContextVar("maniflex_inside_a_thread", default=None)
+
+
+class _Here(threading.local):
+    call: Call | None = None
+
+
+_here = _Here()
+
+
+class Call:
+    """One function on a thread; `over` once nobody waits for it any more."""
+
+    __slots__ = ("_error", "_fn", "_loop", "_rest", "_value", "finished", "outcome", "over", "running")
+
+    def __init__(self, fn: Callable[..., Any], *args: Any) -> None:
+        context = copy_context()
+        context.run(_inside.set, self)
+        self._fn = partial(context.run, fn, *args)
+        self._loop = asyncio.get_running_loop()
+        self._rest: set[asyncio.Task[None]] = set()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.outcome: asyncio.Future[Any] = self._loop.create_future()
+        self.finished: Callable[[], None] | None = None
+        self.running = True
+        self.over = False
+
+    # -- on the event loop
+
+    def end(self) -> None:
+        """The request has ended: stop what continues it, and let nothing else begin to."""
+        self.over = True
+        for task in self._rest:
+            task.cancel()
+
+    def settle(self) -> None:
+        """The thread is done with it."""
+        self.running = False
+        if self.finished is not None:
+            self.finished()
+        if self.outcome.done():
+            return
+        if self._error is None:
+            self.outcome.set_result(self._value)
+        else:
+            self.outcome.set_exception(self._error)
+
+    async def _continue(self, work: Callable[[], Awaitable[None]]) -> None:
+        # Asked again on the loop, which is where requests end: none ends between here and the note.
+        self.refuse_when_over()
+        task = asyncio.current_task()
+        assert task is not None
+        self._rest.add(task)
+        try:
+            await work()
+        finally:
+            self._rest.discard(task)
+
+    # -- on the thread
+
+    def run(self) -> None:
+        _here.call = self
+        try:
+            self._value = self._fn()
+        except StopIteration as error:  # no future can carry it
+            self._error = RuntimeError("StopIteration was raised")
+            self._error.__cause__ = error
+        except BaseException as error:
+            self._error = error
+        finally:
+            _here.call = None
+            del self._fn
+
+    def report(self) -> None:
+        with suppress(RuntimeError):  # a closed loop has nobody left who waits
+            self._loop.call_soon_threadsafe(self.settle)
+
+    def go_on(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` on the event loop and wait for it."""
+        self.refuse_when_over()
+        asyncio.run_coroutine_threadsafe(self._continue(work), self._loop).result()
+
+    def refuse_when_over(self) -> None:
+        if self.over:
+            raise CancelledError("the request has ended; nothing more is done for it")
+
+
+def refuse_when_over() -> None:
+    """Raise on a thread whose request has ended; anywhere else do nothing."""
+    if _here.call is not None:
+        _here.call.refuse_when_over()
+
+
+class Threads:
+    """The threads of one server.
+
+    A request that is inside already never waits for a turn again: it may be what the others wait
+    for in `next()`. So the threads have no limit of their own; the requests have.
+    """
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._lock = threading.Lock()
+        self._idle: list[SimpleQueue[Call]] = []
+
+    async def run(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """What `fn` returns."""
+        return await self.finish(Call(fn, *args))
+
+    async def finish(self, call: Call) -> Any:
+        """What the call returns. A cancellation ends the waiting; the thread goes on and keeps its turn."""
+        around = _inside.get()
+        if around is None or not around.running:
+            await self._turns.acquire()
+            call.finished = self._turns.release
+        try:
+            self._start(call)
+        except BaseException:  # there are no more threads to be had
+            call.settle()
+            raise
+        try:
+            return await call.outcome
+        except asyncio.CancelledError:
+            call.end()
+            raise
+
+    def _start(self, call: Call) -> None:
+        with self._lock:
+            idle = self._idle.pop() if self._idle else None
+        if idle is not None:
+            idle.put(call)
+            return
+        # A daemon: the deadline of a shutdown also holds for code that does not return.
+        threading.Thread(target=self._serve, args=(call,), name="maniflex-sync", daemon=True).start()
+
+    def _serve(self, first: Call) -> None:
+        inbox: SimpleQueue[Call] = SimpleQueue()
+        call: Call | None = first
+        del first
+        while call is not None:
+            call.run()
+            # In line before it is known that this one is done, so that whoever comes next finds us.
+            with self._lock:
+                self._idle.append(inbox)
+            call.report()
+            call = None  # it holds a request, and the wait may be long
+            call = self._next(inbox)
+
+    def _next(self, inbox: SimpleQueue[Call]) -> Call | None:
+        """The next call, or None when none came for a while."""
+        try:
+            return inbox.get(timeout=IDLE_SECONDS)
+        except Empty:
+            with self._lock:
+                if inbox in self._idle:
+                    self._idle.remove(inbox)
+                    return None
+        return inbox.get()  # one is on its way here
