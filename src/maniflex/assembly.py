@@ -117,15 +117,8 @@ def _build(
     found, problems, joined = _checked(registry, pipeline, actions, computed)
     models = found or ()
     databases = _Databases(config)
-    metadata: dict[int, sa.MetaData] = {}
-    stores: dict[type[Model], Store] = {}
-    for meta in models:
-        try:
-            adapter = databases.of(meta)
-        except DeclarationError as error:
-            problems += [f"{meta.name}: database: {problem}" for problem in error.problems]
-            continue
-        stores[meta.cls] = Store(meta, adapter, metadata.setdefault(id(adapter), sa.MetaData()), clock)
+    stores, nowhere = _stores(models, databases, clock)
+    problems += nowhere
 
     # Built even from a declaration with problems: routes may want the same path, middleware may never run.
     runtime = Runtime(config, clock, databases.default, stores, logger)
@@ -155,6 +148,23 @@ def _build(
     return Assembly(runtime, tuple(databases.all), tuple(endpoints), HttpApp(runtime, router, mounts), routes)
 
 
+def _stores(
+    models: Sequence[ModelMeta], databases: _Databases, clock: Clock
+) -> tuple[dict[type[Model], Store], list[str]]:
+    """Each model on its database, and those whose database is none."""
+    metadata: dict[int, sa.MetaData] = {}
+    stores: dict[type[Model], Store] = {}
+    problems: list[str] = []
+    for meta in models:
+        try:
+            adapter = databases.of(meta)
+        except DeclarationError as error:
+            problems += [f"{meta.name}: database: {problem}" for problem in error.problems]
+            continue
+        stores[meta.cls] = Store(meta, adapter, metadata.setdefault(id(adapter), sa.MetaData()), clock)
+    return stores, problems
+
+
 def _checked(
     registry: Registry,
     pipeline: Pipeline,
@@ -182,7 +192,8 @@ def _action_problems(action: Action) -> Iterator[str]:
     where = f"action {action.method} {action.path}"
     if not takes(action.handler, 1):
         yield f"{where}: the handler is called with (ctx), which it does not take"
-    for fn in action.middleware:
+    listed: Sequence[Any] = action.middleware  # its type is only a promise until here
+    for fn in listed:
         if not callable(fn):
             yield f"{where}: middleware: {fn!r} is not callable"
         elif not takes(fn, 2):

@@ -60,6 +60,30 @@ MISTAKES = {
         "server.pipeline.db.register(nothing, operations=[Operation.ACTION])",
         ["pipeline.db: nothing", "never reach the db step"],
     ),
+    "middleware that nothing reaches": (
+        "server.pipeline.db.register(nothing, operations=[Operation.EXPORT])",
+        ["pipeline.db: nothing", "nothing serves export requests"],
+    ),
+    "middleware with a wrong signature": (
+        "async def short(ctx) -> None: ...\nserver.pipeline.db.register(short)",
+        ["pipeline.db: short", "(ctx, next)"],
+    ),
+    "a route and more": (
+        "server.action('GET', '/posts', name='mine')(nothing)\nserver.computed(Post, 'title')(nothing)",
+        ["2 problems", "both Post and action mine", "computed Post.title"],
+    ),
+    "a column that forgets": (
+        "from pydantic import BaseModel, SecretStr\n"
+        "class Key(BaseModel):\n    secret: SecretStr\n"
+        "class Bad(Model):\n    key: Key\n"
+        "server.register(Bad)",
+        ["Bad.key: Key.secret would not come back from the database"],
+    ),
+    "an isolation level": (
+        "from maniflex import with_transaction\nwith_transaction('serialisable')",
+        ["did you mean 'serializable'"],
+    ),
+    "a path prefix": ("Server(path_prefix='/api/{x}')", ["path_prefix: '/api/{x}'"]),
     "a computed field": ("server.computed(Post, 'title')(nothing)", ["computed Post.title"]),
     "several at once": (
         "server.computed(Post, 'title')(nothing)\n"

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from maniflex import Context, DeclarationError, Model, Server, field
+from maniflex.pipeline import threads
 from maniflex.testing import client
-from tests.http.kit import created, data_of
+from tests.http.kit import created, data_of, error_of
 
 
 class Person(Model):
@@ -235,6 +236,35 @@ async def test_rows_that_wait_do_so_together_but_not_all_at_once(sqlite_url: str
     rows = await page_of(server, sqlite_url, 40)
     assert [row["name"] for row in rows] == [row["first"] for row in rows]
     assert 1 < most < 20
+
+
+async def test_the_rest_of_a_page_is_left_when_its_request_has_ended(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "AT_ONCE", 1)
+    server = Server(query_timeout=0.1)
+    server.register(Person)
+    release = threading.Event()
+    reached: list[str] = []
+
+    @server.computed(Person, "slow")
+    def slow(person: Person) -> None:
+        reached.append(person.first)
+        release.wait(30)
+
+    @server.action("GET", "/free")
+    def free(ctx: Context) -> bool:
+        return True
+
+    async with client(server, database=sqlite_url) as http:
+        for number in range(3):
+            await server.db(Person).create(first=str(number))
+        error_of(await http.get("/api/people"), 504, "TIMEOUT")
+        release.set()
+        async with asyncio.timeout(10):
+            while (await http.get("/api/free")).status_code == 504:
+                pass  # the only thread is not back yet
+    assert len(reached) == 1
 
 
 @pytest.mark.parametrize("name", ["first", "id", "secret"])

@@ -66,7 +66,8 @@ async def test_an_after_commit_call_of_the_response_step_runs(database_url: str)
 
 
 async def test_work_started_in_a_transaction_does_not_keep_it(database_url: str) -> None:
-    server, names, done = docs(), [], asyncio.Event()
+    server, done = docs(), asyncio.Event()
+    names: list[str] = []
 
     async def later() -> None:
         names.extend(doc.name for doc in await server.db(Doc).list())

@@ -294,6 +294,14 @@ async def test_a_serializable_collision_is_a_409_that_may_be_sent_again(postgres
 async def test_an_isolation_level_that_does_not_exist_is_an_error_rather_than_a_weaker_one(
     database_url: str,
 ) -> None:
-    async with client(shop(isolation="chaos"), database=database_url) as http:
+    server = Server()
+    server.register(Sale)
+
+    @server.pipeline.service.middleware(operations=["create"])
+    async def chaotic(ctx: Context, next: Next) -> None:
+        async with ctx.transaction(isolation="chaos"):
+            await next()
+
+    async with client(server, database=database_url) as http:
         assert (await http.post("/api/sales", json={"pieces": 1})).status_code == 500
         assert await total(http, "/api/sales") == 0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from maniflex import Context, Model, Next, Server, field
+from maniflex import Context, Model, Next, Operation, Server, field, with_transaction
 from maniflex.errors import DeclarationError
 from maniflex.testing import client
 
@@ -205,6 +206,203 @@ def test_every_problem_of_an_app_is_in_one_message() -> None:
     text = str(refused.value)
     for part in ("Bad.age", "Worse.text", "FETCH", "/orders/{id}/cancel"):
         assert part in text
+
+
+def problems_of(server: Server) -> tuple[str, ...]:
+    with pytest.raises(DeclarationError) as refused:
+        server.seal()
+    return refused.value.problems
+
+
+def test_route_conflicts_are_reported_together_with_everything_else() -> None:
+    class Elsewhere(Model, database=5):
+        text: str
+
+    server = Server(":memory:")
+    server.register(Note, Elsewhere)
+    server.action("GET", "/notes", name="mine")(handler)
+    server.action("FETCH", "/x")(handler)
+    server.pipeline.auth.register(middleware, models=["Nte"])
+
+    text = "\n".join(problems_of(server))
+
+    for part in ("both Note and action mine", "Elsewhere: database", "action FETCH /x", "'Nte'"):
+        assert part in text
+
+
+def test_route_conflicts_of_actions_are_found_even_if_no_model_can_be_read() -> None:
+    class Bad(Model):
+        age: int = field(min=9, max=1)
+
+    server = Server(":memory:")
+    server.register(Bad)
+    server.action("GET", "/x", name="one")(handler)
+    server.action("GET", "/x", name="other")(handler)
+
+    text = "\n".join(problems_of(server))
+
+    assert "Bad.age" in text
+    assert "GET /api/x: both action one and action other" in text
+
+
+def test_every_mistake_in_the_middleware_of_a_model_is_named() -> None:
+    class Wrong(
+        Model, middleware={"servcie": middleware, "auth": 5, "db": [middleware, "no"], "response": None}
+    ):
+        text: str
+
+    class Worse(Model, middleware=[middleware]):
+        text: str
+
+    server = Server(":memory:")
+    server.register(Wrong, Worse)
+
+    assert problems_of(server) == (
+        "Wrong: middleware: there is no step 'servcie'; did you mean 'service'?",
+        "Wrong: middleware: 5 on the step 'auth' is not callable",
+        "Wrong: middleware: 'no' on the step 'db' is not callable",
+        "Wrong: middleware: None on the step 'response' is not callable",
+        "Worse: middleware: it maps the name of a step to a function or a list of them",
+    )
+
+
+async def no_parameters() -> None: ...
+
+
+async def one_parameter(ctx: Context) -> None: ...
+
+
+async def three_parameters(ctx: Context, next: Next, more: int) -> None: ...
+
+
+async def by_name_only(ctx: Context, *, next: Next) -> None: ...
+
+
+WRONG: list[Any] = [no_parameters, one_parameter, three_parameters, by_name_only]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_middleware_that_does_not_take_ctx_and_next_is_refused(wrong: Any) -> None:
+    class Own(Model, middleware={"service": wrong}):
+        text: str
+
+    server = Server(":memory:")
+    server.register(Own)
+    server.pipeline.auth.register(wrong)
+    server.action("POST", "/x", middleware=[wrong])(handler)
+
+    why = f"{wrong.__name__}: middleware is called with (ctx, next), which it does not take"
+    assert set(problems_of(server)) == {
+        f"action POST /x: {why}",
+        f"pipeline.auth: {why}",
+        f"pipeline.service: {why}",
+    }
+
+
+@pytest.mark.parametrize("wrong", [lambda: 1, lambda a, b, c: 1, lambda *, record: 1])
+def test_a_computed_function_that_does_not_take_a_record_is_refused(wrong: Any) -> None:
+    server = Server(":memory:")
+    server.register(Note)
+    server.computed(Note, "wrong")(wrong)
+
+    [problem] = problems_of(server)
+    assert problem.startswith("computed Note.wrong: it is called with (record) or (ctx, record)")
+
+
+def test_an_action_that_takes_no_context_and_middleware_that_is_none_are_refused() -> None:
+    server = Server(":memory:")
+    server.action("GET", "/x", middleware=[cast(Any, 5)])(no_parameters)
+
+    assert problems_of(server) == (
+        "action GET /x: the handler is called with (ctx), which it does not take",
+        "action GET /x: middleware: 5 is not callable",
+    )
+
+
+def test_functions_are_taken_however_they_accept_their_arguments() -> None:
+    class Callable_:
+        async def __call__(self, ctx: Context, next: Next) -> None: ...
+
+    @functools.wraps(three_parameters)
+    async def wrapping(*args: Any) -> None: ...
+
+    async def with_default(ctx: Context, next: Next, more: int = 0) -> None: ...
+
+    server = Server(":memory:")
+    server.register(Note)
+    taken: list[Any] = [
+        Callable_(), wrapping, with_default, functools.partial(three_parameters, more=1)
+    ]  # fmt: skip
+    for fn in taken:
+        server.pipeline.service.register(fn)
+    server.computed(Note, "a")(lambda *args: 1)
+    server.computed(Note, "b")(lambda record, ctx=None: 1)
+    server.seal()
+
+
+class Settings(Model, singleton=True):
+    theme: str = "light"
+
+
+class Internal(Model, headless=True):
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("scope", "what"),
+    [
+        ({"models": [Settings], "operations": ["list", "create"]}, "create or list requests to Settings"),
+        ({"models": [Internal]}, "requests to Internal"),
+        (
+            {"models": [Internal, "Settings"], "operations": ["delete"]},
+            "delete requests to Internal or Settings",
+        ),
+        ({"operations": ["export"]}, "export requests"),
+        ({"operations": ["action"]}, "action requests"),
+    ],
+)
+def test_middleware_that_could_never_run_is_refused(scope: dict[str, Any], what: str) -> None:
+    server = Server(":memory:")
+    server.register(Note, Settings, Internal)
+    server.pipeline.auth.register(middleware, **scope)
+
+    assert problems_of(server) == (f"pipeline.auth: middleware: nothing serves {what}, so it would not run",)
+
+
+def test_the_own_middleware_of_a_headless_model_is_refused() -> None:
+    class Hidden(Model, headless=True, middleware={"service": middleware}):
+        text: str
+
+    server = Server(":memory:")
+    server.register(Hidden)
+
+    [problem] = problems_of(server)
+    assert "nothing serves requests to Hidden" in problem
+
+
+def test_middleware_for_what_is_served_somewhere_is_fine() -> None:
+    server = Server(":memory:")
+    server.register(Note, Settings)
+    server.action("GET", "/x")(handler)
+    for operations in (["list"], ["head"], ["options"], ["action"], ["list", "export"], Operation.READS):
+        server.pipeline.auth.register(middleware, operations=operations)
+    server.pipeline.db.register(middleware, models=[Note, Settings], operations=["create"])
+    server.pipeline.db.register(middleware, models=[Settings])
+    server.seal()
+
+
+def test_an_app_without_models_starts_with_middleware_for_everything() -> None:
+    server = Server(":memory:")
+    server.pipeline.service.register(middleware)
+    server.seal()
+
+
+def test_an_isolation_level_there_is_not_is_refused_where_it_is_asked_for() -> None:
+    with pytest.raises(DeclarationError, match=r"'serialisable'; did you mean 'serializable'\?"):
+        with_transaction(isolation="serialisable")
+    with pytest.raises(DeclarationError, match="there are: read committed, repeatable read, serializable"):
+        with_transaction("strict")
+    with_transaction("REPEATABLE_READ")
 
 
 def test_a_model_whose_database_is_no_address_is_named() -> None:

@@ -248,8 +248,8 @@ async def _update_each(tx: Tx, model: ModelSql, field: FieldMeta, pairs: list[tu
     column = quoted(field.column, model.dialect)
     await tx.execute(
         Sql(
-            f"WITH made (id, value) AS (VALUES {rows})"
-            f" UPDATE {table} SET {column} = made.value FROM made WHERE {table}.{id_} = made.id",
+            f'WITH "$made" (id, value) AS (VALUES {rows})'  # no table can be called like this
+            f' UPDATE {table} SET {column} = "$made".value FROM "$made" WHERE {table}.{id_} = "$made".id',
             tuple(part for pair in pairs for part in pair),
         )
     )

@@ -40,10 +40,6 @@ class Registry:
             self._refuse_when_sealed(registrations)
             self._registrations.extend(registrations)
 
-    def add(self, cls: type[Model], options: ModelOptions | None = None) -> None:
-        """Add one class."""
-        self.register(cls, *([] if options is None else [options]))
-
     @staticmethod
     def flatten(arguments: Iterable[Any]) -> list[Registration]:
         """Each class with the options that directly follow it; `DeclarationError` for anything else."""
@@ -60,28 +56,8 @@ class Registry:
                 self._models = _read(self._registrations)
             return tuple(self._models.values())
 
-    @property
-    def classes(self) -> tuple[type[Model], ...]:
-        """Every class registered so far."""
-        return tuple(cls for cls, _ in self._registrations)
-
-    def get(self, model: str | type[Model]) -> ModelMeta | None:
-        """The model of that name or class; None when it is not registered."""
-        if self._models is None:
-            raise DeclarationError("models can be looked up once the registry is sealed")
-        if isinstance(model, str):
-            return self._models.get(model)
-        found = self._models.get(model.__name__)
-        return found if found is not None and found.cls is model else None
-
-    def __iter__(self) -> Iterator[ModelMeta]:
-        return iter(() if self._models is None else tuple(self._models.values()))
-
     def __len__(self) -> int:
         return len(self._registrations)
-
-    def __contains__(self, model: object) -> bool:
-        return any(model is cls or model == cls.__name__ for cls, _ in self._registrations)
 
     def _refuse_when_sealed(self, registrations: list[Registration]) -> None:
         if self._models is not None:

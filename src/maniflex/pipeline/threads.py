@@ -18,6 +18,7 @@ from typing import Any
 
 AT_ONCE = 64  # requests
 IDLE_SECONDS = 10.0
+ENDED = "the request has ended; nothing more is done for it"
 
 _inside: ContextVar[Call | None] = ContextVar("maniflex_inside_a_thread", default=None)
 
@@ -100,11 +101,14 @@ class Call:
     def go_on(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` on the event loop and wait for it."""
         self.refuse_when_over()
-        asyncio.run_coroutine_threadsafe(self._continue(work), self._loop).result()
+        try:
+            asyncio.run_coroutine_threadsafe(self._continue(work), self._loop).result()
+        except asyncio.CancelledError:  # asyncio turns ours into its own, which `except Exception` lets pass
+            raise CancelledError(ENDED) from None
 
     def refuse_when_over(self) -> None:
         if self.over:
-            raise CancelledError("the request has ended; nothing more is done for it")
+            raise CancelledError(ENDED)
 
 
 def refuse_when_over() -> None:

@@ -27,7 +27,8 @@ def with_transaction(isolation: Isolation | str | None = None) -> Callable[[Cont
 
 def _level(isolation: Isolation | str) -> Isolation:
     name = str(isolation).lower().replace("_", " ")
-    if name not in set(Isolation):
-        hint = did_you_mean(name, Isolation) or f"; there are: {', '.join(Isolation)}"
+    known = [level.value for level in Isolation]
+    if name not in known:
+        hint = did_you_mean(name, known) or f"; there are: {', '.join(known)}"
         raise DeclarationError(f"with_transaction: there is no isolation level {isolation!r}{hint}")
     return Isolation(name)

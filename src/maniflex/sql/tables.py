@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect as SaDialect
 from sqlalchemy.engine.interfaces import BindTyping
+from sqlalchemy.sql import quoted_name
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from maniflex.model.meta import Kind, ModelMeta, RelationKind
@@ -82,13 +83,20 @@ def column_type(kind: Kind, dialect: Dialect) -> TypeEngine[Any]:
     return (_SQLITE_TYPES if dialect is Dialect.SQLITE else _POSTGRES_TYPES)[kind]
 
 
+def _name(name: str) -> str:
+    """A name that is always quoted: which words need it differs by database and version."""
+    return quoted_name(name, quote=True)
+
+
 def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
     """The table of a model with its primary key and indexes."""
     columns = [
-        sa.Column(f.column, column_type(f.kind, dialect), primary_key=f.name == "id", nullable=f.nullable)
+        sa.Column(
+            _name(f.column), column_type(f.kind, dialect), primary_key=f.name == "id", nullable=f.nullable
+        )
         for f in meta.fields
     ]
-    table = sa.Table(meta.table, metadata, *columns)
+    table = sa.Table(_name(meta.table), metadata, *columns)
     taken: set[str] = metadata.info.setdefault("indexes", set())
     for name, names, unique in _indexes(meta):
         if name in taken:  # idx_a_b_c is b_c of table a, and c of table a_b
@@ -137,4 +145,4 @@ def _shortened(name: str) -> str:
 
 def quoted(name: str, dialect: Dialect) -> str:
     """An identifier as it may stand in a statement of that dialect."""
-    return sa_dialect(dialect).identifier_preparer.quote(name)
+    return sa_dialect(dialect).identifier_preparer.quote_identifier(name)
