@@ -242,7 +242,7 @@ async def test_the_rest_of_a_page_is_left_when_its_request_has_ended(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "AT_ONCE", 1)
-    server = Server(query_timeout=0.1)
+    server = Server(query_timeout=0.3)
     server.register(Person)
     release = threading.Event()
     reached: list[str] = []

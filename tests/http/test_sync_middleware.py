@@ -251,7 +251,7 @@ class Late:
 
 
 async def test_a_request_that_has_ended_is_not_continued(database_url: str) -> None:
-    server = Server(query_timeout=0.1)
+    server = Server(query_timeout=0.3)
     server.register(Post)
     late = Late()
 
@@ -266,7 +266,7 @@ async def test_a_request_that_has_ended_is_not_continued(database_url: str) -> N
 
 
 async def test_a_request_that_has_ended_is_not_continued_by_the_inner_of_two(sqlite_url: str) -> None:
-    server = Server(query_timeout=0.1)
+    server = Server(query_timeout=0.3)
     server.register(Post)
     late = Late()
 
@@ -285,7 +285,7 @@ async def test_a_request_that_has_ended_is_not_continued_by_the_inner_of_two(sql
 
 
 async def test_a_handler_of_a_request_that_has_ended_starts_no_work(sqlite_url: str) -> None:
-    server = Server(query_timeout=0.1)
+    server = Server(query_timeout=0.3)
     started: list[str] = []
     late = Late()
 
@@ -306,7 +306,7 @@ async def test_a_thread_keeps_its_turn_when_its_request_has_ended(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "AT_ONCE", 2)
-    server = Server(query_timeout=0.2)
+    server = Server(query_timeout=0.5)
     server.register(Post)
     late = Late()
 
