@@ -35,6 +35,7 @@ CAUGHT_BY_USERS = {
     "Conflict",
     "ConstraintViolation",
     "DeclarationError",
+    "DeleteRestricted",
     "ForeignKeyViolation",
     "ManiflexError",
     "NotFound",

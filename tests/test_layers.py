@@ -19,7 +19,7 @@ LAYERS = (
     "sql",
     "query",
     "model",
-    "config errors _backoff _clock _ids _json _logging _names _service",
+    "config errors _backoff _clock _ids _json _limits _logging _names _service",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
 LEAVES = len(LAYERS) - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -14,19 +15,25 @@ import sqlalchemy as sa
 from maniflex._clock import Clock
 from maniflex.config import Config, sqlite_path
 from maniflex.db.port import Adapter
+from maniflex.db.removal import unenforceable
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.features.actions import Action, action_endpoint
-from maniflex.features.pending import inert, refused
+from maniflex.features.aggregate import aggregate_endpoints
+from maniflex.features.export import export_endpoints, export_problems
+from maniflex.features.pending import refused
+from maniflex.features.search import GlobalSearch, search_endpoint, search_problems
 from maniflex.http.asgi import App, HttpApp
 from maniflex.http.probes import Probes
 from maniflex.http.routing import Router
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import Registry
+from maniflex.openapi.document import Document
+from maniflex.openapi.serve import Description
 from maniflex.pipeline.chain import Composer
 from maniflex.pipeline.computed import Computed
-from maniflex.pipeline.context import Receive, Scope
+from maniflex.pipeline.context import AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint, model_endpoints
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Pipeline, takes
@@ -43,6 +50,7 @@ class Assembly:
     endpoints: tuple[Endpoint, ...]
     app: App
     routes: list[tuple[str, str, str]]
+    description: Description
 
     def schemas(self) -> Iterator[tuple[Adapter, list[ModelSql]]]:
         """The models of each database."""
@@ -57,7 +65,7 @@ class Assembly:
         body: Mapping[str, Any] | None,
         query: Any,
         headers: Mapping[str, str] | None,
-    ) -> tuple[Endpoint, Scope, Receive]:
+    ) -> tuple[Endpoint, AsgiScope, Receive]:
         """The endpoint of an operation and a request for it that came by no wire."""
         meta = self.runtime.store(model).meta
         found = [
@@ -71,7 +79,7 @@ class Assembly:
         path = f"/{meta.table}/{id}" if id else f"/{meta.table}"
         raw = query if isinstance(query, str) else urlencode(query, doseq=True)
         content = b"" if body is None else self.runtime.encode(body)
-        scope: Scope = {
+        scope: AsgiScope = {
             "type": "http",
             "method": found[0].method,
             "path": path,
@@ -94,11 +102,12 @@ def assemble(
     actions: Sequence[Action],
     computed: Mapping[type[Model], Sequence[Computed]],
     accepting: Callable[[], bool],
+    search: GlobalSearch | None = None,
 ) -> Assembly:
     """Build the server, or raise one `DeclarationError` with every mistake there is."""
     pipeline.seal()  # first, so that what comes in meanwhile is refused instead of forgotten
     try:
-        return _build(config, clock, logger, registry, pipeline, actions, computed, accepting)
+        return _build(config, clock, logger, registry, pipeline, actions, computed, accepting, search)
     except BaseException:
         pipeline.unseal()
         raise
@@ -113,24 +122,37 @@ def _build(
     actions: Sequence[Action],
     computed: Mapping[type[Model], Sequence[Computed]],
     accepting: Callable[[], bool],
+    search: GlobalSearch | None = None,
 ) -> Assembly:
     found, problems, joined = _checked(registry, pipeline, actions, computed)
     models = found or ()
+    problems += [*search_problems(models), *(search.problems() if search is not None else ())]
     databases = _Databases(config)
     stores, nowhere = _stores(models, databases, clock)
     problems += nowhere
 
+    problems += _introduce(config, stores)
+
     # Built even from a declaration with problems: routes may want the same path, middleware may never run.
     runtime = Runtime(config, clock, databases.default, stores, logger)
     composer = Composer(joined, config.trace, logger)
-    endpoints = [
-        endpoint
-        for meta in models
-        if meta.cls in stores
-        for endpoint in model_endpoints(runtime, composer, meta, computed.get(meta.cls, ()))
-    ]
+    usable = [meta for meta in models if meta.cls in stores]
+    endpoints = [e for m in usable for e in model_endpoints(runtime, composer, m, computed.get(m.cls, ()))]
+    endpoints += [e for m in usable for e in aggregate_endpoints(runtime, composer, m)]
+    endpoints += export_endpoints(runtime, composer, usable)
     endpoints += [action_endpoint(action, composer) for action in actions if not action.problems()]
+    if search is not None:
+        endpoints.append(search_endpoint(search, composer, models))
     probes = list(Probes(runtime, databases.all, accepting).endpoints())
+    document = Document(config, models, computed, partial(_guarded, joined))
+
+    def described() -> dict[str, Any]:
+        return document.make([(config.path_prefix, e) for e in endpoints] + [("", e) for e in probes])
+
+    spec_steps = Composer(joined.openapi, config.trace, logger)
+    description = Description(config, joined.openapi, spec_steps, described)
+    endpoints += description.below_prefix()
+    probes += description.at_root()
     router, mounts, conflicts = _routes(config, endpoints, probes)
     problems += conflicts
     names = None if found is None else [meta.name for meta in found]
@@ -140,12 +162,29 @@ def _build(
     if problems:
         raise DeclarationError(*problems)
 
-    for meta in models:
-        for warning in inert(meta):
-            logger.warning(warning)
     routes = [(e.method, config.path_prefix + e.path, e.owner) for e in endpoints]
     routes += [(e.method, e.path, e.owner) for e in probes]
-    return Assembly(runtime, tuple(databases.all), tuple(endpoints), HttpApp(runtime, router, mounts), routes)
+    app = HttpApp(runtime, router, mounts)
+    return Assembly(runtime, tuple(databases.all), tuple(endpoints), app, routes, description)
+
+
+def _guarded(pipeline: Pipeline, endpoint: Endpoint) -> bool:
+    """Whether the auth step may refuse a request for this endpoint."""
+    if endpoint.about is not None and endpoint.about.security == ():
+        return False
+    if endpoint.context is not Context:
+        return True
+    item = "{" in endpoint.path or bool(endpoint.model and endpoint.model.options.singleton)
+    return any(r.matches(endpoint.model, endpoint.operation, item=item) for r in pipeline.auth.registrations)
+
+
+def _introduce(config: Config, stores: Mapping[type[Model], Store]) -> list[str]:
+    """Tell every store of the others, and say which of their relations cannot be kept."""
+    models = {store.meta.name: store.meta for store in stores.values()}
+    family = {store.meta.name: store for store in stores.values()}
+    for store in stores.values():
+        store.meet(models, family, store.meta.options.limits or config.limits)
+    return [problem for store in stores.values() for problem in unenforceable(store, family)]
 
 
 def _stores(
@@ -183,6 +222,7 @@ def _checked(
     # Without models, every mention of one would look wrong.
     problems += _computed_problems(None if models is None else {m.cls: m for m in models}, computed)
     problems += [problem for meta in models or () for problem in refused(meta)]
+    problems += [problem for meta in models or () for problem in export_problems(meta)]
     problems += [problem for action in actions for problem in _action_problems(action)]
     return models, problems, joined
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+from maniflex._limits import DEFAULT_LIMITS
+from maniflex._limits import Limits as Limits  # settings are made here
 from maniflex.errors import ConfigError
 
 _TEXTS: dict[str, type | UnionType] = {"static_dir": str | Path, "database": object}
@@ -54,7 +56,13 @@ class Config:
     static_dir: str | Path = "static"
     static_prefix: str = "/static"
     static_disabled: bool = False
+    openapi_enabled: bool = True
+    openapi_title: str = ""
+    openapi_version: str = "1.0.0"
+    docs_enabled: bool = True
+    limits: Limits = DEFAULT_LIMITS
     max_body_size: int = 4 * 1024 * 1024
+    max_exports: int = 2
     query_timeout: timedelta = timedelta(0)
     shutdown_timeout: timedelta = timedelta(seconds=30)
     health_check_db: bool = False
@@ -106,7 +114,7 @@ class Config:
         problems = []
         if not 0 <= self.port <= 65535:
             problems.append(f"port: {self.port} is not a port number")
-        for name in ("pool_size", "read_pool_size", "sqlite_readers", "max_body_size"):
+        for name in ("pool_size", "read_pool_size", "sqlite_readers", "max_body_size", "max_exports"):
             value = getattr(self, name)
             if value < 1:
                 problems.append(f"{name}: {value} is less than 1")
@@ -244,7 +252,12 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "STATIC_DIR": ("static_dir", str),
     "STATIC_PREFIX": ("static_prefix", str),
     "STATIC_DISABLED": ("static_disabled", _bool),
+    "OPENAPI_ENABLED": ("openapi_enabled", _bool),
+    "OPENAPI_TITLE": ("openapi_title", str),
+    "OPENAPI_VERSION": ("openapi_version", str),
+    "DOCS_ENABLED": ("docs_enabled", _bool),
     "MAX_BODY_SIZE": ("max_body_size", _size),
+    "MAX_EXPORTS": ("max_exports", _int),
     "QUERY_TIMEOUT": ("query_timeout", _duration),
     "SHUTDOWN_TIMEOUT": ("shutdown_timeout", _duration),
     "HEALTH_CHECK_DB": ("health_check_db", _bool),

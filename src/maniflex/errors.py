@@ -6,11 +6,13 @@
     └── RequestError                the caller's: becomes the error envelope
         ├── Abort                   raised by `ctx.abort(...)`
         ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery             400
+        ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
         ├── NotFound 404 · MethodNotAllowed 405
         ├── Conflict                                                         409
-        │   ├── ConstraintViolation · ForeignKeyViolation
+        │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted
         │   └── SerializationFailure    retryable
-        ├── PreconditionFailed 412 · BodyTooLarge 413 · UnsupportedMediaType 415
+        ├── PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
+        ├── UnsupportedMediaType 415
         ├── ValidationFailed · RecordLocked                                  422
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR
@@ -148,6 +150,12 @@ class ForeignKeyViolation(Conflict):
         super().__init__(message or "a referenced record does not exist or is still in use")
 
 
+class DeleteRestricted(Conflict):
+    """Records that must not lose this one still refer to it; nothing was deleted."""
+
+    code, message = "DELETE_RESTRICTED", "other records still refer to this one"
+
+
 class SerializationFailure(Conflict):
     """Concurrent transactions collided; the same request may succeed when sent again."""
 
@@ -165,6 +173,31 @@ class BodyTooLarge(RequestError):
     """The body is larger than the limit; nothing of it was used."""
 
     status, code, message = 413, "BODY_READ_ERROR", "the request body is too large"
+
+
+class UriTooLong(RequestError):
+    """The query string is longer than the limit; nothing of it was read."""
+
+    status, code, message = 414, "URI_TOO_LONG", "the query string is too long"
+
+
+class InvalidFormat(RequestError):
+    """An export was asked for in a format there is none of."""
+
+    status, code, message = 400, "INVALID_FORMAT", "an export is csv or xlsx"
+
+
+class ExportTooLarge(RequestError):
+    """More rows match than an export may have, or a value is larger than its format holds."""
+
+    status, code, message = 413, "EXPORT_TOO_LARGE", "the export is too large"
+
+
+class ExportBusy(RequestError):
+    """As many exports run already as the server allows."""
+
+    status, code, message = 503, "EXPORT_BUSY", "too many exports are running; try again later"
+    retryable = True
 
 
 class UnsupportedMediaType(RequestError):

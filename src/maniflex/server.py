@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,19 +23,22 @@ from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
+from maniflex.db.views import check_queries
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError
 from maniflex.features.actions import Action
-from maniflex.http.asgi import Send
+from maniflex.features.search import GlobalSearch
 from maniflex.http.signals import noticing
+from maniflex.http.streaming import Send
 from maniflex.lifecycle import Lifecycle, LifecycleError, State
 from maniflex.model.base import Model
 from maniflex.model.registry import Registry
 from maniflex.pipeline.computed import Computed
-from maniflex.pipeline.context import AuthInfo, Context, Receive, Scope
+from maniflex.pipeline.context import AsgiScope, AuthInfo, Context, Receive
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Pipeline
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.run import run
+from maniflex.pipeline.spec import OpenAPIContext
 
 M = TypeVar("M", bound=Model)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,6 +62,7 @@ class Server:
         self._registry = Registry()
         self._actions: list[Action] = []
         self._computed: dict[type[Model], list[Computed]] = {}
+        self._search: GlobalSearch | None = None
         self._lifecycle = Lifecycle(self._logger, self.config.shutdown_timeout.total_seconds())
         self._assembly: Assembly | None = None
         self._sealing = threading.RLock()
@@ -92,14 +97,22 @@ class Server:
         summary: str = "",
         tags: Iterable[str] = (),
         deprecated: bool = False,
+        description: str | None = None,
+        query_params: Mapping[str, Any] | None = None,
+        security: Sequence[Mapping[str, Sequence[str]]] | None = None,
     ) -> Callable[[F], F]:
-        """Mount a handler of your own below the path prefix; `request` validates its body."""
+        """Mount a handler of your own below the path prefix; `request` validates its body.
+
+        The rest is for the API description; what it says is the handler's docstring unless told.
+        """
 
         def decorate(fn: F) -> F:
             with self._sealing:
                 self._open("actions are added")
                 label = name or str(getattr(fn, "__name__", "action"))
-                texts = (label, summary, tuple(tags), deprecated)
+                told = description if description is not None else inspect.getdoc(fn) or ""
+                about = (dict(query_params or {}), security)
+                texts = (label, summary, tuple(tags), deprecated, told, *about)
                 self._actions.append(
                     Action(method.upper(), path, fn, request, response, tuple(middleware), *texts)
                 )
@@ -120,6 +133,16 @@ class Server:
             return fn
 
         return decorate
+
+    def enable_global_search(
+        self, path: str = "/search", *, default_limit: int = 20, max_limit: int = 100
+    ) -> None:
+        """Mount a search over every model with `global_searchable=True`; only auth middleware guards it."""
+        with self._sealing:
+            self._open("global search is enabled")
+            if self._search is not None:
+                raise DeclarationError("enable_global_search was called already")
+            self._search = GlobalSearch(path, default_limit, max_limit)
 
     def add_service(self, service: Service | Callable[[], Any]) -> None:
         """Start and stop this with the server, after the services added before it."""
@@ -166,6 +189,7 @@ class Server:
                         self._actions,
                         self._computed,
                         lambda: self._lifecycle.accepting,
+                        self._search,
                     )
         return self._assembly
 
@@ -177,9 +201,10 @@ class Server:
         built.runtime.tasks.attach()
 
         async def migrated() -> None:
-            if self.config.auto_migrate:
-                for adapter, models in built.schemas():
-                    await migrate(adapter, models)
+            for adapter, models in built.schemas():
+                if self.config.auto_migrate:
+                    await migrate(adapter, [model for model in models if not model.readonly])
+                await check_queries(adapter, models)
 
         await self._lifecycle.start(built.adapters, migrated, services=role != "client")
 
@@ -227,7 +252,7 @@ class Server:
 
     # -- serving -------------------------------------------------------------------------------
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http":
             state = self._lifecycle.state
@@ -317,10 +342,24 @@ class Server:
         response: Response = await run(endpoint, ctx, self.config.query_timeout.total_seconds())
         return response
 
+    async def openapi(self) -> dict[str, Any]:
+        """The API description as the generate step leaves it; needs no database."""
+        built = self._sealed()
+        scope: AsgiScope = {"type": "http", "method": "GET", "path": "", "query_string": b"", "headers": []}
+        ctx = OpenAPIContext(built.runtime, scope, _nothing, Operation.READ, "in-process")
+        await built.description.generate(ctx)
+        document: dict[str, Any] = ctx.spec or json.loads(built.description.document())
+        return document
+
     @property
     def routes(self) -> list[tuple[str, str, str]]:
         """Method, path and owner of everything that is mounted."""
         return self._sealed().routes
+
+
+async def _nothing() -> dict[str, Any]:
+    """The body of a request that has none."""
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def _why(error: Exception) -> str:

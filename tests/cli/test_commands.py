@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def test_check_says_ok_and_touches_no_database(here: Path) -> None:
 
     checked = invoke("check", "good_one:server")
 
-    assert (checked.exit_code, checked.output) == (0, "ok: 16 routes\n")
+    assert (checked.exit_code, checked.output) == (0, "ok: 24 routes\n")
     assert not (here / "posts.db").exists()
 
 
@@ -171,12 +172,22 @@ def test_routes_lists_method_path_and_owner_of_everything(here: Path) -> None:
     assert ["PATCH", "/api/posts/{id}", "Post"] in rows
     assert ["POST", "/api/posts/{id}/publish", "action publish"] in rows
     assert ["GET", "/health", "probe"] in rows
-    assert len(rows) == 16
+    assert len(rows) == 24
     paths = [row[1] for row in rows]
     assert paths == sorted(paths)
 
 
-@pytest.mark.parametrize("command", ["check", "routes", "run"])
+def test_openapi_prints_the_document_and_touches_no_database(here: Path) -> None:
+    (here / "good_described.py").write_text(GOOD)
+
+    printed = invoke("openapi", "good_described:server")
+
+    assert printed.exit_code == 0
+    assert "/api/posts/{id}/publish" in json.loads(printed.output)["paths"]
+    assert not (here / "posts.db").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "openapi", "routes", "run"])
 def test_a_module_that_is_not_there_is_one_sentence(command: str, here: Path) -> None:
     refused = invoke(command, "nowhere:server")
 
@@ -228,7 +239,7 @@ def test_a_module_in_a_package_is_found_from_the_working_directory(here: Path) -
 
     checked = run("check", "shop.app:server", cwd=here)
 
-    assert checked.stdout == "ok: 16 routes\n", checked.stderr
+    assert checked.stdout == "ok: 24 routes\n", checked.stderr
     assert (
         run("check", "shop.nothing:server", cwd=here).stderr
         == "Error: there is no module 'shop.nothing' here\n"

@@ -17,10 +17,8 @@ from tests.docs.test_reference import rows
 WITH_VALUES: dict[str, Any] = {
     "max_export_rows": 10,
     "cursor_field": "created_at",
-    "search_language": "english",
     "default_locale": "en",
     "locale_mode": "split",
-    "query": "SELECT 1",
 }
 
 
@@ -32,18 +30,6 @@ def declared_with(option: str) -> Server:
     """A server with one model that uses a field option, or one of the companions."""
     Marked: type[Model]
     match option:
-        case "searchable":
-
-            class Searched(Model):
-                text: str = field(searchable=True)
-
-            Marked = Searched
-        case "on_delete":
-
-            class Child(Model):
-                note_id: str = field(on_delete="cascade")
-
-            Marked = Child
         case "encrypted":
 
             class Sealed(Model):
@@ -107,8 +93,8 @@ def test_an_option_that_is_not_active_yet_does_what_its_row_says(
 
 
 def test_there_is_a_case_for_every_option_that_is_not_active_yet() -> None:
-    assert len(FIELD_ROWS) == 6
-    assert len(MODEL_ROWS) == 12
+    assert len(FIELD_ROWS) == 4
+    assert len(MODEL_ROWS) == 4
 
 
 async def test_static_files_are_served_as_the_page_says(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from maniflex import Context, ModelOptions, Operation, errors
 from maniflex.cli import main
-from maniflex.config import ENVIRONMENT, Config, Trace
+from maniflex.config import ENVIRONMENT, Config, Limits, Trace
 from maniflex.db.records import Records
 from maniflex.model.field import FIELD_OPTIONS
 from maniflex.pipeline.registration import STEPS
@@ -23,10 +23,11 @@ from maniflex.query.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-CONTEXT_ATTRIBUTES = """request model operation resource_id auth query body record files result response tx
+CONTEXT_ATTRIBUTES = """request model operation resource_id auth query body record files result export_columns
+    response tx
     state logger request_id trace_id service_name"""
 CONTEXT_METHODS = """field set_field delete_field abort bind_json header url_param query_param has_role db
-    raw_query raw_exec lock_for_update transaction after_commit background"""
+    raw_query raw_exec aggregate recursive_query search lock_for_update transaction after_commit background"""
 NOT_A_CODE = re.compile("TCP_.*|.*_TEXT")  # socket options, types of columns
 
 
@@ -98,6 +99,8 @@ def shown(value: Any) -> str:
             return f"`{value}`" if value else "empty"
         case Trace():
             return "off"
+        case Limits():
+            return "`Limits()`"
         case _:
             return str(value)
 
@@ -173,7 +176,17 @@ def test_every_method_on_records_has_a_row_and_no_other() -> None:
 
 
 def test_every_operator_has_a_row_and_no_other() -> None:
-    assert set(rows("query/lists.md", "Operators")) == set(OPERATORS)
+    assert set(rows("query/filters.md", "Operators")) == set(OPERATORS)
+
+
+def test_every_limit_has_a_row_with_its_default() -> None:
+    table = rows("query/limits.md")
+
+    assert {name: int(row.split(" | ")[1]) for name, row in table.items()} == vars_of(Limits())
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
 @pytest.mark.parametrize("command", sorted(main.commands))

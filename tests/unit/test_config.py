@@ -30,6 +30,7 @@ READ: dict[str, tuple[str, Any]] = {
     "STATIC_PREFIX": ("assets", "/assets"),
     "STATIC_DISABLED": ("yes", True),
     "MAX_BODY_SIZE": ("512KB", 512 * 1024),
+    "MAX_EXPORTS": ("5", 5),
     "QUERY_TIMEOUT": ("500ms", timedelta(milliseconds=500)),
     "SHUTDOWN_TIMEOUT": ("2m", timedelta(minutes=2)),
     "HEALTH_CHECK_DB": ("1", True),
@@ -45,6 +46,10 @@ READ: dict[str, tuple[str, Any]] = {
     "SQLITE_READERS": ("2", 2),
     "LOG_LEVEL": ("debug", "debug"),
     "LOG_JSON": ("on", True),
+    "OPENAPI_ENABLED": ("no", False),
+    "OPENAPI_TITLE": ("Orders", "Orders"),
+    "OPENAPI_VERSION": ("2.1", "2.1"),
+    "DOCS_ENABLED": ("off", False),
 }
 
 UNREADABLE = {

@@ -1,10 +1,11 @@
-"""The command line: `maniflex run | routes | check module:server`."""
+"""The command line: `maniflex run | routes | check | openapi module:server`."""
 
 from __future__ import annotations
 
 import click
 
 from maniflex.cli.check import check
+from maniflex.cli.openapi import openapi
 from maniflex.cli.routes import routes
 from maniflex.cli.run import run
 
@@ -15,5 +16,5 @@ def main() -> None:
     """Typed classes in; a REST API and a durable background engine out."""
 
 
-for command in (run, routes, check):
+for command in (run, routes, check, openapi):
     main.add_command(command)

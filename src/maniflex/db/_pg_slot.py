@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import socket
 from collections import OrderedDict
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Reply: TypeAlias = tuple[list[Row], bytes, bool]  # rows, command tag, whether those were all
 
 STATEMENTS_PER_CONNECTION = 512
+_PORTAL = "stream"
 
 _FLAGS = re.IGNORECASE | re.DOTALL
 _START = r"(?>\s+|--[^\n]*|/\*.*?\*/)*+"  # blanks and comments
@@ -80,6 +82,20 @@ class Slot:
             self.statements.move_to_end(text)
         reply: Reply = await self._bind_execute(statement._state, params, "", limit, True, self._timeout)
         return reply
+
+    async def batches(self, sql: Sql, size: int) -> AsyncGenerator[list[Row], None]:
+        """The rows of a read, `size` at a time, while the open transaction lasts."""
+        text, params = sql
+        self._mind_the_session(text)
+        # Never one that was prepared before: its plan may be stale, and a stream is not begun twice.
+        statement: Any = await self.con.prepare(text, name="", timeout=self._timeout)
+        state, go_on = statement._state, _inner(self.con)._protocol.execute
+        rows, _, complete = await self._bind_execute(state, params, _PORTAL, size, True, None)
+        while rows:
+            yield rows
+            if complete:
+                return
+            rows, _, complete = await go_on(state, _PORTAL, size, True, None)
 
     async def _prepare(self, text: str) -> Any:
         keep = self._named and _WORTH_KEEPING.match(text) is not None

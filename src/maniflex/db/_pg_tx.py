@@ -7,7 +7,7 @@ does not bring it back, and the block then ends in `TX_COMMIT_ERROR`, never in a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -92,6 +92,17 @@ class PostgresTx(CommitHooks):
             except BaseException:
                 self._failed = True
                 raise
+
+    def doom(self) -> None:
+        self._failed = True
+
+    async def stream(self, sql: Sql, batch: int) -> AsyncGenerator[list[Row], None]:
+        """The rows in batches; the transaction is theirs alone until they are read or closed."""
+        try:
+            async for rows in self._slot.batches(sql, batch):
+                yield rows
+        except Exception as error:
+            raise self._translated(error) from error
 
     def _refuse_when_over(self) -> None:
         if self._ended:

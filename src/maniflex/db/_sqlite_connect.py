@@ -13,6 +13,7 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
 
+from maniflex.db import _sqlite_numbers
 from maniflex.errors import ConfigError, DatabaseError
 
 MEMORY = ":memory:"
@@ -56,6 +57,7 @@ class Source:
             cached_statements=self.cache_statements,
         )
         connection.create_collation("decimal", compare_decimals)
+        _sqlite_numbers.install(connection)
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         return connection

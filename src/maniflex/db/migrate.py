@@ -19,10 +19,12 @@ import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from maniflex.db.port import Adapter, Tx
+from maniflex.db.search_schema import migrate_search
 from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.codec import encoder
 from maniflex.sql.model import ModelSql
+from maniflex.sql.search import VECTOR
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.tables import column_type, quoted, sa_dialect
 
@@ -92,6 +94,7 @@ async def _migrate_model(tx: Tx, model: ModelSql) -> None:
             await _create_index(tx, model, index)
         else:
             _compare_index(model, index, found)
+    await migrate_search(tx, model)
 
 
 def _ddl(element: Any, model: ModelSql) -> str:
@@ -365,6 +368,8 @@ def _report_drift(model: ModelSql, columns: dict[str, _Column]) -> None:
     known = {field.column: field for field in model.meta.fields}
     for name, column in columns.items():
         field = known.get(name)
+        if field is None and name == VECTOR and column.type == "tsvector":
+            continue
         if field is None:
             harm = (
                 "; inserts will fail: it may not be null"

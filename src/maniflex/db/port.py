@@ -8,7 +8,7 @@ Errors leave an adapter only as members of `maniflex.errors`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from maniflex.sql.statement import Dialect, Sql
 
 Row = Sequence[Any]
 AfterCommit = Callable[[], Awaitable[object] | object]
+STREAM_BATCH = 200
 
 log = logging.getLogger("maniflex.db")
 
@@ -57,6 +58,9 @@ class Tx(Executor, Protocol):
     def after_commit(self, call: AfterCommit) -> None:
         """Run `call` once the transaction has committed; never when it rolls back."""
 
+    def doom(self) -> None:
+        """Let nothing of it be committed any more, as after a statement that failed."""
+
 
 class Adapter(Executor, Protocol):
     """One database."""
@@ -76,6 +80,12 @@ class Adapter(Executor, Protocol):
         self, *, isolation: Isolation | None = None, read_only: bool = False
     ) -> AbstractAsyncContextManager[Tx]:
         """Begin, then commit when the block ends, or roll back when it raises."""
+
+    def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
+        """The rows of a read of any size, of one moment, at most `batch` at a time.
+
+        It joins no transaction and no statement timeout ends it; whoever stops early closes it.
+        """
 
 
 class CommitHooks:

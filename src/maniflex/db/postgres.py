@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from maniflex.db.port import Isolation, Row
+from maniflex.db.port import STREAM_BATCH, Isolation, Row
 from maniflex.errors import ConfigError, DeclarationError, RequestError, Timeout, Unavailable
 from maniflex.sql.statement import Dialect, Sql
 
@@ -51,6 +51,8 @@ _BEGIN = {
     for isolation in (None, *Isolation)
     for read_only in (False, True)
 }
+# A result that is read slowly is neither a statement that hangs nor a transaction that was forgotten.
+_NO_TIMEOUTS = "; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 
 log = logging.getLogger("maniflex.db")
 
@@ -166,6 +168,15 @@ class PostgresAdapter:
     ) -> PostgresTx:
         begin = _BEGIN[isolation, read_only] + self._set_local
         return PostgresTx(pool, begin, read_only=read_only, timeout=self._timeout)
+
+    async def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
+        begin = _BEGIN[None, True] + self._set_local + _NO_TIMEOUTS
+        tx = PostgresTx(self._reads, begin, read_only=True, timeout=self._timeout)
+        async with tx, aclosing(tx.stream(sql, batch)) as batches:
+            async for rows in batches:
+                yield rows
+                if not self._opened:  # whoever closes the pool does not have to wait for the last row
+                    raise Unavailable("the database was closed")
 
     # -- opening and closing
 

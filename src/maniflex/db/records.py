@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
+from maniflex._names import did_you_mean
 from maniflex.db.port import Row, Tx
+from maniflex.db.related import attach, load
 from maniflex.db.store import Store
-from maniflex.errors import DeclarationError
+from maniflex.errors import DeclarationError, InvalidQuery
 from maniflex.model.base import Model
-from maniflex.query.tree import Query
+from maniflex.model.meta import ModelMeta
+from maniflex.query.tree import Include, Models, Query
 
 M = TypeVar("M", bound=Model)
 Filters = Mapping[str, Any] | Iterable[tuple[str, Any] | tuple[str, str, Any]]
 Sorts = str | Iterable[str | tuple[str, str]]
+Names = str | Iterable[str]
 
 
 class Records(Generic[M]):
@@ -26,9 +30,11 @@ class Records(Generic[M]):
         self._store = store
         self._tx = tx
 
-    async def read(self, id: str) -> M:
+    async def read(self, id: str, *, include: Names | None = None) -> M:
         """The record of that id; `NotFound` when there is none or it is deleted."""
-        return self._record(await self._store.read(id, tx=self._tx))
+        row = await self._store.read(id, tx=self._tx)
+        [record] = await self._records([row], include)
+        return record
 
     async def list(
         self,
@@ -36,12 +42,13 @@ class Records(Generic[M]):
         sorts: Sorts | None = None,
         limit: int | None = None,
         page: int = 1,
+        include: Names | None = None,
     ) -> list[M]:
-        """The matching records: all of them, or one page of `limit`."""
+        """The matching records: all of them, or one page of `limit`; with the relations to `include`."""
         query = self._query(filters, sorts)
         query.limit, query.page = limit, page
         rows, _ = await self._store.page(query, tx=self._tx)
-        return [self._record(row) for row in rows]
+        return [*await self._records(rows, include)]
 
     async def count(self, filters: Filters | None = None) -> int:
         """How many records match."""
@@ -56,6 +63,7 @@ class Records(Generic[M]):
 
     async def create(self, record: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Store a new record, given whole or by its fields."""
+        self._check_writable()
         validator = self._store.meta.validator
         if isinstance(record, Model):
             if fields:
@@ -67,6 +75,7 @@ class Records(Generic[M]):
 
     async def update(self, id: str, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Change fields of a record and give it back as stored."""
+        self._check_writable()
         validator = self._store.meta.validator
         valid = validator.patch_from_code({**(changes or {}), **fields})
         write = self._store.revise if validator.has_model_validators else self._store.update
@@ -74,23 +83,59 @@ class Records(Generic[M]):
 
     async def delete(self, id: str) -> None:
         """Remove the record, softly where the model says so."""
+        self._check_writable()
         await self._store.delete(id, tx=self._tx)
+
+    async def restore(self, id: str) -> M:
+        """Bring a softly deleted record back; `NotFound` when there is none."""
+        self._check_writable()
+        return self._record(await self._store.restore(id, tx=self._tx))
 
     async def increment(self, id: str, **deltas: Any) -> M:
         """Add to numeric fields; concurrent additions all land and declared bounds hold."""
+        self._check_writable()
         return self._record(await self._store.increment(id, deltas, tx=self._tx))
+
+    def _check_writable(self) -> None:
+        if self._store.sql.readonly:
+            raise DeclarationError(f"{self._store.meta.name} is read-only: its records are made by a query")
+
+    async def _records(self, rows: Sequence[Row], include: Names | None) -> Sequence[M]:
+        names = [include] if isinstance(include, str) else [*(include or ())]
+        if not names:
+            return [self._record(row) for row in rows]
+        store = self._store
+        includes = _includes(store.meta, store.models, names)
+        related = await load(store, rows, store.meta.fields, includes, tx=self._tx)
+        return [cast(M, attach(self._record(row), found)) for row, found in zip(rows, related, strict=True)]
 
     def _record(self, row: Row) -> M:
         return cast(M, self._store.record(row))
 
     def _query(self, filters: Filters | None, sorts: Sorts | None = None) -> Query:
-        query = Query(self._store.meta)
+        query = Query(self._store.meta, self._store.models)
         for name, op, value in _conditions(filters):
             query.add_filter(name, value, op)
         for term in [sorts] if isinstance(sorts, str) else (sorts or ()):
             name, _, direction = term.partition(":") if isinstance(term, str) else (term[0], "", term[1])
             query.add_sort(name, direction or "asc")
         return query
+
+
+def _includes(model: ModelMeta, models: Models, names: Iterable[str]) -> tuple[Include, ...]:
+    """The relations of dotted names, each with what goes along with it."""
+    nested: dict[str, list[str]] = {}
+    for name in names:
+        first, _, rest = name.partition(".")
+        nested.setdefault(first, []).extend([rest] if rest else [])
+    found = []
+    for name, below in nested.items():
+        relation = model.relations.get(name)
+        if relation is None:
+            hint = did_you_mean(name, model.relations)
+            raise InvalidQuery(f"{model.name} has no relation {name!r}{hint}")
+        found.append(Include(relation, _includes(models[relation.target], models, below)))
+    return tuple(found)
 
 
 def _conditions(filters: Filters | None) -> Sequence[tuple[str, str, Any]]:

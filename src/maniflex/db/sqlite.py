@@ -15,7 +15,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
 from sqlite3 import Cursor
@@ -25,8 +25,9 @@ from typing import Any
 from maniflex.db._sqlite_connect import MEMORY, Source, cannot_open, check_location, private_file, remove_file
 from maniflex.db._sqlite_errors import writes_after_with
 from maniflex.db._sqlite_lane import FAILED, Lane, Session
+from maniflex.db._sqlite_stream import Streams
 from maniflex.db._sqlite_threads import Collect, Readers
-from maniflex.db.port import CommitHooks, Isolation, Row, Tx
+from maniflex.db.port import STREAM_BATCH, CommitHooks, Isolation, Row, Tx
 from maniflex.errors import ConfigError, DatabaseError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import Dialect, Sql
 
@@ -120,6 +121,9 @@ class SqliteAdapter:
         touched: int = await self._opened().writer.write(sql.text, sql.params, _counter(sql.text))
         return touched
 
+    def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
+        return self._opened().streams.read(sql, batch)
+
     def transaction(
         self, *, isolation: Isolation | None = None, read_only: bool = False
     ) -> AbstractAsyncContextManager[Tx]:
@@ -177,6 +181,10 @@ class SqliteTx(CommitHooks):
             raise DatabaseError(FAILED)
         return await self._lane.call(session, sql.text, sql.params, collect)
 
+    def doom(self) -> None:
+        if self._session is not None:
+            self._session.failed = True
+
     async def end(self, *, commit: bool) -> None:
         """Commit or roll back, then run the after-commit calls; a cancellation is raised last."""
         session, self._session = self._session, None
@@ -226,6 +234,7 @@ class _Engine:
         self._snapshots: list[Lane] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.readers = Readers(source.reader, loop, limit, statement_timeout)
+        self.streams = Streams(source.reader)
         self.writer = Lane(
             source.writer,
             loop,
@@ -258,8 +267,8 @@ class _Engine:
         return lane
 
     @property
-    def _reading(self) -> Sequence[Readers | Lane]:
-        return self.readers, *self._snapshots
+    def _reading(self) -> Sequence[Readers | Lane | Streams]:
+        return self.readers, self.streams, *self._snapshots
 
     def stop_reading(self) -> None:
         for part in self._reading:
@@ -277,7 +286,7 @@ class _Engine:
         self.writer.stop()
         await self._joined(self.writer)
 
-    async def _joined(self, part: Readers | Lane) -> None:
+    async def _joined(self, part: Readers | Lane | Streams) -> None:
         """Wait for a part's threads, on one that does not keep the process from ending."""
         done = asyncio.Event()
 

@@ -7,22 +7,28 @@ which stays text until somebody looks at it. Whoever wants records asks `Records
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
 
 from maniflex._clock import Clock
+from maniflex._limits import Limits
 from maniflex.db.current import executor, transaction
 from maniflex.db.port import Adapter, Row, Tx
-from maniflex.errors import ConstraintViolation, NotFound, RecordLocked, ValidationFailed
+from maniflex.db.references import Family, References
+from maniflex.db.removal import Link, deletion, links_to, remove
+from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked, ValidationFailed
 from maniflex.model.base import Model
-from maniflex.model.meta import Kind, ModelMeta
-from maniflex.query.tree import Compare, Query
-from maniflex.sql import select, write
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
+from maniflex.query.parse import Parser
+from maniflex.query.tree import Filter, Models, Query
+from maniflex.sql import remove as removal
+from maniflex.sql import search, select, write
 from maniflex.sql.model import ModelSql
+from maniflex.sql.where import Scope
 
 
 class Store:
@@ -34,46 +40,107 @@ class Store:
         self.clock = clock
         self.sql = ModelSql(meta, adapter.dialect, metadata)
         self._decode = self.sql.decode
+        self.models: Models = {meta.name: meta}
+        self.query = Parser(meta)
+        self.family: Family = {meta.name: self}
+        self.references: References | None = None
+        self.links: tuple[Link, ...] = ()
+        # What a value is unique within is the caller's own scope; only the value is at fault.
+        self._within = {
+            (*(meta.by_name[name].column for name in f.unique_within), f.column): (f.column,)
+            for f in meta.fields
+        }
 
-    async def find(self, record_id: str, *, tx: Tx | None = None) -> Row | None:
-        """The live row, or None."""
-        row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id))
+    async def find(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> Row | None:
+        """The live row inside the scope, or None."""
+        row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id, scope))
         return row if row is None or self._decode is None else self._decode(row)
 
-    async def read(self, record_id: str, *, tx: Tx | None = None) -> Row:
-        row = await self.find(record_id, tx=tx)
+    async def read(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> Row:
+        row = await self.find(record_id, scope=scope, tx=tx)
         if row is None:
             raise NotFound()
         return row
 
-    async def lock(self, record_id: str, *, tx: Tx) -> Row:
+    async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
         """The live row, which nobody else can change until the transaction ends."""
         for_update = self.adapter.dialect != "sqlite"  # there the transaction is the lock
-        row = await tx.fetch_one(select.one(self.sql, record_id, for_update=for_update))
+        row = await tx.fetch_one(select.one(self.sql, record_id, scope, for_update=for_update))
         if row is None:
             raise NotFound()
         return row if self._decode is None else self._decode(row)
 
     async def page(self, query: Query, *, tx: Tx | None = None) -> tuple[Sequence[Row], int]:
-        """The rows of one page, and how many there are in all."""
+        """The rows of one page, and how many there are in all; a keyset page counts nothing."""
         run = executor(self.adapter, tx)
-        rows = await run.fetch(select.page(self.sql, query))
-        if rows:
+        listing = select.page(self.sql, query)
+        rows = await run.fetch(listing.sql)
+        if query.cursor is not None:
+            total = 0
+        elif rows:
             total = rows[0][-1]
         elif query.page == 1:
             total = 0
         else:  # past the last page: the count had no row to ride on
-            total = await self.count(query.filters, tx=tx)
-        return (rows if self._decode is None else [self._decode(row) for row in rows]), total
+            total = await self.count(query.filters, scope=query.forced, search=query.search, tx=tx)
+        return (rows if listing.decode is None else [listing.decode(row) for row in rows]), total
 
-    async def count(self, filters: Sequence[Compare], *, tx: Tx | None = None) -> int:
-        row = await executor(self.adapter, tx).fetch_one(select.count(self.sql, filters))
+    async def stream(
+        self, query: Query, fields: tuple[FieldMeta, ...], most: int
+    ) -> AsyncGenerator[Sequence[Row], None]:
+        """These fields of all rows of a list, in batches and of one moment; in no transaction."""
+        listing = select.all_rows(self.sql, query, fields, most)
+        order = [listing.fields.index(f) for f in fields]
+        async with aclosing(self.adapter.stream(listing.sql)) as batches:
+            async for rows in batches:
+                decoded = rows if listing.decode is None else map(listing.decode, rows)
+                yield [[row[i] for i in order] for row in decoded]
+
+    def listed(self, query: Query) -> tuple[FieldMeta, ...]:
+        """The fields that rows of this query's pages have."""
+        return select.page(self.sql, query).fields
+
+    async def related(
+        self,
+        owner: Store,
+        relation: RelationMeta,
+        keys: Sequence[str],
+        scope: Scope,
+        *,
+        most: int | None = None,
+        tx: Tx | None = None,
+    ) -> Sequence[Row]:
+        """Rows of this model that a relation of `owner` leads to; the last value says from which key."""
+        statement = select.related(owner.sql, relation, self.sql, keys, scope, most)
+        rows = await executor(self.adapter, tx).fetch(statement)
+        return rows if self._decode is None else [self._decode(row) for row in rows]
+
+    async def count(
+        self,
+        filters: Sequence[Filter],
+        *,
+        scope: Scope = (),
+        search: str | None = None,
+        tx: Tx | None = None,
+    ) -> int:
+        row = await executor(self.adapter, tx).fetch_one(select.count(self.sql, filters, scope, search))
         return int(row[0]) if row is not None else 0
 
-    async def create(self, record: Model, *, tx: Tx | None = None) -> Row:
-        """Store a validated record as a new row and give the row back."""
+    async def search(
+        self, text: str, limit: int, *, scope: Scope = (), tx: Tx | None = None
+    ) -> Sequence[Row]:
+        """Id, excerpt and score of the live rows that match best."""
+        return await executor(self.adapter, tx).fetch(search.best(self.sql, text, limit, scope))
+
+    async def create(self, record: Model, *, scope: Scope = (), tx: Tx | None = None) -> Row:
+        """Store a validated record as a new row and give the row back; what it refers to must exist."""
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
-        rows = await self._translated(write.insert(self.sql, values), tx)
+        if self.references is not None and (given := await self.references.given(values, scope)):
+            rows = await self._translated(write.insert_referring(self.sql, values, given, scope), tx)
+            if not rows:
+                raise await self.references.dangling(given, values, scope, tx)
+        else:
+            rows = await self._translated(write.insert(self.sql, values), tx)
         return rows[0] if self._decode is None else self._decode(rows[0])
 
     async def provision(self, record: Model) -> None:
@@ -81,16 +148,32 @@ class Store:
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
         await executor(self.adapter).write(write.insert(self.sql, values, ignore_existing=True))
 
-    def record(self, row: Row) -> Model:
-        """The row as an instance of the model."""
-        return self.meta.cls._from_db(dict(zip(self.sql.names, row, strict=False)))
+    def record(self, row: Row, fields: Sequence[FieldMeta] | None = None) -> Model:
+        """The row as an instance of the model; with `fields`, of those attributes only."""
+        names = self.sql.names if fields is None else [f.name for f in fields]
+        return self.meta.cls._from_db(dict(zip(names, row, strict=False)))
 
-    async def update(self, record_id: str, changes: Mapping[str, Any], *, tx: Tx | None = None) -> Row:
-        """Change fields of a live row that is not locked."""
+    def meet(self, models: Models, family: Family, limits: Limits) -> None:
+        """The other models: those a query may name, and the stores of them all."""
+        self.models = models
+        self.family = family
+        self.sql.meet({name: s.sql for name, s in family.items() if s.adapter is self.adapter})
+        self.query = Parser(self.meta, models, limits)
+        self.references = References(self, family) or None
+        self.links = links_to(self, family)
+
+    async def update(
+        self, record_id: str, changes: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
+    ) -> Row:
+        """Change fields of a live row inside the scope that is not locked."""
         stamped = {**changes, "updated_at": self.clock.now()}
-        rows = await self._translated(write.update(self.sql, record_id, stamped), tx)
+        given = await self.references.given(changes, scope) if self.references is not None else ()
+        rows = await self._translated(write.update(self.sql, record_id, stamped, scope, given), tx)
+        if not rows and given and self.references is not None:
+            dangling = await self.references.dangling(given, changes, scope, tx)
+            raise await self._why_untouched(record_id, scope, tx, otherwise=dangling)
         if not rows:
-            raise await self._why_untouched(record_id, tx)
+            raise await self._why_untouched(record_id, scope, tx)
         return rows[0] if self._decode is None else self._decode(rows[0])
 
     async def revise(
@@ -98,21 +181,22 @@ class Store:
         record_id: str,
         changes: Mapping[str, Any],
         *,
+        scope: Scope = (),
         tx: Tx | None = None,
         check: Callable[[Row], None] | None = None,
     ) -> Row:
         """As `update`, but the row is looked at first, under its lock: by `check` and by its validators."""
         if tx is None:
             async with transaction(self.adapter) as opened:
-                return await self.revise(record_id, changes, tx=opened, check=check)
-        row = await self.lock(record_id, tx=tx)
+                return await self.revise(record_id, changes, scope=scope, tx=opened, check=check)
+        row = await self.lock(record_id, tx=tx, scope=scope)
         locked = self.locked(row)
         if locked is not None:
             raise locked
         if check is not None:
             check(row)
         changes = self._merged(row, changes)
-        return await self.update(record_id, changes, tx=tx) if changes else row
+        return await self.update(record_id, changes, scope=scope, tx=tx) if changes else row
 
     def _merged(self, row: Row, changes: Mapping[str, Any]) -> Mapping[str, Any]:
         """The changes as the model's own validators leave them."""
@@ -134,7 +218,7 @@ class Store:
         except ValidationFailed as error:  # beyond what the column holds
             raise _out_of_bounds(deltas) from error
         if not rows:
-            raise await self._why_untouched(record_id, tx, otherwise=_out_of_bounds(deltas))
+            raise await self._why_untouched(record_id, (), tx, otherwise=_out_of_bounds(deltas))
         return rows[0] if self._decode is None else self._decode(rows[0])
 
     async def _increment_decimal(self, record_id: str, deltas: Mapping[str, Any], tx: Tx | None) -> Row:
@@ -161,19 +245,47 @@ class Store:
             if field.kind is Kind.INT and not isinstance(delta, int):
                 raise ValidationFailed(details=[{"field": name, "message": "must be a whole number"}])
 
-    async def delete(self, record_id: str, *, tx: Tx | None = None) -> None:
-        """Remove the row, or mark it when the model deletes softly."""
-        statement = write.delete(self.sql, record_id, self._deletion())
-        touched = await executor(self.adapter, tx).execute(statement)
+    async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
+        """Remove the row, or mark it when the model deletes softly; see to those that refer to it."""
+        if self.links:
+            await remove(self, record_id, scope, tx)
+            return
+        stamps = deletion(self.meta, self.clock.now())
+        touched = await executor(self.adapter, tx).execute(write.delete(self.sql, record_id, stamps, scope))
         if not touched:
-            raise await self._why_untouched(record_id, tx)
+            raise await self._why_untouched(record_id, scope, tx)
 
-    def _deletion(self) -> dict[str, Any]:
+    async def restore(
+        self,
+        record_id: str,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        scope: Scope = (),
+        tx: Tx | None = None,
+        check: Callable[[Row], None] | None = None,
+    ) -> Row:
+        """Bring a soft-deleted row inside the scope back; what must not dangle has to be there."""
         marker = self.meta.soft_delete
         if marker is None:
-            return {}
-        now: datetime = self.clock.now()
-        return {marker.field: now if marker.timestamp else True, "updated_at": now}
+            raise DeclarationError(f"{self.meta.name} removes its rows; there is nothing to restore")
+        if tx is None:
+            async with transaction(self.adapter) as opened:
+                return await self.restore(record_id, changes, scope=scope, tx=opened, check=check)
+        found = await tx.fetch_one(removal.deleted(self.sql, record_id, scope))
+        if found is None:
+            raise NotFound()
+        row = found if self._decode is None else self._decode(found)
+        if check is not None:
+            check(row)
+        stamps = {**(changes or {}), marker.field: None if marker.timestamp else False}
+        stamps["updated_at"] = self.clock.now()
+        values = {**dict(zip(self.sql.names, row, strict=True)), **stamps}
+        given = self.references.kept(values) if self.references is not None else ()
+        statement = removal.restore(self.sql, record_id, stamps, given, values, scope)
+        rows = await self._translated(statement, tx)
+        if not rows and self.references is not None:
+            raise await self.references.dangling(given, values, scope, tx)
+        return rows[0] if self._decode is None else self._decode(rows[0])
 
     async def _translated(self, statement: Any, tx: Tx | None) -> Sequence[Row]:
         """Run a write; a refused constraint names the fields as clients know them."""
@@ -187,14 +299,15 @@ class Store:
     def _refused(self, error: ConstraintViolation) -> list[dict[str, str]] | None:
         """The fields a constraint is about, as far as a client knows them."""
         known = {f.column: f for f in self.meta.fields if not f.hidden}
-        shown = [known[column].api for column in error.columns if column in known]
+        columns = self._within.get(error.columns, error.columns)
+        shown = [known[column].api for column in columns if column in known]
         return [{"field": name, "message": error.message} for name in shown] or None
 
     async def _why_untouched(
-        self, record_id: str, tx: Tx | None, otherwise: Exception | None = None
+        self, record_id: str, scope: Scope, tx: Tx | None, otherwise: Exception | None = None
     ) -> Exception:
         """Tell "not there" from "locked" and from "out of bounds", after a write touched nothing."""
-        row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id))
+        row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id, scope))
         if row is None:
             return NotFound()
         return self.locked(row if self._decode is None else self._decode(row)) or otherwise or NotFound()

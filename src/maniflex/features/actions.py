@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response as StarletteResponse
 
+from maniflex.errors import InvalidQuery
+from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, is_async
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import TRIMMED, Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware
 from maniflex.pipeline.response import Response
+from maniflex.query.parse import pairs
 
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _SEGMENT = re.compile(r"\{[A-Za-z_]\w*\}|[^{}/]+")
@@ -34,6 +38,9 @@ class Action:
     summary: str = ""
     tags: Sequence[str] = ()
     deprecated: bool = False
+    description: str = ""
+    query_params: Mapping[str, Any] = field(default_factory=dict)
+    security: Sequence[Mapping[str, Sequence[str]]] | None = None
 
     def problems(self) -> list[str]:
         """What is wrong with the declaration, if anything."""
@@ -68,6 +75,17 @@ def action_endpoint(action: Action, composer: Composer) -> Endpoint:
         composer.steps(steps, {"action": call}, None, Operation.ACTION, item=False, inner=inner),
         composer.steps(("response",), {"response": respond}, None, Operation.ACTION, item=False),
         f"action {action.name}",
+        About(
+            name=action.name,
+            summary=action.summary,
+            description=action.description,
+            tags=action.tags,
+            deprecated=action.deprecated,
+            request=action.request,
+            response=action.response,
+            query=action.query_params,
+            security=action.security,
+        ),
     )
 
 
@@ -77,9 +95,24 @@ class _Call:
     def __init__(self, action: Action) -> None:
         self._action = action
         self._async = is_async(action.handler)
+        self._query = {name: TypeAdapter(kind) for name, kind in action.query_params.items()}
+
+    def _check_query(self, ctx: Context) -> None:
+        """What is declared is also checked; parameters that are not are the handler's to read."""
+        given = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else ()
+        for name, text in given:
+            adapter = self._query.get(name)
+            if adapter is None:
+                continue
+            try:
+                adapter.validate_strings(text)
+            except ValidationError as error:
+                raise InvalidQuery(f"{name}: {error.errors(include_url=False)[0]['msg']}") from None
 
     async def __call__(self, ctx: Context) -> None:
         ctx.action = self._action
+        if self._query:
+            self._check_query(ctx)
         if self._action.request is not None:
             ctx._body = await ctx.bind_json(self._action.request)
         if self._async:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from maniflex.errors import MethodNotAllowed, NotFound, RequestError
 from maniflex.http.routing import Router
-from maniflex.pipeline.context import Context, Receive, Scope
+from maniflex.http.streaming import Send, deliver, quiet_aborts
+from maniflex.pipeline.context import AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import JSON, Response, error_response
-from maniflex.pipeline.run import run
+from maniflex.pipeline.run import failure, run
 from maniflex.pipeline.runtime import Runtime
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 
 _JSON_TYPE = (b"content-type", JSON.encode())
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -28,6 +27,7 @@ class HttpApp:
     """The HTTP face of a sealed server."""
 
     def __init__(self, runtime: Runtime, router: Router[Endpoint], mounts: dict[str, App]) -> None:
+        quiet_aborts()
         self._runtime = runtime
         self._router = router
         self._find = router.find
@@ -40,7 +40,7 @@ class HttpApp:
         self._made = secrets.token_hex(8)
         self._count = itertools.count(1)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         root: str | None = scope.get("root_path")
         if root and path.startswith(root):
@@ -59,7 +59,7 @@ class HttpApp:
                 method,
             )
             return
-        ctx = Context(self._runtime, scope, receive, endpoint.operation, request_id.decode("ascii"))
+        ctx = endpoint.context(self._runtime, scope, receive, endpoint.operation, request_id.decode("ascii"))
         ctx.model = endpoint.model  # type: ignore[assignment]  # an action has none
         if trace_id:
             ctx.trace_id = trace_id.decode("latin-1")
@@ -72,18 +72,23 @@ class HttpApp:
                 ctx.params = {route.names[method][0]: params}  # type: ignore[union-attr]  # it has an endpoint
         elif params:
             ctx.params = params  # type: ignore[assignment]  # not a str
+            if endpoint.model is not None:
+                ctx.resource_id = ctx.params.get("id", "")
         try:
             response = await run(endpoint, ctx, self._timeout)
         except ClientGone:
             return
         if type(response) is Response:
-            await self._send(response, request_id, send, method)
+            if response.stream is None:
+                await self._send(response, request_id, send, method)
+            else:
+                await self._stream(response, response.stream, ctx, request_id, send, method)
         else:
             for name, value in ((b"x-request-id", request_id), *self._service):
                 response.headers.setdefault(name.decode(), value.decode("latin-1"))
             await response(scope, receive, send)
 
-    def _identify(self, scope: Scope) -> tuple[bytes, bytes]:
+    def _identify(self, scope: AsgiScope) -> tuple[bytes, bytes]:
         request_id = trace_id = b""
         for name, value in scope["headers"]:
             if name == b"x-request-id":
@@ -113,10 +118,36 @@ class HttpApp:
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
+    async def _stream(
+        self,
+        response: Response,
+        stream: AsyncGenerator[bytes, None],
+        ctx: Context,
+        request_id: bytes,
+        send: Send,
+        method: str,
+    ) -> None:
+        try:
+            extra = [_header(*pair) for pair in (response.headers or {}).items()]
+            headers = [_header("content-type", response.content_type), (b"x-request-id", request_id)]
+        except Exception as error:
+            await self._send(failure(ctx, error), request_id, send, method)
+            return
+        headers += [*self._service, *extra]
+        start = {"type": "http.response.start", "status": response.status, "headers": headers}
+        if method == "HEAD":
+            await stream.aclose()
+            await send(start)
+            await send({"type": "http.response.body", "body": b""})
+            return
+        instead = await deliver(stream, start, ctx, send)
+        if instead is not None:
+            await self._send(instead, request_id, send, method)
+
     async def _refuse(self, error: RequestError, request_id: bytes, send: Send, method: str) -> None:
         await self._send(error_response(error), request_id, send, method)
 
-    async def _mounted(self, path: str, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _mounted(self, path: str, scope: AsgiScope, receive: Receive, send: Send) -> bool:
         """Hand the request to an application mounted under a prefix of its path, if there is one."""
         for prefix, app in self._mounts.items():
             if path == prefix or path.startswith(prefix + "/"):

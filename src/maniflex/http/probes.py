@@ -6,11 +6,26 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from maniflex.db.port import Adapter
+from maniflex.pipeline.about import About
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.runtime import Runtime
+
+_STATUS = {
+    "type": "object",
+    "required": ["status"],
+    "properties": {"status": {"type": "string"}, "database": {"type": "string"}},
+}
+_ABOUT = {
+    path: About(summary=text, tags=("Health",), answers=dict.fromkeys(statuses, _STATUS), security=())
+    for path, text, statuses in (
+        ("/health", "Is it well?", (200, 503)),
+        ("/live", "Is it running?", (200,)),
+        ("/ready", "Does it take requests?", (200, 503)),
+    )
+}
 
 
 class Probes:
@@ -24,7 +39,7 @@ class Probes:
     def endpoints(self) -> Iterator[Endpoint]:
         for path, main in (("/health", self._health), ("/live", self._live), ("/ready", self._ready)):
             for method in ("GET", "HEAD"):
-                yield Endpoint(method, path, Operation.READ, None, main, _as_it_is, "probe")
+                yield Endpoint(method, path, Operation.READ, None, main, _as_it_is, "probe", _ABOUT[path])
 
     async def _live(self, ctx: Context) -> None:
         ctx.response = Response(200, body=b'{"status":"ok"}')

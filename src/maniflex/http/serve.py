@@ -16,15 +16,15 @@ import uvicorn
 from maniflex._logging import configure_logging
 from maniflex.config import Config
 from maniflex.errors import ConfigError
-from maniflex.http.asgi import Send
 from maniflex.http.protocol import PatientProtocol
-from maniflex.pipeline.context import Receive, Scope
+from maniflex.http.streaming import Send
+from maniflex.pipeline.context import AsgiScope, Receive
 
 
 class Application(Protocol):
     """What is served: an ASGI application that can be told that shutdown begins."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None: ...
 
     def begin_shutdown(self) -> None: ...
 

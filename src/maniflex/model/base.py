@@ -109,7 +109,7 @@ class Model(_Base, metaclass=ModelType):
             locale_mode: str | None = ...,
             database: Any = ...,
             middleware: Any = ...,
-            query: str | None = ...,
+            query: str | Mapping[str, str] | None = ...,
             restore: bool | None = ...,
         ) -> None: ...
 

@@ -66,8 +66,19 @@ def option_problems(name: str, shape: Shape, options: Options, *, required: bool
 
 def _flag_problems(options: Options) -> Iterator[str]:
     for flag in FLAGS:
-        if not isinstance(options.get(flag, False), bool):
+        if flag != "unique" and not isinstance(options.get(flag, False), bool):
             yield f"{flag} must be True or False"
+    unique = options.get("unique", False)
+    if not isinstance(unique, bool) and not unique_within(unique):
+        yield "unique must be True, False, or the fields it is unique within"
+
+
+def unique_within(unique: Any) -> tuple[str, ...]:
+    """The names in `unique="tenant_id"` or `unique=("tenant_id", "year")`; none of them otherwise."""
+    names = (unique,) if isinstance(unique, str) else unique
+    if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) and n for n in names):
+        return ()
+    return tuple(names)
 
 
 def _contradictions(options: Options, required: bool) -> Iterator[str]:

@@ -32,7 +32,7 @@ class FieldOptions(TypedDict, total=False):
     filterable: bool
     sortable: bool
     searchable: bool
-    unique: bool
+    unique: bool | str | Sequence[str]
     index: bool
     readonly: bool
     immutable: bool

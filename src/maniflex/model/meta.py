@@ -11,6 +11,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from maniflex._limits import Limits
+
 if TYPE_CHECKING:
     from maniflex.model.base import Model
     from maniflex.model.validate import Validator
@@ -49,7 +51,7 @@ class OnDelete(StrEnum):
     NO_ACTION = "no_action"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # one object for one field; found by identity
 class FieldMeta:
     """One column: its three names, its kind and its rules."""
 
@@ -73,6 +75,7 @@ class FieldMeta:
     sortable: bool = False
     searchable: bool = False
     unique: bool = False
+    unique_within: tuple[str, ...] = ()  # attributes: unique among the rows that share their values
     index: bool = False
     readonly: bool = False
     immutable: bool = False
@@ -89,12 +92,17 @@ class FieldMeta:
         return not (self.hidden or self.writeonly)
 
     @property
+    def exported(self) -> bool:
+        """Whether an export may have it as a column; the key of a stored file is of use to nobody."""
+        return not self.secret and "file" not in self.extra
+
+    @property
     def secret(self) -> bool:
         """Whether no surface may reveal it: neither values, nor matches, nor order."""
         return self.hidden or self.writeonly or self.encrypted is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RelationMeta:
     """One relation, by the name it is included under."""
 
@@ -155,8 +163,9 @@ class ModelOptions:
     locale_mode: str | None = None
     database: Any = None
     middleware: Any = None
-    query: str | None = None
+    query: str | Mapping[str, str] | None = None
     restore: bool | None = None
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ from typing import Any
 from maniflex._names import MAX_IDENTIFIER, is_identifier
 from maniflex.model.checks import LOCALE_MODES, is_locale_code
 from maniflex.model.meta import Index, ModelOptions, SoftDelete
+from maniflex.model.readonly import query_value_problems
 
 _FLAGS = (
     "versioned",
@@ -47,6 +48,7 @@ def option_value_problems(given: ModelOptions) -> Iterator[str]:
         yield f"search_language {language!r} is not the name of a language, like 'english'"
     if options.default_locale is not None and not is_locale_code(options.default_locale):
         yield f"default_locale {options.default_locale!r} is not a locale code"
+    yield from query_value_problems(options.query)
     if options.locale_mode is not None and options.locale_mode not in LOCALE_MODES:
         yield f"unknown locale_mode {options.locale_mode!r}; use {', '.join(LOCALE_MODES)}"
 

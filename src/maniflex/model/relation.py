@@ -30,6 +30,7 @@ class RelationSpec:
     kind: RelationKind
     key: Any = None
     through: Any = None
+    far_key: Any = None
     on_delete: Any = None
     unknown: tuple[str, ...] = ()
     annotation: Any = None
@@ -55,9 +56,25 @@ def has_many(*, key: str | None = None, init: Literal[False] = False, **unknown:
     return RelationSpec(RelationKind.HAS_MANY, key=key, unknown=_unknown(unknown, ("key",)))
 
 
-def many_to_many(*, through: str | type | None = None, init: Literal[False] = False, **unknown: Any) -> Any:
-    """The records joined to us by the rows of the junction model `through`."""
-    return RelationSpec(RelationKind.MANY_TO_MANY, through=through, unknown=_unknown(unknown, ("through",)))
+def many_to_many(
+    *,
+    through: str | type | None = None,
+    key: str | None = None,
+    far_key: str | None = None,
+    init: Literal[False] = False,
+    **unknown: Any,
+) -> Any:
+    """The records joined to us by the rows of the junction model `through`.
+
+    `key` and `far_key` are its columns for us and for them, where it has several that could be meant.
+    """
+    return RelationSpec(
+        RelationKind.MANY_TO_MANY,
+        key=key,
+        through=through,
+        far_key=far_key,
+        unknown=_unknown(unknown, ("through", "key", "far_key")),
+    )
 
 
 def _unknown(given: Mapping[str, Any], known: tuple[str, ...]) -> tuple[str, ...]:

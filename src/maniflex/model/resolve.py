@@ -97,6 +97,8 @@ class _Resolver:
         opted_out = "relation" in field.extra
         if opted_out or stem == field.name or target is None or not _can_hold_id(field):
             return False
+        if "id" not in self.metas[target].by_name:
+            return False
         self._add(meta, _to_one(stem, target, field, None, explicit=False))
         return True
 
@@ -134,14 +136,30 @@ class _Resolver:
         junction = self._registered(meta, name, reference_name(spec.through))
         if junction is None or target is None:
             return
-        near = _preferred(self._keys_to(junction, meta.name), meta.name)
-        far = _preferred([k for k in self._keys_to(junction, target) if k != near], target)
-        for key, model in ((near, meta.name), (far, target)):
-            if key is None:
-                self.trouble(meta, name, f"the junction {junction} has no column that belongs to {model}")
+        near = self._junction_key(meta, name, junction, meta.name, "key", spec.key, not_=spec.far_key)
+        far = self._junction_key(meta, name, junction, target, "far_key", spec.far_key, not_=near)
         if near and far:
             kind = RelationKind.MANY_TO_MANY
             self._add(meta, RelationMeta(name, kind, target, key=near, through=junction, far_key=far))
+
+    def _junction_key(
+        self, meta: ModelMeta, name: str, junction: str, model: str, option: str, said: Any, *, not_: Any
+    ) -> str | None:
+        """The junction's column for one side; several that could be meant are no choice of ours."""
+        keys = [key for key in self._keys_to(junction, model) if key != not_]
+        usual = f"{snake_case(model)}_id"
+        if said is not None:
+            if said in keys:
+                return str(said)
+            self.trouble(meta, name, f"{option}: {junction} has no column {said!r} that belongs to {model}")
+        elif not keys:
+            self.trouble(meta, name, f"the junction {junction} has no column that belongs to {model}")
+        elif usual in keys or len(keys) == 1:
+            return usual if usual in keys else keys[0]
+        else:
+            text = f"the junction {junction} refers to {model} by {', '.join(keys)}; say which with {option}="
+            self.trouble(meta, name, text)
+        return None
 
     def _keys_to(self, model: str, target: str) -> list[str]:
         found = self.relations[model].values()
@@ -157,7 +175,21 @@ class _Resolver:
             self.trouble(meta, name, f"no model named {target!r} is registered{hint}")
         return None
 
+    def _check_ids(self, meta: ModelMeta, relation: RelationMeta) -> None:
+        """Rows of a query model can be referred to only by an id it declares, and hold nobody back."""
+        owners = {meta.name} if relation.kind is not RelationKind.BELONGS_TO else set()
+        if relation.kind is not RelationKind.HAS_MANY:
+            owners.add(relation.target)
+        for owner in sorted(owners):
+            if "id" not in self.metas[owner].by_name:
+                text = f"needs the id of {owner}, a query model that declares none"
+                self.trouble(meta, relation.name, text)
+        if meta.options.query is not None and relation.on_delete is not OnDelete.NO_ACTION:
+            text = "on_delete cannot be set on a query model, which is never written"
+            self.trouble(meta, relation.name, text)
+
     def _add(self, meta: ModelMeta, relation: RelationMeta) -> None:
+        self._check_ids(meta, relation)
         taken = meta.field(relation.name)
         if taken is not None or relation.name in self.relations[meta.name]:
             where = relation.key if relation.kind is RelationKind.BELONGS_TO else relation.name
@@ -199,10 +231,3 @@ def _to_one(name: str, target: str, field: FieldMeta, on_delete: Any, *, explici
         on_delete=OnDelete(action) if action in known else OnDelete.NO_ACTION,
         explicit=explicit,
     )
-
-
-def _preferred(keys: list[str], model: str) -> str | None:
-    usual = f"{snake_case(model)}_id"
-    if usual in keys:
-        return usual
-    return keys[0] if keys else None

@@ -22,11 +22,12 @@ from maniflex._names import did_you_mean, table_name
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
-from maniflex.model.checks import as_bound, locale_settings, option_problems, size_in_bytes
+from maniflex.model.checks import as_bound, locale_settings, option_problems, size_in_bytes, unique_within
 from maniflex.model.field import FLAGS, FieldSpec, LocaleString
 from maniflex.model.kinds import Shape
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.options import index_list, option_value_problems
+from maniflex.model.readonly import query_model_problems
 from maniflex.model.relation import reference_name
 from maniflex.model.stored import lost
 from maniflex.model.validate import Validator, inside
@@ -75,13 +76,16 @@ class _Scan:
         soft_delete = self._soft_delete()
         self.fields = {item.name: _field_meta(item) for item in self._ordered(declared, soft_delete)}
         self._check_names()
+        self._settle_uniqueness()
         validator = Validator(self.cls, list(self.fields.values()))
         if self._settle_defaults(declared, validator):
             self.model.model_rebuild(force=True)
             validator = Validator(self.cls, list(self.fields.values()))
         _set_loaders(self.cls, self.fields.values())
-        meta = self._meta(validator, soft_delete, self._locks(declared, validator))
+        locks = self._locks(declared, validator)
+        meta = self._meta(validator, soft_delete, locks)
         self._check_options(soft_delete)
+        self._check_query(soft_delete, locks)
         self._check_schedules(declared, validator, soft_delete)
         return meta, self.problems
 
@@ -128,9 +132,14 @@ class _Scan:
         found = []
         for name, info in self.model.__pydantic_fields__.items():
             rules = rules_of(info)
-            if rules is not None:
+            if rules is not None and (self.options.query is None or self._is_given(name)):
                 found.append(_Declared(name, info, rules.shape, rules.spec))
         return found
+
+    def _is_given(self, name: str) -> bool:
+        """Whether a query has to give the column: id and timestamps only where they are declared anew."""
+        own = [vars(c).get("__annotations__", {}) for c in self.cls.__mro__ if c is not Model]
+        return name not in OWN_FIELDS or any(name in annotations for annotations in own)
 
     def _check(self, item: _Declared) -> None:
         for text in item.spec.unknown:
@@ -144,7 +153,8 @@ class _Scan:
         if item.shape.trouble:
             self.trouble(item.name, item.shape.trouble)
             return
-        for text in option_problems(item.name, item.shape, item.spec.options, required=item.required):
+        required = item.required and self.options.query is None
+        for text in option_problems(item.name, item.shape, item.spec.options, required=required):
             self.trouble(item.name, text)
 
     def _check_stored(self, declared: list[_Declared]) -> None:
@@ -173,6 +183,19 @@ class _Scan:
                         item.name, f"shares the {what} {getattr(item, attribute)!r} with {taken[key]}"
                     )
                 taken.setdefault(key, item.name)
+
+    def _settle_uniqueness(self) -> None:
+        for item in [item for item in self.fields.values() if item.unique_within]:
+            found: list[str] = []
+            for name in item.unique_within:
+                other = self._find(name)
+                if other is None:
+                    self.trouble(item.name, f"unique: {self.unknown(name)}")
+                elif other.name in (item.name, "id", *found) or other.kind is Kind.JSON:
+                    self.trouble(item.name, f"unique: {other.name} cannot be what it is unique within")
+                else:
+                    found.append(other.name)
+            self.fields[item.name] = replace(item, unique_within=tuple(found))
 
     def _settle_defaults(self, declared: list[_Declared], validator: Validator) -> bool:
         """Check defaults by the fields' own rules, and keep them in the form the rules give them."""
@@ -280,6 +303,12 @@ class _Scan:
         if isinstance(self.options.cursor_field, str):
             self._check_cursor(self.options.cursor_field)
 
+    def _check_query(self, soft_delete: SoftDelete | None, locks: tuple[Lock, ...]) -> None:
+        if self.options.query is not None:
+            fields = self.fields.values()
+            for name, text in query_model_problems(self.options, fields, soft_delete, locks):
+                self.problems.append(f"{self.name}{f'.{name}' if name else ''}: {text}")
+
     def _check_cursor(self, name: str) -> None:
         item = self._find(name)
         if item is None:
@@ -369,6 +398,7 @@ def _field_meta(item: _Declared) -> FieldMeta:
         max_length=options.get("max_length"),
         pattern=options.get("pattern"),
         **{flag: bool(options.get(flag)) for flag in FLAGS},
+        unique_within=unique_within(options.get("unique")),
         lock_scope=reference_name(options.get("lock_scope")),
         encrypted="default" if encrypted is True else encrypted or None,
         load_json=json_reader(shape) if shape.kind is Kind.JSON and not shape.trouble else None,

@@ -17,7 +17,15 @@ from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import At, Middleware, Pipeline, Registration, Step
+from maniflex.pipeline.registration import (
+    At,
+    Middleware,
+    OpenAPIPipeline,
+    Pipeline,
+    Registration,
+    SpecStep,
+    Step,
+)
 from maniflex.pipeline.threads import Call
 
 Handler = Callable[[Context], Awaitable[None]]
@@ -45,7 +53,7 @@ def is_async(fn: Any) -> bool:
 class Composer:
     """Builds the chains of one server."""
 
-    def __init__(self, pipeline: Pipeline, trace: Trace, logger: Any) -> None:
+    def __init__(self, pipeline: Pipeline | OpenAPIPipeline, trace: Trace, logger: Any) -> None:
         self._pipeline = pipeline
         self._trace = trace
         self._logger = logger
@@ -63,7 +71,7 @@ class Composer:
         """The named steps, nested, with the middleware that applies; `inner` goes before the last default."""
         links: list[tuple[str, Middleware | None, Default | None]] = []
         for name in names:
-            step: Step | None = getattr(self._pipeline, name, None)
+            step: Step | SpecStep | None = getattr(self._pipeline, name, None)
             matching = self._matching(step, model, operation, item) if step else []
             links += [(f"{name}:{r.name}", r.fn, None) for r in matching if r.at is At.BEFORE]
             if name == names[-1]:
@@ -77,14 +85,14 @@ class Composer:
         return self._nest(links)
 
     def _matching(
-        self, step: Step, model: ModelMeta | None, operation: Operation, item: bool
+        self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool
     ) -> list[Registration]:
         matching = [r for r in step.registrations if r.matches(model, operation, item=item)]
         if self._trace.skips:
             target = model.name if model else "actions"
             for r in step.registrations:
                 if r not in matching:
-                    self._logger.debug("%s:%s does not apply to %s %s", step.name, r.name, operation, target)
+                    self._logger.debug("%s:%s does not apply to %s %s", r.step, r.name, operation, target)
         return matching
 
     def replaces(self, step: str, model: ModelMeta, operation: Operation) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 from starlette.requests import Request
 
 from maniflex import _json
+from maniflex.db import analysis
 from maniflex.db.current import current_tx, require_tx, transaction
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Row, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
+from maniflex.db.related import Related, attach
 from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
@@ -25,15 +27,20 @@ from maniflex.pipeline.body import Body
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.response import Response, status_of
-from maniflex.query.parse import pairs, parse
-from maniflex.query.tree import Query
+from maniflex.pipeline.scope import binding
+from maniflex.pipeline.search import SearchHit, search
+from maniflex.query.aggregate import build
+from maniflex.query.conditions import Where
+from maniflex.query.parse import pairs
+from maniflex.query.tree import Query, Unaimed
+from maniflex.sql.where import Scope
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
 
 M = TypeVar("M", bound=Model)
 T = TypeVar("T")
-Scope = MutableMapping[str, Any]
+AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
@@ -80,6 +87,14 @@ class State(dict[str, Any]):
         self[name] = value
 
 
+class Columns(list[str]):
+    """Names of columns; one that the client did not select can be removed all the same."""
+
+    def remove(self, name: str) -> None:
+        if name in self:
+            super().remove(name)
+
+
 class Context:
     """One request: where it goes, what it brought, what came of it."""
 
@@ -96,19 +111,24 @@ class Context:
     rows: Sequence[Row] = ()
     total: int = 0
     reached: bool = False  # the database step of a delete, which leaves nothing else behind
+    related: Sequence[Related] = ()
+    more: bool = False
+    exports: bool = False
     changes: dict[str, Any] | None = None
     action: Any = None
+    aggregation: Any = None
     _body: Any = None
     _record: Any = None
     _query: Query | None = None
     _result: Any = None
+    _export_columns: Columns | None = None
     _state: State | None = None
     _logger: logging.LoggerAdapter[logging.Logger] | None = None
     _request: Request | None = None
     _after: list[AfterCommit] | None = None
 
     def __init__(
-        self, runtime: Runtime, scope: Scope, receive: Receive, operation: Operation, request_id: str
+        self, runtime: Runtime, scope: AsgiScope, receive: Receive, operation: Operation, request_id: str
     ) -> None:
         self.runtime = runtime
         self.scope = scope
@@ -213,10 +233,32 @@ class Context:
 
     @property
     def query(self) -> Query:
-        """What the query string asks for; middleware may narrow it further."""
-        if self._query is None:
-            self._query = parse(self.scope["query_string"], self.model)
+        """What the query string asks for; middleware may narrow it further, or bind it with `force`."""
+        about: ModelMeta | None = self.model
+        if self._query is None and (about is None or self.operation is Operation.SEARCH):
+            self._query = Unaimed({s.meta.name: s.meta for s in self.runtime.stores.values()})
+        elif self._query is None:
+            self._query = self.runtime.stores[self.model.cls].query(
+                self.scope["query_string"] if self.operation in Operation.READS else b""
+            )
         return self._query
+
+    @property
+    def forced(self) -> Scope:
+        """The conditions `ctx.query.force` has bound this request to."""
+        return () if self._query is None else self._query.forced
+
+    @property
+    def export_columns(self) -> Columns:
+        """The columns of an export by API name; take out what this caller may not see."""
+        if self._export_columns is None:
+            shown = (self.query.select or self.model.fields) if self.operation is Operation.EXPORT else ()
+            self._export_columns = Columns([f.api for f in shown if f.exported])
+        return self._export_columns
+
+    @export_columns.setter
+    def export_columns(self, names: Sequence[str]) -> None:
+        self._export_columns = Columns(names)
 
     @property
     def result(self) -> Any:
@@ -224,16 +266,20 @@ class Context:
         if self._result is None and self.model is not None:
             store = self.runtime.stores[self.model.cls]
             if self.row is not None:
-                self._result = store.record(self.row)
+                self._result = self._with_related(store.record(self.row), 0)
             elif self._query is not None and self.rows is not Context.rows:
                 query = self._query
-                records = [store.record(row) for row in self.rows]
+                fields = store.listed(query)
+                records = [self._with_related(store.record(r, fields), i) for i, r in enumerate(self.rows)]
                 self._result = Page(records, self.total, query.page, query.limit or 0)
         return self._result
 
     @result.setter
     def result(self, value: Any) -> None:
         self._result = value
+
+    def _with_related(self, record: Model, place: int) -> Model:
+        return attach(record, self.related[place]) if self.related else record
 
     def abort(
         self, status: int, code: str, message: str, details: Sequence[Detail] | Detail | None = None
@@ -294,11 +340,75 @@ class Context:
         """Run any other statement with `?` placeholders; returns how many rows it touched."""
         return await execute_raw(self.adapter, sql, args)
 
+    async def aggregate(
+        self,
+        model: type[Model] | str,
+        *,
+        select: Iterable[Any],
+        group_by: str | Iterable[str] | None = None,
+        where: Where | None = None,
+        having: Iterable[Any] | None = None,
+        order_by: str | Iterable[Any] | None = None,
+        limit: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Counts, sums and the like over the records inside the forced scope, one row for each group.
+
+        `select` holds `(op, field, alias)`; every part also takes the form it has in a request.
+        """
+        store = self.runtime.store(model)
+        asked = build(
+            Query(store.meta, store.models),
+            select=select,
+            group_by=group_by,
+            where=where,
+            having=having,
+            order_by=order_by,
+            limit=limit,
+        )
+        return await analysis.aggregate(store, asked, scope=binding(store.meta, self.forced))
+
+    async def recursive_query(
+        self,
+        model: type[Model] | str,
+        *,
+        root_id: str,
+        parent_field: str,
+        direction: str = "descendants",
+        max_depth: int = 0,
+        where: Where | None = None,
+    ) -> list[dict[str, Any]]:
+        """A record and its descendants (or ancestors) inside the forced scope, with their `_depth`."""
+        return await analysis.tree(
+            self.runtime.store(model),
+            root_id=root_id,
+            parent_field=parent_field,
+            direction=direction,
+            max_depth=max_depth,
+            where=where,
+            scope=binding(self.runtime.store(model).meta, self.forced),
+        )
+
+    async def search(
+        self,
+        query: str,
+        models: type[Model] | str | Iterable[type[Model] | str] | None = None,
+        limit: int = 20,
+        per_model_limit: int = 0,
+    ) -> list[SearchHit]:
+        """Hits among these models (or all `global_searchable` ones), best first, inside the forced scope.
+
+        `per_model_limit` gives each model that many places before the best of the rest fill up.
+        """
+        return await search(
+            self.runtime, query, models, limit=limit, per_model_limit=per_model_limit, scope=self.forced
+        )
+
     async def lock_for_update(self, model: type[M], id: str) -> M:
         """The record, which nobody else can change until the transaction ends."""
         store = self.runtime.store(model)
         tx = require_tx(store.adapter, "lock_for_update")
-        return store.record(await store.lock(id, tx=tx))  # type: ignore[return-value]  # the store of M
+        scope = binding(store.meta, self.forced)
+        return store.record(await store.lock(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
 
     @asynccontextmanager
     async def transaction(self, isolation: Isolation | str | None = None) -> AsyncIterator[Tx]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default, Handler
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context
@@ -35,6 +36,8 @@ class Endpoint:
     main: Handler
     respond: Handler
     owner: str  # for messages: "Post" or "action cancel"
+    about: About | None = None
+    context: type[Context] = Context
 
 
 def model_endpoints(
@@ -48,7 +51,8 @@ def model_endpoints(
         yield from make.singleton()
     else:
         yield from make.collection()
-        yield from make.item()
+        if "id" in model.by_name:  # a query model may have none
+            yield from make.item()
 
 
 class _Maker:
@@ -60,9 +64,9 @@ class _Maker:
         self._composer = composer
         self._model = model
         self._path = f"/{model.table}"
-        self._deserialize = Deserialize(model)
+        self._deserialize = Deserialize(store)
         self._validate = Validate(store)
-        self._db = Database(store, wire, runtime.store)
+        self._db = Database(store, wire, runtime)
         self._respond = Respond(wire, computed, etags=bool(model.options.optimistic_lock))
 
     def collection(self) -> Iterator[Endpoint]:
@@ -70,25 +74,43 @@ class _Maker:
         listing: dict[str, Default] = {"deserialize": d.query, "db": db.list}
         yield self._endpoint("GET", Operation.LIST, listing, r.listed)
         yield self._endpoint("HEAD", Operation.HEAD, listing, r.listed)
+        if self._model.options.query is not None:
+            yield self._options("GET, HEAD, OPTIONS")
+            return
         creating: dict[str, Default] = {"deserialize": d.body, "validate": v.create, "db": db.create}
         yield self._endpoint("POST", Operation.CREATE, creating, r.created)
         yield self._options("GET, HEAD, OPTIONS, POST")
 
     def item(self) -> Iterator[Endpoint]:
         db, r = self._db, self._respond
-        yield self._endpoint("GET", Operation.READ, {"db": db.read}, r.found, item=True)
-        yield self._endpoint("HEAD", Operation.HEAD, {"db": db.read}, r.found, item=True)
+        reading: dict[str, Default] = {"deserialize": self._deserialize.selection, "db": db.read}
+        yield self._endpoint("GET", Operation.READ, reading, r.found, item=True)
+        yield self._endpoint("HEAD", Operation.HEAD, reading, r.found, item=True)
+        if self._model.options.query is not None:
+            yield self._options("GET, HEAD, OPTIONS", item=True)
+            return
         yield self._endpoint("PATCH", Operation.UPDATE, self._updating(db.update), r.found, item=True)
         # A database step of the application's own leaves no trace of a delete; it is trusted.
         own = self._composer.replaces("db", self._model, Operation.DELETE)
         gone = r.gone if own else r.deleted
         yield self._endpoint("DELETE", Operation.DELETE, {"db": db.delete}, gone, item=True)
         yield self._options("DELETE, GET, HEAD, OPTIONS, PATCH", item=True)
+        if self._model.options.restore:
+            about = About(
+                summary=f"Bring a deleted {self._model.name} back",
+                response=self._model.cls,
+                errors=(404, 409),
+            )
+            bringing: dict[str, Default] = {"db": db.restore}
+            yield self._endpoint(
+                "POST", Operation.UPDATE, bringing, r.found, item=True, below="/restore", about=about
+            )
 
     def singleton(self) -> Iterator[Endpoint]:
         db, r = self._db, self._respond
-        yield self._endpoint("GET", Operation.READ, {"db": db.read_singleton}, r.found, one=True)
-        yield self._endpoint("HEAD", Operation.HEAD, {"db": db.read_singleton}, r.found, one=True)
+        reading: dict[str, Default] = {"deserialize": self._deserialize.selection, "db": db.read_singleton}
+        yield self._endpoint("GET", Operation.READ, reading, r.found, one=True)
+        yield self._endpoint("HEAD", Operation.HEAD, reading, r.found, one=True)
         yield self._endpoint(
             "PATCH", Operation.UPDATE, self._updating(db.update_singleton), r.found, one=True
         )
@@ -108,17 +130,20 @@ class _Maker:
         item: bool = False,
         one: bool = False,
         steps: tuple[str, ...] = MAIN,
+        below: str = "",
+        about: About | None = None,
     ) -> Endpoint:
         build = self._composer.steps
         on_one = item or one
         return Endpoint(
             method,
-            f"{self._path}/{{id}}" if item else self._path,
+            f"{self._path}/{{id}}{below}" if item else self._path,
             operation,
             self._model,
             build(steps, defaults, self._model, operation, item=on_one),
             build(("response",), {"response": respond}, self._model, operation, item=on_one),
             self._model.name,
+            about,
         )
 
     def _options(self, allow: str, *, item: bool = False) -> Endpoint:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from maniflex._names import did_you_mean
 from maniflex.errors import DeclarationError
@@ -15,10 +15,15 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation, covered
+from maniflex.pipeline.spec import OpenAPIContext
 
 Next = Callable[[], Awaitable[None]]
 # A plain `def` may say truthfully that its `next()` gives nothing to await.
 Middleware = Callable[[Context, Next], Awaitable[None] | None] | Callable[[Context, Callable[[], None]], None]
+SpecMiddleware = (
+    Callable[[OpenAPIContext, Next], Awaitable[None] | None]
+    | Callable[[OpenAPIContext, Callable[[], None]], None]
+)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -106,6 +111,46 @@ class Step:
         return decorate
 
 
+class SpecStep:
+    """One step; it has neither models nor operations to choose from."""
+
+    def __init__(self, name: str) -> None:
+        self._step = Step(f"openapi.{name}")
+
+    @property
+    def registrations(self) -> list[Registration]:
+        return self._step.registrations
+
+    def register(self, fn: SpecMiddleware, *, at: str = At.BEFORE, name: str | None = None) -> None:
+        """Run `fn` in this step of every request for the description."""
+        self._step.register(cast(Middleware, fn), at=at, name=name)
+
+    def middleware(self, *, at: str = At.BEFORE, name: str | None = None) -> Callable[[F], F]:
+        """`register` as a decorator."""
+
+        def decorate(fn: F) -> F:
+            self.register(fn, at=at, name=name)
+            return fn
+
+        return decorate
+
+    def seal(self, sealed: bool) -> None:
+        self._step.seal(sealed)
+
+
+class OpenAPIPipeline:
+    """The three steps of `/openapi.json`; the first also guards `/docs`."""
+
+    def __init__(self) -> None:
+        self.auth = SpecStep("auth")
+        self.generate = SpecStep("generate")
+        self.response = SpecStep("response")
+
+    def seal(self, sealed: bool) -> None:
+        for step in (self.auth, self.generate, self.response):
+            step.seal(sealed)
+
+
 STEPS = ("auth", "deserialize", "validate", "service", "db", "response")
 
 
@@ -119,6 +164,7 @@ class Pipeline:
         self.service = Step("service")
         self.db = Step("db")
         self.response = Step("response")
+        self.openapi = OpenAPIPipeline()
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -127,14 +173,17 @@ class Pipeline:
     def seal(self) -> None:
         for step in self.steps:
             step.seal(True)
+        self.openapi.seal(True)
 
     def unseal(self) -> None:
         for step in self.steps:
             step.seal(False)
+        self.openapi.seal(False)
 
     def with_own(self, models: Iterable[ModelMeta]) -> tuple[Pipeline, list[str]]:
         """This pipeline and the models' own `middleware=`, and what is wrong with those."""
         joined, problems = Pipeline(), []
+        joined.openapi = self.openapi
         for step in joined.steps:
             step.registrations = list(getattr(self, step.name).registrations)
         for meta in models:
@@ -186,12 +235,15 @@ def _problems(
     elsewhere = sorted((r.models or frozenset()) - set(models)) if models is not None else []
     for name in elsewhere:
         yield f"no model named {name!r} is registered{did_you_mean(name, models or ())}"
-    unseen = sorted((r.operations or frozenset()) & _UNSEEN.get(r.step, frozenset()))
+    meant = _meant(r.operations or frozenset())
+    unseen = sorted(meant & _UNSEEN.get(r.step, frozenset()))
     for operation in unseen:
         yield f"{operation} requests never reach the {r.step} step, so it would not run"
-    of_no_model = r.models is not None and Operation.ACTION in (r.operations or ())
-    if of_no_model:
+    of_no_model = r.models is not None and (Operation.ACTION in meant or Operation.SEARCH in meant)
+    if r.models and Operation.ACTION in meant:
         yield "an action belongs to no model, so it would not run"
+    if r.models and Operation.SEARCH in meant:
+        yield "global search belongs to no model, so it would not run"
     if not (elsewhere or unseen or of_no_model) and served is not None and not _runs(r, served):
         operations = " or ".join(sorted(r.operations)) + " requests" if r.operations else "requests"
         target = f" to {' or '.join(sorted(r.models))}" if r.models else ""
@@ -219,7 +271,12 @@ def takes(fn: Any, arguments: int) -> bool:
     return True
 
 
-_TRIMMED = frozenset({Operation.ACTION, Operation.OPTIONS})
+def _meant(operations: frozenset[Operation]) -> frozenset[Operation]:
+    """Without SEARCH where all reads are named: then it came along and was not meant by itself."""
+    return operations - {Operation.SEARCH} if operations >= Operation.READS else operations
+
+
+_TRIMMED = frozenset({Operation.ACTION, Operation.OPTIONS, Operation.SEARCH})
 _UNSEEN = dict.fromkeys(("deserialize", "validate", "service", "db"), _TRIMMED)
 
 

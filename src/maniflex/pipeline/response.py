@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ Encode = Callable[[Any], bytes]
 class Response:
     """Status, data or error, headers; the bytes of an envelope are made late, or taken as they are."""
 
-    __slots__ = ("_data", "_meta", "body", "content_type", "error", "headers", "status")
+    __slots__ = ("_data", "_meta", "body", "content_type", "error", "headers", "status", "stream")
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class Response:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = JSON,
+        stream: AsyncGenerator[bytes, None] | None = None,
     ) -> None:
         self.status = status
         self._data = data
@@ -36,6 +37,9 @@ class Response:
         self.headers: dict[str, str] | None = {k.lower(): v for k, v in headers.items()} if headers else None
         self.body = body
         self.content_type = content_type
+        # Instead of a body, bytes as they are made. Nothing of it runs before the answer is sent, so an
+        # answer that is replaced in the meantime leaves nothing open.
+        self.stream = stream
 
     @property
     def data(self) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from typing import Any
 
-from maniflex.errors import RequestError, Timeout
+from maniflex.errors import ExportBusy, RequestError, Timeout
 from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
@@ -50,8 +50,13 @@ async def _until(deadline: float, chain: Handler, ctx: Context) -> None:
         raise Timeout() from None
 
 
+def failure(ctx: Context, error: Exception) -> Response:
+    """The answer to an error that came up outside the steps."""
+    return _refusal(ctx, error) if isinstance(error, RequestError) else _panic(ctx, error)
+
+
 def _refusal(ctx: Context, error: RequestError) -> Response:
-    if error.status >= 500:
+    if error.status >= 500 and not isinstance(error, ExportBusy):  # that one is a limit at work
         ctx.logger.error("%s %s: %s", error.status, error.code, error, exc_info=error)
     return error_response(error)
 

@@ -17,28 +17,50 @@ from pydantic_core import to_jsonable_python
 
 from maniflex.db.port import Row
 from maniflex.model.base import Model
-from maniflex.model.meta import Kind, ModelMeta
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.sql.codec import encode_json
 
 _plain_encoder = msgspec.json.Encoder()
+_MOST_SELECTIONS = 256
 
 
 class Wire:
     """How the records of one model look to a client."""
 
-    def __init__(self, meta: ModelMeta) -> None:
+    def __init__(
+        self,
+        meta: ModelMeta,
+        fields: Sequence[FieldMeta] | None = None,
+        selected: Sequence[FieldMeta] | None = None,
+    ) -> None:
         self.meta = meta
-        shown = [(i, f) for i, f in enumerate(meta.fields) if f.visible]
+        self._row_fields = meta.fields if fields is None else tuple(fields)
+        shown = [
+            (i, f)
+            for i, f in enumerate(self._row_fields)
+            if f.visible and (selected is None or f in selected)
+        ]
         # Names go by position: `Shape(*values)` is the fastest way msgspec has to make an object.
         self._shape: Any = msgspec.defstruct(
             meta.name, [(f"f{i}", Any) for i, _ in shown], rename={f"f{i}": f.api for i, f in shown}
         )
         self._json = tuple(n for n, (_, f) in enumerate(shown) if f.kind is Kind.JSON)
         self._pick: Callable[[Row], Sequence[Any]] | None = (
-            None if len(shown) == len(meta.fields) and not self._json else _picker([i for i, _ in shown])
+            None if len(shown) == len(self._row_fields) and not self._json else _picker([i for i, _ in shown])
         )
-        self._width = len(meta.fields)
+        self._width = len(self._row_fields)
+        self._selections: dict[tuple[str, ...], Wire] = {}
         self.api = tuple(f.api for _, f in shown)
+
+    def of(self, fields: Sequence[FieldMeta], selected: Sequence[FieldMeta]) -> Wire:
+        """The same for rows that have only `fields`, of which `selected` are shown."""
+        key = (*(f.name for f in fields), "", *(f.name for f in selected))
+        found = self._selections.get(key)
+        if found is None:
+            if len(self._selections) >= _MOST_SELECTIONS:
+                self._selections.clear()
+            found = self._selections[key] = Wire(self.meta, fields, selected)
+        return found
 
     def shaped(self, row: Row) -> Any:
         """The row as an object msgspec writes without looking anything up."""
@@ -60,7 +82,7 @@ class Wire:
             encode_json(value)
             if f.kind is Kind.JSON and (value := values.get(f.name)) is not None
             else values.get(f.name)
-            for f in self.meta.fields
+            for f in self._row_fields
         ]
 
     def fields(self, row: Row) -> dict[str, Any]:

@@ -1,14 +1,102 @@
-"""The filter operators: data, used unchanged by the parser, the SQL writer and the docs."""
+"""The filter operators: data, used unchanged by the parser, the SQL writer, OpenAPI and the docs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+
+from maniflex.model.meta import Kind
 
 
 class Op(StrEnum):
     """What a filter does with a field and a value."""
 
     EQ = "eq"
+    NEQ = "neq"
+    GT = "gt"
+    GTE = "gte"
+    LT = "lt"
+    LTE = "lte"
+    LIKE = "like"
+    ILIKE = "ilike"
+    CONTAINS = "contains"
+    STARTS_WITH = "starts_with"
+    ENDS_WITH = "ends_with"
+    IN = "in"
+    NOT_IN = "not_in"
+    BETWEEN = "between"
+    IS_NULL = "is_null"
+    NOT_NULL = "not_null"
+    EQ_FIELD = "eq_field"
+    NEQ_FIELD = "neq_field"
+    GT_FIELD = "gt_field"
+    GTE_FIELD = "gte_field"
+    LT_FIELD = "lt_field"
+    LTE_FIELD = "lte_field"
 
 
-OPERATORS: dict[str, str] = {Op.EQ: "the field equals the value"}
+class Takes(StrEnum):
+    """What stands behind an operator."""
+
+    NOTHING = "nothing"
+    ONE = "one value"
+    MANY = "comma-separated values"
+    TWO = "two comma-separated values"
+    FIELD = "a field"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator: what it takes, which kinds of field it is for, what it means."""
+
+    op: Op
+    takes: Takes
+    kinds: frozenset[Kind]
+    meaning: str
+
+
+_ANY = frozenset(Kind) - {Kind.JSON, Kind.BYTES}
+_ORDERED = _ANY - {Kind.BOOL}
+_TEXT = frozenset({Kind.TEXT})
+_NULLABLE = frozenset(Kind)
+
+OPERATORS: dict[str, Operator] = {
+    o.op.value: o
+    for o in (
+        Operator(Op.EQ, Takes.ONE, _ANY, "equals the value; `null` finds the empty ones"),
+        Operator(Op.NEQ, Takes.ONE, _ANY, "differs from the value; `null` finds the filled ones"),
+        Operator(Op.GT, Takes.ONE, _ORDERED, "is greater or later"),
+        Operator(Op.GTE, Takes.ONE, _ORDERED, "is greater, later or equal"),
+        Operator(Op.LT, Takes.ONE, _ORDERED, "is less or earlier"),
+        Operator(Op.LTE, Takes.ONE, _ORDERED, "is less, earlier or equal"),
+        Operator(Op.LIKE, Takes.ONE, _TEXT, "matches a pattern with `%` and `_`, by case"),
+        Operator(Op.ILIKE, Takes.ONE, _TEXT, "matches a pattern with `%` and `_`, whatever the case"),
+        Operator(
+            Op.CONTAINS, Takes.ONE, _TEXT, "contains the text, whatever the case; nothing in it is special"
+        ),
+        Operator(Op.STARTS_WITH, Takes.ONE, _TEXT, "starts with the text, whatever the case"),
+        Operator(Op.ENDS_WITH, Takes.ONE, _TEXT, "ends with the text, whatever the case"),
+        Operator(Op.IN, Takes.MANY, _ANY, "is one of the values"),
+        Operator(Op.NOT_IN, Takes.MANY, _ANY, "is none of the values"),
+        Operator(Op.BETWEEN, Takes.TWO, _ORDERED, "lies between the two values, both included"),
+        Operator(Op.IS_NULL, Takes.NOTHING, _NULLABLE, "is empty"),
+        Operator(Op.NOT_NULL, Takes.NOTHING, _NULLABLE, "is filled"),
+        Operator(Op.EQ_FIELD, Takes.FIELD, _ANY, "equals another field of the record"),
+        Operator(Op.NEQ_FIELD, Takes.FIELD, _ANY, "differs from another field of the record"),
+        Operator(Op.GT_FIELD, Takes.FIELD, _ORDERED, "is greater than another field of the record"),
+        Operator(Op.GTE_FIELD, Takes.FIELD, _ORDERED, "is greater than another field or equal to it"),
+        Operator(Op.LT_FIELD, Takes.FIELD, _ORDERED, "is less than another field of the record"),
+        Operator(Op.LTE_FIELD, Takes.FIELD, _ORDERED, "is less than another field or equal to it"),
+    )
+}
+ALIASES = {"ne": Op.NEQ.value}
+
+
+def operator(name: str) -> Operator | None:
+    """The operator of that name, also by its other spelling."""
+    return OPERATORS.get(ALIASES.get(name, name))
+
+
+def fitting(kind: Kind) -> tuple[Operator, ...]:
+    """The operators a field of that kind can be filtered with."""
+    return tuple(o for o in OPERATORS.values() if kind in o.kinds)

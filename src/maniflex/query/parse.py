@@ -1,64 +1,55 @@
 """Read the query string of a list request into a `Query`.
 
-The grammar lives here and nowhere else. Give `parse` the raw query string and a `ModelMeta`; get a
-value back, or `InvalidQuery` naming the parameter that was wrong. Parameters that are not part of
-the grammar are left to the application.
+The grammar lives here and nowhere else: the OpenAPI parameters and docs/query/ are made from
+`OPERATORS`. Give `parse` the raw query string and a `ModelMeta`; get a value back, or `InvalidQuery`
+naming the parameter that was wrong. A field that does not exist, is not opted in or is secret gets
+one and the same answer. Parameters that are not part of the grammar are left to the application.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from urllib.parse import unquote_plus
 
-from maniflex.errors import InvalidQuery
-from maniflex.model.meta import ModelMeta
-from maniflex.query.limits import MAX_FILTERS, MAX_LIMIT, MAX_PAGE, MAX_SORTS
-from maniflex.query.operators import OPERATORS, Op
-from maniflex.query.tree import Compare, Query, Sort
-from maniflex.query.values import comparable, parse_value
+from maniflex._limits import DEFAULT_LIMITS, Limits
+from maniflex.errors import InvalidQuery, UriTooLong
+from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
+from maniflex.query import cursor
+from maniflex.query.operators import Op, Operator, Takes, operator
+from maniflex.query.tree import AnyOf, Compare, Filter, Include, Models, Query, Sort, shows
+from maniflex.query.values import check_pattern, comparable, parse_value, split_list
 
 _MOST_REMEMBERED = 512
 _LONGEST_REMEMBERED = 512
-_RESERVED = frozenset({"include", "select", "q", "cursor"})
+_GROUP = re.compile(r"filter\[(\d{1,4})\]")
 
 
-def parse(query_string: bytes, model: ModelMeta) -> Query:
-    """The query a list request asks for."""
-    query = Query(model)
-    if not query_string:
-        return query
-    filters: list[Compare] = []
-    sorts: list[Sort] = []
-    for key, value in pairs(query_string):
-        if key == "filter":
-            filters.append(_filter(value, model))
-        elif key == "sort":
-            sorts.extend(_sort(term, model) for term in value.split(","))
-        elif key == "page":
-            query.page = _number(key, value, MAX_PAGE)
-        elif key == "limit":
-            # Asking for more than a page may hold gives a full page; `meta.limit` says so.
-            query.limit = min(_number(key, value, MAX_PAGE), MAX_LIMIT)
-        elif key in _RESERVED or key.startswith("filter["):
-            raise InvalidQuery(f"{key}: not available on {model.table}")
-    if len(filters) > MAX_FILTERS:
-        raise InvalidQuery(f"filter: at most {MAX_FILTERS} filters")
-    if len(sorts) > MAX_SORTS:
-        raise InvalidQuery(f"sort: at most {MAX_SORTS} sort keys")
-    query.filters, query.sorts = tuple(filters), tuple(sorts)
-    return query
+def parse(
+    query_string: bytes, model: ModelMeta, models: Models | None = None, limits: Limits = DEFAULT_LIMITS
+) -> Query:
+    """The query a request asks for."""
+    query = Query(model, models)
+    return _Reader(query, limits).read(query_string) if query_string else query
 
 
 class Parser:
     """`parse` for one model that remembers what it was asked lately."""
 
-    def __init__(self, model: ModelMeta) -> None:
+    def __init__(
+        self, model: ModelMeta, models: Models | None = None, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         self._model = model
+        self._models = models
+        self._limits = limits
         self._known: dict[bytes, Query] = {}
 
     def __call__(self, query_string: bytes) -> Query:
         known = self._known.get(query_string)
         if known is None:
-            known = parse(query_string, self._model)
+            if len(query_string) > self._limits.uri_length:
+                raise UriTooLong(f"a query string has at most {self._limits.uri_length} bytes")
+            known = parse(query_string, self._model, self._models, self._limits)
             if len(query_string) <= _LONGEST_REMEMBERED:
                 if len(self._known) >= _MOST_REMEMBERED:
                     self._known.pop(next(iter(self._known)), None)
@@ -75,38 +66,213 @@ def pairs(query_string: bytes) -> list[tuple[str, str]]:
             key, _, value = part.partition("=")
             if "%" in part or "+" in part:
                 key, value = unquote_plus(key, errors="strict"), unquote_plus(value, errors="strict")
-                if "\x00" in value or "\x00" in key:
-                    raise InvalidQuery("a query parameter contains a NUL character")
+            if "\x00" in value or "\x00" in key:
+                raise InvalidQuery("a query parameter contains a NUL character")
             found.append((key, value))
     except UnicodeError:
         raise InvalidQuery("the query string is not UTF-8") from None
     return found
 
 
+class _Reader:
+    """One query string on its way to a `Query`."""
+
+    def __init__(self, query: Query, limits: Limits) -> None:
+        self._query = query
+        self._limits = limits
+        self._filters: list[Filter] = []
+        self._groups: dict[str, list[Compare]] = {}
+        self._sorts: list[Sort] = []
+        self._selected: list[FieldMeta] | None = None
+        self._includes: dict[str, dict[str, None]] = {}
+        self._token: str | None = None
+        self._paged = False
+
+    def read(self, query_string: bytes) -> Query:
+        for key, value in pairs(query_string):
+            handle = _PARAMETERS.get(key)
+            if handle is not None:
+                handle(self, value)
+            elif key.startswith("filter["):
+                self._group(key, value)
+        self._check_sizes()
+        query = self._query
+        groups = (AnyOf(tuple(group)) for group in self._groups.values())
+        query.filters = (*self._filters, *groups)
+        query.sorts = tuple(self._sorts)
+        query.includes = tuple(self._include(name, tuple(inner)) for name, inner in self._includes.items())
+        query.select = None if self._selected is None else tuple(dict.fromkeys(self._selected))
+        if self._token is not None:
+            query.cursor = cursor.read(self._token, query, paged=self._paged)
+            query.sorts = ()
+        return query
+
+    # -- parameters --------------------------------------------------------------------------
+
+    def _page(self, text: str) -> None:
+        self._paged = True
+        self._query.page = _number("page", text, self._limits.max_page)
+
+    def _limit(self, text: str) -> None:
+        # Asking for more than a page may hold gives a full page; `meta.limit` says so.
+        self._query.limit = min(_number("limit", text, self._limits.max_page), self._limits.max_limit)
+
+    def _filter(self, text: str) -> None:
+        self._filters.append(self._condition(text))
+
+    def _group(self, key: str, text: str) -> None:
+        match = _GROUP.fullmatch(key)
+        if match is None:
+            raise InvalidQuery("filter: a group is written filter[0]=field:operator:value")
+        self._groups.setdefault(match[1], []).append(self._condition(text))
+
+    def _sort(self, text: str) -> None:
+        for term in text.split(","):
+            name, _, direction = term.partition(":")
+            if direction not in ("", "asc", "desc"):
+                raise InvalidQuery(f"sort: {direction!r} is neither asc nor desc")
+            path, found = self._resolve(name)
+            to_one = all(r.kind is RelationKind.BELONGS_TO for r in path)
+            if found is None or not found.sortable or found.secret or not to_one:
+                raise InvalidQuery(f"sort: {name!r} is not a field that can be sorted by")
+            self._sorts.append(Sort(found, direction == "desc", path))
+
+    def _select(self, text: str) -> None:
+        self._selected = self._selected or []
+        for name in text.split(","):
+            found = self._query.model.by_api.get(name)
+            if found is None or not found.visible:
+                raise InvalidQuery(f"select: {name!r} is not a field")
+            self._selected.append(found)
+
+    def _included(self, text: str) -> None:
+        for name in text.split(","):
+            first, dot, rest = name.partition(".")
+            inner = self._includes.setdefault(first, {})
+            if dot:
+                inner[rest] = None
+
+    def _search(self, text: str) -> None:
+        if not any(f.searchable and not f.secret for f in self._query.model.fields):
+            raise InvalidQuery("q: these records cannot be searched")
+        if len(text) > self._limits.search_length:
+            raise InvalidQuery(f"q: at most {self._limits.search_length} characters")
+        self._query.search = text.strip() or None
+
+    def _cursor(self, text: str) -> None:
+        self._token = text
+
+    # -- parts -------------------------------------------------------------------------------
+
+    def _condition(self, text: str) -> Compare:
+        name, colon, rest = text.partition(":")
+        word, second, value = rest.partition(":")
+        if not colon:
+            raise InvalidQuery("filter: write it as field:operator:value")
+        path, found = self._resolve(name)
+        if found is None or not _filterable(found):
+            raise InvalidQuery(f"filter: {name!r} is not a field that can be filtered")
+        known = operator(word)
+        if known is None:
+            raise InvalidQuery(f"filter: there is no operator {word!r}")
+        if found.kind not in known.kinds:
+            raise InvalidQuery(f"filter: {word} does not work on {name!r}")
+        if not second and known.takes is not Takes.NOTHING:
+            raise InvalidQuery("filter: write it as field:operator:value")
+        return self._compare(found, known, value, path)
+
+    def _compare(
+        self, found: FieldMeta, known: Operator, text: str, path: tuple[RelationMeta, ...]
+    ) -> Compare:
+        match known.takes:
+            case Takes.NOTHING:
+                if text:
+                    raise InvalidQuery(f"filter: {known.op} takes no value")
+                return Compare(found, known.op, None, path)
+            case Takes.FIELD:
+                return Compare(found, known.op, self._other(found, text, path), path)
+            case Takes.ONE:
+                if text == "null" and found.nullable and known.op in (Op.EQ, Op.NEQ):
+                    return Compare(found, known.op, None, path)
+                if known.op in (Op.LIKE, Op.ILIKE):
+                    return Compare(found, known.op, check_pattern(text), path)
+                member = known.op in (Op.EQ, Op.NEQ)
+                return Compare(found, known.op, parse_value(text, found, "filter", member=member), path)
+            case _:
+                values = tuple(parse_value(item, found, "filter") for item in split_list(text))
+                if known.takes is Takes.TWO and len(values) != 2:
+                    raise InvalidQuery(f"filter: {known.op} takes exactly two values")
+                if len(values) > self._limits.values:
+                    raise InvalidQuery(f"filter: at most {self._limits.values} values")
+                return Compare(found, known.op, values, path)
+
+    def _other(self, found: FieldMeta, name: str, path: tuple[RelationMeta, ...]) -> FieldMeta:
+        """The second field of a comparison: of the same record, filterable and of the same kind."""
+        _, model = self._query.walk([r.name for r in path])
+        other = None if model is None else model.by_api.get(name)
+        if other is None or not _filterable(other):
+            raise InvalidQuery(f"filter: {name!r} is not a field that can be filtered")
+        if other.kind is not found.kind:
+            raise InvalidQuery(f"filter: {name!r} is not of the same kind")
+        return other
+
+    def _resolve(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta | None]:
+        if "." not in name:
+            return (), self._query.model.by_api.get(name)
+        *relations, last = name.split(".")
+        if len(relations) > self._limits.path_depth:
+            return (), None
+        path, model = self._query.walk(relations, revealing=False)
+        return path, None if model is None else model.by_api.get(last)
+
+    def _include(self, name: str, inner: tuple[str, ...]) -> Include:
+        return self._nested(name, inner, self._query.model, self._limits.include_depth)
+
+    def _nested(self, name: str, inner: tuple[str, ...], model: ModelMeta, depth: int) -> Include:
+        relation = model.relations.get(name)
+        target = None if relation is None else self._query.models.get(relation.target)
+        if relation is None or target is None or depth < 1 or not shows(model, relation, self._query.models):
+            raise InvalidQuery(f"include: {name!r} is not a relation that can be included")
+        below: dict[str, dict[str, None]] = {}
+        for item in inner:
+            first, dot, rest = item.partition(".")
+            more = below.setdefault(first, {})
+            if dot:
+                more[rest] = None
+        return Include(
+            relation, tuple(self._nested(n, tuple(i), target, depth - 1) for n, i in below.items())
+        )
+
+    def _check_sizes(self) -> None:
+        grouped = sum(len(group) for group in self._groups.values())
+        for parameter, size, most in (
+            ("filter", len(self._filters) + grouped, self._limits.filters),
+            ("filter groups", len(self._groups), self._limits.groups),
+            ("sort", len(self._sorts), self._limits.sorts),
+            ("select", len(self._selected or ()), self._limits.selects),
+            ("include", sum(1 + len(i) for i in self._includes.values()), self._limits.includes),
+        ):
+            if size > most:
+                raise InvalidQuery(f"{parameter}: at most {most}")
+
+
+_PARAMETERS: dict[str, Callable[[_Reader, str], None]] = {
+    "page": _Reader._page,
+    "limit": _Reader._limit,
+    "filter": _Reader._filter,
+    "sort": _Reader._sort,
+    "select": _Reader._select,
+    "include": _Reader._included,
+    "q": _Reader._search,
+    "cursor": _Reader._cursor,
+}
+
+
+def _filterable(field: FieldMeta) -> bool:
+    return field.filterable and not field.secret and comparable(field)
+
+
 def _number(key: str, text: str, most: int) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= most:
         raise InvalidQuery(f"{key}: a whole number from 1 to {most}")
     return int(text)
-
-
-def _filter(text: str, model: ModelMeta) -> Compare:
-    name, colon, rest = text.partition(":")
-    op, second, value = rest.partition(":")
-    if not colon or not second:
-        raise InvalidQuery("filter: write it as field:operator:value")
-    found = model.by_api.get(name)
-    if found is None or not found.filterable or found.secret or not comparable(found):
-        raise InvalidQuery(f"filter: {name!r} is not a field that can be filtered")
-    if op not in OPERATORS:
-        raise InvalidQuery(f"filter: there is no operator {op!r}")
-    return Compare(found, Op(op), parse_value(value, found, "filter"))
-
-
-def _sort(term: str, model: ModelMeta) -> Sort:
-    name, _, direction = term.partition(":")
-    found = model.by_api.get(name)
-    if found is None or not found.sortable or found.secret:
-        raise InvalidQuery(f"sort: {name!r} is not a field that can be sorted by")
-    if direction not in ("", "asc", "desc"):
-        raise InvalidQuery(f"sort: {direction!r} is neither asc nor desc")
-    return Sort(found, direction == "desc")

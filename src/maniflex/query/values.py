@@ -14,6 +14,7 @@ from maniflex.model.meta import FieldMeta, Kind
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_ITEM = re.compile(r'(?:("(?:[^"]|"")*")|([^",]*))(?=,|\Z)')
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _INT64 = 2**63
 
@@ -89,14 +90,42 @@ def comparable(field: FieldMeta) -> bool:
     return field.kind in _PARSERS
 
 
-def parse_value(text: str, field: FieldMeta, parameter: str) -> Any:
-    """The value `text` stands for in a filter on `field`."""
+def split_list(text: str) -> list[str]:
+    """The items of a comma-separated list.
+
+    One in double quotes may hold commas; a quote inside it is written twice.
+    """
+    if '"' not in text:
+        return text.split(",")
+    items = []
+    rest = text
+    while True:
+        match = _ITEM.match(rest)
+        if match is None:
+            raise InvalidQuery("filter: a quote in the list is not closed")
+        quoted, plain = match[1], match[2]
+        items.append(quoted[1:-1].replace('""', '"') if quoted is not None else plain)
+        if match.end() == len(rest):
+            return items
+        rest = rest[match.end() + 1 :]
+
+
+def parse_value(text: str, field: FieldMeta, parameter: str, *, member: bool = True) -> Any:
+    """The value `text` stands for in a filter on `field`; an enum's must be one of its members."""
     convert, wanted = _PARSERS[field.kind]
     try:
         value = convert(text)
     except (ValueError, KeyError, OverflowError, InvalidOperation):
         raise InvalidQuery(f"{parameter}: {field.api} takes {wanted}") from None
-    if field.enum is not None and value not in field.enum:
+    if member and field.enum is not None and value not in field.enum:
         members = ", ".join(map(str, field.enum))
         raise InvalidQuery(f"{parameter}: {field.api} is one of {members}")
     return value
+
+
+def check_pattern(text: str) -> str:
+    """A LIKE pattern; a backslash at its end would escape nothing."""
+    stripped = text.rstrip("\\")
+    if (len(text) - len(stripped)) % 2:
+        raise InvalidQuery("filter: a pattern cannot end with a backslash")
+    return text

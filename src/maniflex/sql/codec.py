@@ -88,6 +88,11 @@ def encoder(kind: Kind, dialect: Dialect) -> Codec | None:
     return (_SQLITE_ENCODERS if dialect is Dialect.SQLITE else _POSTGRES_ENCODERS).get(kind)
 
 
+def decoder(kind: Kind, dialect: Dialect) -> Codec | None:
+    """What turns a stored value of this kind back; None when the driver already gives it."""
+    return (_SQLITE_DECODERS if dialect is Dialect.SQLITE else _POSTGRES_DECODERS).get(kind)
+
+
 def row_decoder(
     fields: Sequence[FieldMeta], dialect: Dialect
 ) -> Callable[[Sequence[Any]], Sequence[Any]] | None:

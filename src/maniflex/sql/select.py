@@ -1,66 +1,148 @@
-"""Reads of one model: by id, lists with their count, counts."""
+"""Reads of one model: by id, pages with their count, keyset pages, counts, and related records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.sql.selectable import FromClause
 
-from maniflex.model.meta import FieldMeta
-from maniflex.query.limits import DEFAULT_LIMIT
-from maniflex.query.operators import Op
-from maniflex.query.tree import Compare, Query
+from maniflex._limits import DEFAULT_LIMIT
+from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
+from maniflex.query.tree import Cursor, Filter, Query, Sort
+from maniflex.sql import search
+from maniflex.sql.codec import row_decoder
 from maniflex.sql.model import ModelSql
 from maniflex.sql.shapes import Compiled, compile_statement
-from maniflex.sql.statement import Sql
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.where import Scope, join, leaves, list_value, one_of, scoped, shape, values, where
 
 
-def one(model: ModelSql, record_id: str, *, for_update: bool = False) -> Sql:
-    """The live row of that id; with `for_update`, locked until the transaction ends."""
-    compiled = model.shapes.get(("one", for_update), _one, model, for_update)
-    return Sql(compiled.text, (record_id,))
+class Listing(NamedTuple):
+    """A statement for a page, the fields its rows have, and how they are decoded."""
+
+    sql: Sql
+    fields: tuple[FieldMeta, ...]
+    decode: Callable[[Sequence[Any]], Sequence[Any]] | None
 
 
-def _one(model: ModelSql, for_update: bool) -> Compiled:
-    statement = sa.select(*model.columns).where(model.id == sa.bindparam("id"), *model.live())
+def one(model: ModelSql, record_id: str, scope: Scope = (), *, for_update: bool = False) -> Sql:
+    """The live row of that id inside the scope; with `for_update`, locked until the transaction ends."""
+    if not scope:
+        compiled = model.shapes.get(("one", for_update), _one, model, (), for_update)
+        return Sql(compiled.text, (record_id,))
+    key = ("one", for_update, shape((), scope))
+    compiled = model.shapes.get(key, _one, model, scope, for_update)
+    return compiled.bind({**values(model, (), scope, compiled.order), "id": record_id})
+
+
+def _one(model: ModelSql, scope: Scope, for_update: bool) -> Compiled:
+    conditions = [*model.live(), *scoped(model, model.table, scope)]
+    statement = sa.select(*model.columns).where(model.id == sa.bindparam("id"), *conditions)
     if for_update:
         statement = statement.with_for_update()
     return compile_statement(statement, model.dialect)
 
 
-def page(model: ModelSql, query: Query) -> Sql:
-    """One page of a list; the last column of every row is the total over all pages."""
+def page(model: ModelSql, query: Query) -> Listing:
+    """One page of a list; without a cursor, the last column of every row is the total over all pages."""
     first = query.unchanged()
     if first is None:
-        return _bound_page(model, query)
+        return _listing(model, query)
     if first.prepared is None:
-        first.prepared = _bound_page(model, first)
-    prepared: Sql = first.prepared
+        first.prepared = _listing(model, first)
+    prepared: Listing = first.prepared
     return prepared
 
 
-def _bound_page(model: ModelSql, query: Query) -> Sql:
+def all_rows(model: ModelSql, query: Query, fields: tuple[FieldMeta, ...], most: int) -> Listing:
+    """These fields of every row the list would show, up to `most` of them, without a count."""
+    whole = query.copy()
+    whole.page, whole.limit, whole.includes, whole.select = 1, most, (), fields
+    return _listing(model, whole, counted=False)
+
+
+def _listing(model: ModelSql, query: Query, *, counted: bool = True) -> Listing:
+    fields = _fields(model, query)
     # The common page size stands in the text, so that Postgres can plan for it.
     size = query.limit if query.limit is None or query.limit == DEFAULT_LIMIT else "any"
+    if query.cursor is not None:
+        size = "any"
     later = query.page > 1 and query.limit is not None
-    sorts = tuple([(s.field.name, s.descending) for s in query.sorts])
-    key = ("page", size, later, _shape(query.filters), sorts)
-    compiled = model.shapes.get(key, _page, model, query, size, later)
-    values = _values(model, query.filters)
-    values["limit"] = query.limit
-    values["offset"] = (query.page - 1) * (query.limit or 0)
-    return compiled.bind(values)
+    key = (
+        "page",
+        size,
+        later,
+        shape(query.filters, query.forced),
+        tuple([(s.field.name, s.descending, tuple([r.name for r in s.path])) for s in query.sorts]),
+        None if query.select is None else tuple([f.name for f in fields]),
+        query.search is not None,
+        _cursor_shape(query.cursor),
+        counted,
+    )
+    compiled = model.shapes.get(key, _page, model, query, fields, size, later, counted)
+    found = values(model, query.filters, query.forced, compiled.order)
+    limit = query.limit or 0
+    found["limit"] = limit + 1 if query.cursor is not None else limit
+    found["offset"] = (query.page - 1) * limit
+    if query.cursor is not None and query.cursor.after is not None:
+        found["after"] = model.encode(query.cursor.field, query.cursor.after[0])
+        found["after_id"] = query.cursor.after[1]
+    if query.search is not None:
+        found["q"] = search.query_text(model, query.search)
+    decode = model.decode if query.select is None else row_decoder(fields, model.dialect)
+    return Listing(compiled.bind(found), fields, decode)
 
 
-def _page(model: ModelSql, query: Query, size: int | str | None, later: bool) -> Compiled:
-    total = sa.select(sa.func.count()).select_from(model.table).where(*_where(model, query.filters))
-    statement = sa.select(*model.columns, total.scalar_subquery().label("total"))
-    statement = statement.where(*_where(model, query.filters)).order_by(*_order(model, query))
+def _fields(model: ModelSql, query: Query) -> tuple[FieldMeta, ...]:
+    """What must be read: what is selected, and what includes and cursors need besides."""
+    if query.select is None:
+        return model.meta.fields
+    needed = {"id", *(f.name for f in query.select)}
+    needed |= {
+        i.relation.key
+        for i in query.includes
+        if i.relation.kind is RelationKind.BELONGS_TO and i.relation.key
+    }
+    if query.cursor is not None:
+        needed.add(query.cursor.field.name)
+    return tuple(f for f in model.meta.fields if f.name in needed)
+
+
+def _cursor_shape(cursor: Cursor | None) -> tuple[Any, ...] | None:
+    if cursor is None:
+        return None
+    return (cursor.field.name, cursor.descending, cursor.backwards, cursor.after is not None)
+
+
+def _page(
+    model: ModelSql,
+    query: Query,
+    fields: tuple[FieldMeta, ...],
+    size: int | str | None,
+    later: bool,
+    counted: bool,
+) -> Compiled:
+    conditions = where(
+        model, model.table, query.filters, query.forced, live=not asks_for_deleted(model, query.filters)
+    )
+    columns: list[Any] = [model.column(f) for f in fields]
+    source, relevance = _search(model, query, conditions)
+    if query.cursor is None:
+        total = sa.select(sa.func.count()).select_from(source).where(*conditions).correlate(None)
+        if counted:
+            columns.append(total.scalar_subquery().label("total"))
+        statement = sa.select(*columns).select_from(source).where(*conditions)
+        statement = statement.order_by(*relevance, *_order(model, query))
+    else:
+        statement = sa.select(*columns).where(*conditions, *_after(model, query.cursor))
+        statement = statement.order_by(*_walk_order(model, query.cursor))
     if size is not None:
-        inline = isinstance(size, int)
         statement = statement.limit(
-            sa.literal_column(str(size)) if inline else sa.bindparam("limit", type_=sa.Integer())
+            sa.literal_column(str(size))
+            if isinstance(size, int)
+            else sa.bindparam("limit", type_=sa.Integer())
         )
         # Said even where it is nothing, because SQLAlchemy adds a parameter of its own on SQLite.
         statement = statement.offset(
@@ -69,46 +151,145 @@ def _page(model: ModelSql, query: Query, size: int | str | None, later: bool) ->
     return compile_statement(statement, model.dialect)
 
 
-def count(model: ModelSql, filters: Sequence[Compare]) -> Sql:
-    """How many live rows match."""
-    return model.shapes.get(("count", _shape(filters)), _count, model, filters).bind(_values(model, filters))
+def _search(
+    model: ModelSql, query: Query, conditions: list[sa.ColumnElement[bool]]
+) -> tuple[FromClause, list[sa.ColumnElement[Any]]]:
+    """Narrow the conditions to what is searched for: where rows come from, and relevance if it decides."""
+    if query.search is None:
+        return model.table, []
+    if query.cursor is not None or query.sorts:
+        conditions.append(search.matches(model))
+        return model.table, []
+    hits = search.found(model)
+    conditions += hits.conditions
+    return hits.source, [hits.order]
 
 
-def _count(model: ModelSql, filters: Sequence[Compare]) -> Compiled:
-    statement = sa.select(sa.func.count()).select_from(model.table).where(*_where(model, filters))
+def _after(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[bool]]:
+    if cursor.after is None:
+        return []
+    here: Any = sa.tuple_(model.column(cursor.field), model.id)
+    there = sa.tuple_(sa.bindparam("after"), sa.bindparam("after_id"))
+    return [here < there if cursor.descending != cursor.backwards else here > there]
+
+
+def _walk_order(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[Any]]:
+    columns = (model.column(cursor.field), model.id)
+    down = cursor.descending != cursor.backwards
+    return [column.desc() if down else column.asc() for column in columns]
+
+
+def count(model: ModelSql, filters: Sequence[Filter], scope: Scope = (), text: str | None = None) -> Sql:
+    """How many live rows match, and match the search text if there is one."""
+    key = ("count", shape(filters, scope), text is not None)
+    compiled = model.shapes.get(key, _count, model, filters, scope, text is not None)
+    found = values(model, filters, scope, compiled.order)
+    if text is not None:
+        found["q"] = search.query_text(model, text)
+    return compiled.bind(found)
+
+
+def _count(model: ModelSql, filters: Sequence[Filter], scope: Scope, searching: bool) -> Compiled:
+    live = not asks_for_deleted(model, filters)
+    conditions = where(model, model.table, filters, scope, live=live)
+    if searching:
+        conditions.append(search.matches(model))
+    statement = sa.select(sa.func.count()).select_from(model.table).where(*conditions)
     return compile_statement(statement, model.dialect)
 
 
-def _shape(filters: Sequence[Compare]) -> tuple[tuple[str, Op, bool], ...]:
-    return tuple([(f.field.name, f.op, f.value is None) for f in filters])
-
-
-def _values(model: ModelSql, filters: Sequence[Compare]) -> dict[str, Any]:
-    return {f"f{i}": model.encode(f.field, f.value) for i, f in enumerate(filters) if f.value is not None}
-
-
-def _where(model: ModelSql, filters: Sequence[Compare]) -> list[sa.ColumnElement[bool]]:
-    asks_for_deleted = any(_is_marker(model, f.field) for f in filters)
-    conditions = [] if asks_for_deleted else model.live()
-    for i, f in enumerate(filters):
-        column = model.column(f.field)
-        conditions.append(column.is_(None) if f.value is None else column == sa.bindparam(f"f{i}"))
-    return conditions
-
-
-def _is_marker(model: ModelSql, field: FieldMeta) -> bool:
-    return model.meta.soft_delete is not None and model.meta.soft_delete.field == field.name
+def asks_for_deleted(model: ModelSql, filters: Sequence[Filter]) -> bool:
+    """Whether a filter names the deletion marker: then deleted rows are meant to be seen."""
+    marker = model.meta.soft_delete
+    return marker is not None and any(f.field.name == marker.field and not f.path for f in leaves(filters))
 
 
 def _order(model: ModelSql, query: Query) -> list[sa.ColumnElement[Any]]:
-    keys: list[sa.ColumnElement[Any]] = [
-        model.column(s.field).desc() if s.descending else model.column(s.field).asc() for s in query.sorts
-    ]
-    # Nulls come first ascending on SQLite and last on Postgres: say it, where there can be any.
-    keys = [
-        (key.nulls_last() if s.descending else key.nulls_first()) if s.field.nullable else key
-        for key, s in zip(keys, query.sorts, strict=True)
-    ]
-    if not any(s.field.name == "id" for s in query.sorts):
+    keys = [_sort_key(model, s, query.forced) for s in query.sorts]
+    if model.id is None:
+        keys += [_sort_key(model, s, ()) for s in _every_field(model)]
+    elif not any(s.field.name == "id" and not s.path for s in query.sorts):
         keys.append(model.id.desc() if query.sorts and query.sorts[-1].descending else model.id.asc())
     return keys
+
+
+def _every_field(model: ModelSql) -> list[Sort]:
+    """The order of rows that have no id: by all their fields, as they are declared."""
+    return [Sort(f) for f in model.meta.fields if f.kind not in (Kind.JSON, Kind.BYTES)]
+
+
+def _sort_key(model: ModelSql, sort: Sort, scope: Scope) -> sa.ColumnElement[Any]:
+    value: Any
+    if sort.path:
+        value = _related_value(model, model.table, sort.path, sort.field, scope)
+        if model.dialect is Dialect.SQLITE and sort.field.kind is Kind.DECIMAL:
+            value = value.collate("decimal")  # a subquery does not inherit it from its column
+    else:
+        value = model.column(sort.field)
+    key: sa.ColumnElement[Any] = value.desc() if sort.descending else value.asc()
+    if not sort.field.nullable and not sort.path:
+        return key
+    # Nulls come first ascending on SQLite and last on Postgres: say it, where there can be any.
+    return key.nulls_last() if sort.descending else key.nulls_first()
+
+
+def _related_value(
+    model: ModelSql, table: FromClause, path: tuple[RelationMeta, ...], field: FieldMeta, scope: Scope
+) -> sa.ColumnElement[Any]:
+    """The field of the record the path leads to, or null: a subquery, so that no row is repeated."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    for relation in path:
+        model, table, ties = join(model, table, relation, scope)
+        conditions += ties
+    found = sa.select(table.c[field.column]).where(*conditions)
+    # One at the most: the id of a query model is only as unique as its SELECT makes it.
+    found = found.limit(sa.literal_column("1")).offset(sa.literal_column("0"))
+    value: sa.ColumnElement[Any] = found.scalar_subquery()
+    return value
+
+
+def related(
+    model: ModelSql,
+    relation: RelationMeta,
+    target: ModelSql,
+    keys: Sequence[str],
+    scope: Scope,
+    most: int | None = None,
+) -> Sql:
+    """The records a relation leads to from any of `keys`, at most `most`; the last column says from which.
+
+    `model` owns the relation; for a junction the middle table must live with the target.
+    """
+    key = ("related", model.meta.name, relation.name, shape((), scope), most is None)
+    compiled = target.shapes.get(key, _related, model, relation, target, scope, most is not None)
+    found = values(target, (), scope, compiled.order)
+    return compiled.bind({**found, "keys": list_value(target.dialect, keys), "most": most})
+
+
+def _related(
+    model: ModelSql, relation: RelationMeta, target: ModelSql, scope: Scope, capped: bool
+) -> Compiled:
+    conditions = [*target.live(), *scoped(target, target.table, scope)]
+    if relation.kind is RelationKind.MANY_TO_MANY:
+        middle = target.peer(relation.through or "")
+        between = middle.table.alias()
+        origin = middle.at(between, relation.key or "")
+        conditions += [
+            middle.at(between, relation.far_key or "") == target.id,
+            *middle.live(between),
+            *scoped(middle, between, scope),
+        ]
+    elif relation.kind is RelationKind.HAS_MANY:
+        origin = target.at(target.table, relation.key or "")
+    else:
+        origin = target.id
+    conditions.append(one_of(target.dialect, origin, "keys"))
+    statement = sa.select(*target.columns, origin.label("origin")).where(*conditions)
+    if target.id is not None:
+        statement = statement.order_by(target.id)
+    else:
+        statement = statement.order_by(*[_sort_key(target, s, ()) for s in _every_field(target)])
+    if capped:
+        most = sa.bindparam("most", type_=sa.Integer())
+        statement = statement.limit(most).offset(sa.literal_column("0"))
+    return compile_statement(statement, target.dialect)

@@ -118,20 +118,37 @@ def _live_rows(meta: ModelMeta, table: sa.Table) -> sa.ColumnElement[bool] | Non
 def _indexes(meta: ModelMeta) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """Name, columns and uniqueness of every index, none covered by another of the same kind."""
     led: set[str] = set()
+    listed: list[tuple[str, ...]] = []
     for index in meta.indices:
         columns = tuple(meta.by_name[name].column for name in index.columns)
+        listed.append(columns)
         led.add(columns[0])
         prefix = "uq" if index.unique else "idx"
-        yield index.name or _index_name(prefix, meta.table, *columns), columns, index.unique
+        yield index.name or index_name(prefix, meta.table, *columns), columns, index.unique
+    walk = _walk_columns(meta)
+    if walk and not any(columns[: len(walk)] == walk for columns in listed):
+        led.add(walk[0])
+        yield index_name("idx", meta.table, *walk), walk, False
     references = {r.key for r in meta.relations.values() if r.kind is RelationKind.BELONGS_TO}
     for f in meta.fields:
         if f.unique and f.name != "id":
-            yield _index_name("uq", meta.table, f.column), (f.column,), True
-        elif (f.index or f.name in references) and f.column not in led and f.name != "id":
-            yield _index_name("idx", meta.table, f.column), (f.column,), False
+            columns = (*(meta.by_name[name].column for name in f.unique_within), f.column)
+            yield index_name("uq", meta.table, *columns), columns, True
+        alone = not f.unique or f.unique_within  # no unique index begins with it
+        if alone and (f.index or f.name in references) and f.column not in led and f.name != "id":
+            yield index_name("idx", meta.table, f.column), (f.column,), False
 
 
-def _index_name(*parts: str) -> str:
+def _walk_columns(meta: ModelMeta) -> tuple[str, ...]:
+    """What keyset pages are ordered by: with an index, the last page costs what the first does."""
+    field = meta.field(meta.options.cursor_field) if meta.options.cursor_field else None
+    if field is None or field.name == "id":
+        return ()
+    return field.column, meta.by_name["id"].column
+
+
+def index_name(*parts: str) -> str:
+    """The parts as one name that Postgres does not cut off."""
     name = "_".join(parts)
     if len(name.encode()) <= _MAX_IDENTIFIER:
         return name

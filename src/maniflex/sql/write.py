@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,14 +11,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from maniflex.model.meta import Kind
 from maniflex.sql.model import ID, LOCK, ModelSql
+from maniflex.sql.reference import Reference, key_parameter, key_values, named_rows, shape_of
 from maniflex.sql.shapes import Compiled, compile_statement
 from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.where import Condition, Scope, scoped, shape, values
 
 
 def insert(model: ModelSql, values: Mapping[str, Any], *, ignore_existing: bool = False) -> Sql:
     """A new row from a value for every field; gives the stored row back."""
     return model.shapes.get(("insert", ignore_existing), _insert, model, ignore_existing).bind(
-        _encoded(model, values)
+        encoded(model, values)
     )
 
 
@@ -31,27 +33,68 @@ def _insert(model: ModelSql, ignore_existing: bool) -> Compiled:
     return compile_statement(statement.values(row).returning(*model.columns), model.dialect)
 
 
-def update(model: ModelSql, record_id: str, changes: Mapping[str, Any]) -> Sql:
+def insert_referring(
+    model: ModelSql, row: Mapping[str, Any], references: Sequence[Reference], scope: Scope = ()
+) -> Sql:
+    """As `insert`, but nothing happens unless what the row refers to is there."""
+    key = ("insert", shape_of(references), shape((), scope))
+    compiled = model.shapes.get(key, _insert_referring, model, tuple(references), scope)
+    found = {**values(model, (), scope, compiled.order), **key_values(references, row)}
+    return compiled.bind({**found, **encoded(model, row)})
+
+
+def _insert_referring(model: ModelSql, references: tuple[Reference, ...], scope: Scope) -> Compiled:
+    row = [sa.bindparam(f.name, type_=model.column(f).type) for f in model.meta.fields]
+    given = sa.select(*row).where(*named_rows(references, scope))
+    statement = sa.insert(model.table).from_select([c.name for c in model.columns], given)
+    return compile_statement(statement.returning(*model.columns), model.dialect)
+
+
+def update(
+    model: ModelSql,
+    record_id: str,
+    changes: Mapping[str, Any],
+    scope: Scope = (),
+    references: Sequence[Reference] = (),
+) -> Sql:
     """Change fields of a live, unlocked row; gives it back, or nothing when there is no such row."""
     names = tuple(changes)
-    compiled = model.shapes.get(("update", names), _update, model, names)
-    return compiled.bind({**_encoded(model, changes), ID: record_id, **model.lock_values})
+    key: tuple[Any, ...] = ("update", names)
+    if scope or references:
+        key = (*key, shape((), scope), shape_of(references))
+    compiled = model.shapes.get(key, _update, model, names, scope, tuple(references))
+    bound = {**encoded(model, changes), ID: record_id, **model.lock_values}
+    if references:
+        bound.update(key_values(references, changes))
+    return compiled.bind(bound if not scope else {**values(model, (), scope, compiled.order), **bound})
 
 
-def _update(model: ModelSql, names: tuple[str, ...]) -> Compiled:
-    statement = sa.update(model.table).values(_assigned(model, names)).where(*_writable(model))
+def _update(
+    model: ModelSql, names: tuple[str, ...], scope: Scope, references: tuple[Reference, ...]
+) -> Compiled:
+    conditions = _writable(model, scope)
+    for reference, named in zip(references, named_rows(references, scope), strict=True):
+        conditions.append(_unless_unchanged(model, reference, named))
+    statement = sa.update(model.table).values(assigned(model, names)).where(*conditions)
     return compile_statement(statement.returning(*model.columns), model.dialect)
+
+
+def _unless_unchanged(model: ModelSql, reference: Reference, named: Condition) -> Condition:
+    """A key that stays what it was is no new reference: sending back what was read changes nothing."""
+    field = model.meta.by_name[reference.key]
+    # Of a secret key the answer would tell its value.
+    return named if field.secret else sa.or_(model.column(field) == key_parameter(reference), named)
 
 
 def increment(model: ModelSql, record_id: str, deltas: Mapping[str, Any], stamps: Mapping[str, Any]) -> Sql:
     """Add to numeric fields inside the statement, within their declared bounds."""
     names = tuple(deltas)
     compiled = model.shapes.get(("increment", names), _increment, model, names, tuple(stamps))
-    return compiled.bind({**deltas, **_encoded(model, stamps), ID: record_id, **model.lock_values})
+    return compiled.bind({**deltas, **encoded(model, stamps), ID: record_id, **model.lock_values})
 
 
 def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...]) -> Compiled:
-    row = _assigned(model, stamps)
+    row = assigned(model, stamps)
     conditions = _writable(model)
     for name in names:
         field = model.meta.by_name[name]
@@ -73,25 +116,26 @@ def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...])
     return compile_statement(statement, model.dialect)
 
 
-def delete(model: ModelSql, record_id: str, stamps: Mapping[str, Any]) -> Sql:
+def delete(model: ModelSql, record_id: str, stamps: Mapping[str, Any], scope: Scope = ()) -> Sql:
     """Remove an unlocked row, or mark it with `stamps` when the model deletes softly."""
     names = tuple(stamps)
-    compiled = model.shapes.get(("delete", names), _delete, model, names)
-    return compiled.bind({**_encoded(model, stamps), ID: record_id, **model.lock_values})
+    compiled = model.shapes.get(("delete", names, shape((), scope)), _delete, model, names, scope)
+    found = values(model, (), scope, compiled.order)
+    return compiled.bind({**found, **encoded(model, stamps), ID: record_id, **model.lock_values})
 
 
-def _delete(model: ModelSql, names: tuple[str, ...]) -> Compiled:
+def _delete(model: ModelSql, names: tuple[str, ...], scope: Scope) -> Compiled:
     statement: Any = sa.delete(model.table)
     if names:
-        statement = sa.update(model.table).values(_assigned(model, names))
-    return compile_statement(statement.where(*_writable(model)), model.dialect)
+        statement = sa.update(model.table).values(assigned(model, names))
+    return compile_statement(statement.where(*_writable(model, scope)), model.dialect)
 
 
-def _assigned(model: ModelSql, names: tuple[str, ...]) -> dict[str, Any]:
+def assigned(model: ModelSql, names: tuple[str, ...]) -> dict[str, Any]:
     return {model.meta.by_name[name].column: sa.bindparam(name) for name in names}
 
 
-def _encoded(model: ModelSql, values: Mapping[str, Any]) -> Mapping[str, Any]:
+def encoded(model: ModelSql, values: Mapping[str, Any]) -> Mapping[str, Any]:
     if model.all_plain:
         return values
     encoders = model.encoders
@@ -101,9 +145,10 @@ def _encoded(model: ModelSql, values: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _writable(model: ModelSql) -> list[sa.ColumnElement[bool]]:
-    """The live row of the id, in none of the states that lock it."""
+def _writable(model: ModelSql, scope: Scope = ()) -> list[sa.ColumnElement[bool]]:
+    """The live row of the id, inside the scope, in none of the states that lock it."""
     conditions: list[sa.ColumnElement[bool]] = [model.id == sa.bindparam(ID), *model.live()]
+    conditions += scoped(model, model.table, scope)
     for i, lock in enumerate(model.meta.locks):
         column = model.column(model.meta.by_name[lock.field])
         conditions.append(column.is_distinct_from(sa.bindparam(f"{LOCK}{i}")))

@@ -2,93 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Row
+from maniflex.db.related import Related, load
 from maniflex.db.store import Store
-from maniflex.errors import Abort, DatabaseError, PreconditionFailed
+from maniflex.errors import Abort, DatabaseError, NotFound, PreconditionFailed, ValidationFailed
+from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.paging import trimmed
+from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.scope import singleton_id, stamp
 from maniflex.pipeline.wire import Wire
-
-SINGLETON_ID = "singleton"
+from maniflex.query.tree import Query
 
 
 class Database:
     """The database step of one model."""
 
-    def __init__(self, store: Store, wire: Wire, find_store: Callable[[str], Store]) -> None:
+    def __init__(self, store: Store, wire: Wire, runtime: Runtime) -> None:
+        self._limits = store.meta.options.limits or runtime.config.limits
         self._store = store
         self._wire = wire
-        self._find_store = find_store
+        self._runtime = runtime
         self._optimistic = bool(store.meta.options.optimistic_lock)
         self._lock_scopes = tuple((f.name, f.lock_scope) for f in store.meta.fields if f.lock_scope)
         self._validator = store.meta.validator
 
     async def read(self, ctx: Context) -> None:
-        ctx.row = await self._store.read(ctx.resource_id)
+        query = ctx._query
+        if query is None:
+            ctx.row = await self._store.read(ctx.resource_id)
+            return
+        ctx.row = row = await self._matching(ctx.resource_id, query)
+        if query.includes:
+            ctx.related = await self._load(query, [row], self._store.meta.fields)
+
+    async def _matching(self, record_id: str, query: Query) -> Row:
+        """The row of that id, which a filter of the query may leave out as it would from a list."""
+        if not query.filters and query.search is None:
+            return await self._store.read(record_id, scope=query.forced)
+        narrowed = query.copy()
+        narrowed.add_filter("id", record_id)
+        narrowed.sorts, narrowed.select, narrowed.cursor = (), None, None
+        narrowed.page = narrowed.limit = 1
+        rows, _ = await self._store.page(narrowed)
+        if not rows:
+            raise NotFound()
+        return rows[0][: len(self._store.meta.fields)]
 
     async def list(self, ctx: Context) -> None:
-        ctx.rows, ctx.total = await self._store.page(ctx.query)
+        query = ctx.query
+        rows, ctx.total = await self._store.page(query)
+        if query.cursor is not None:
+            rows, ctx.more = trimmed(rows, query)
+        ctx.rows = rows
+        if query.includes:
+            ctx.related = await self._load(query, rows, self._store.listed(query))
+
+    async def _load(
+        self, query: Query, rows: Sequence[Row], fields: Sequence[FieldMeta]
+    ) -> Sequence[Related]:
+        most = self._limits.included_rows
+        return await load(self._store, rows, fields, query.includes, query.forced, most=most)
 
     async def create(self, ctx: Context) -> None:
         if ctx._record is None:  # somebody replaced the validate step; types still have to fit
             ctx._record = self._validator.create(ctx._body.values_ if ctx._body is not None else {})
+        if ctx.forced:
+            stamp(self._store.meta, ctx.forced, ctx.record.__dict__)
         for name, target in self._lock_scopes:
             await self._lock_scope(ctx, name, target or "")
         if ctx.resource_id:
             ctx.record.__dict__["id"] = ctx.resource_id  # the framework's, whatever middleware did to it
-        ctx.row = await self._store.create(ctx.record)
+        ctx.row = await self._store.create(ctx.record, scope=ctx.forced)
 
     async def _lock_scope(self, ctx: Context, name: str, target: str) -> None:
-        scope = self._find_store(target)
+        scope = self._runtime.store(target)
         tx = current_tx(scope.adapter)
         if tx is None:
             cause = DatabaseError(f"{ctx.model.name}.{name} has lock_scope; register with_transaction()")
             raise Abort(500, "LOCK_SCOPE_NO_TX", "the request could not be completed") from cause
         value = getattr(ctx.record, name)
         if value is not None:
-            await scope.lock(value, tx=tx)
+            await scope.lock(value, tx=tx, scope=ctx.forced)
 
     async def update(self, ctx: Context) -> None:
         if ctx.changes is None:  # somebody replaced the validate step; types still have to fit
             ctx.changes = self._validator.patch(ctx._body.values_ if ctx._body is not None else {})
-        changes = ctx.changes
+        changes, scope = ctx.changes, ctx.forced
+        if scope:
+            stamp(self._store.meta, scope, changes, only_present=True)
         wanted = ctx.header("if-match") if self._optimistic else None
         if wanted is None and not self._validator.has_model_validators:
             if changes:
-                ctx.row = await self._store.update(ctx.resource_id, changes)
+                ctx.row = await self._store.update(ctx.resource_id, changes, scope=scope)
             else:
-                ctx.row = self._unlocked(await self._store.read(ctx.resource_id))
+                ctx.row = self._unlocked(await self._store.read(ctx.resource_id, scope=scope))
             return
         ctx.row = await self._store.revise(
-            ctx.resource_id, changes, check=lambda row: self._check_version(row, wanted)
+            ctx.resource_id, changes, scope=scope, check=lambda row: self._check_version(row, wanted)
         )
 
     async def delete(self, ctx: Context) -> None:
         ctx.reached = True
         wanted = ctx.header("if-match") if self._optimistic else None
         if wanted is None:
-            await self._store.delete(ctx.resource_id)
+            await self._store.delete(ctx.resource_id, scope=ctx.forced)
             return
         async with transaction(self._store.adapter) as tx:
-            self._check_version(await self._store.lock(ctx.resource_id, tx=tx), wanted)
-            await self._store.delete(ctx.resource_id, tx=tx)
+            self._check_version(await self._store.lock(ctx.resource_id, tx=tx, scope=ctx.forced), wanted)
+            await self._store.delete(ctx.resource_id, scope=ctx.forced, tx=tx)
+
+    async def restore(self, ctx: Context) -> None:
+        # There is no body to read; what middleware stamped is stored along.
+        changes = self._validator.patch(ctx._body.values_) if ctx._body is not None else {}
+        if ctx.forced:
+            stamp(self._store.meta, ctx.forced, changes, only_present=True)
+        wanted = ctx.header("if-match") if self._optimistic else None
+        ctx.row = await self._store.restore(
+            ctx.resource_id, changes, scope=ctx.forced, check=lambda row: self._check_version(row, wanted)
+        )
 
     async def read_singleton(self, ctx: Context) -> None:
-        ctx.resource_id = SINGLETON_ID
-        await self._provision()
+        await self._provision(ctx)
         await self.read(ctx)
 
     async def update_singleton(self, ctx: Context) -> None:
-        ctx.resource_id = SINGLETON_ID
-        await self._provision()
+        await self._provision(ctx)
         await self.update(ctx)
 
-    async def _provision(self) -> None:
-        """Make the one row from its defaults; two at once make it once."""
-        if await self._store.find(SINGLETON_ID) is None:
-            await self._store.provision(self._validator.create_from_code({"id": SINGLETON_ID}))
+    async def _provision(self, ctx: Context) -> None:
+        """Make the one row of this scope from its defaults; two at once make it once."""
+        ctx.resource_id = singleton_id(self._store.meta, ctx.forced)
+        if await self._store.find(ctx.resource_id) is None:
+            record = self._validator.create_from_code({"id": ctx.resource_id})
+            try:
+                stamp(self._store.meta, ctx.forced, record.__dict__)
+            except ValidationFailed:  # bound by more than equality, so which row is meant is not settled
+                raise NotFound() from None
+            await self._store.provision(record)
 
     def _unlocked(self, row: Row) -> Row:
         locked = self._store.locked(row)

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from maniflex import _json
+from maniflex.db.store import Store
 from maniflex.errors import EmptyBody, InvalidJson
-from maniflex.model.meta import Kind, ModelMeta
+from maniflex.model.meta import Kind
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.read_body import read_body
-from maniflex.query.parse import Parser
 
 
 class Deserialize:
     """The deserialize step of one model."""
 
-    def __init__(self, meta: ModelMeta) -> None:
-        self._parse = Parser(meta)
+    def __init__(self, store: Store) -> None:
+        meta = store.meta
+        self._parse = store.query
         # Fractions keep all their digits only where a field can hold them.
         self._exact = meta.exact
         self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON)
 
     def query(self, ctx: Context) -> None:
         if ctx._query is None:
+            ctx._query = self._parse(ctx.scope["query_string"])
+
+    def selection(self, ctx: Context) -> None:
+        """A single record takes `include`, `select` and filters; order and paging mean nothing to it."""
+        if ctx._query is None and ctx.scope["query_string"]:
             ctx._query = self._parse(ctx.scope["query_string"])
 
     async def body(self, ctx: Context) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from maniflex.db.store import Store
 from maniflex.errors import ValidationFailed
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.scope import stamp_body
 
 
 class Validate:
@@ -21,6 +22,8 @@ class Validate:
 
     def create(self, ctx: Context) -> None:
         body = ctx._body
+        if ctx.forced:
+            stamp_body(self._store.meta, ctx.forced, body)
         values = body.values_
         if not self._closed_on_create.isdisjoint(values):
             body.strip(self._closed_on_create)
@@ -39,7 +42,7 @@ class Validate:
         try:
             self.update(ctx)
         except ValidationFailed:
-            row = await self._store.find(ctx.resource_id)
+            row = await self._store.find(ctx.resource_id, scope=ctx.forced)
             locked = None if row is None else self._store.locked(row)
             if locked is not None:
                 raise locked from None

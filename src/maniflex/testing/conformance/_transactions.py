@@ -38,6 +38,18 @@ class Transactions(Case):
             await broken()
         assert await names(db) == []
 
+    async def test_a_doomed_block_commits_nothing(self, db: Adapter) -> None:
+        async def doomed() -> None:
+            async with db.transaction() as tx:
+                await add(tx, 1, "one")
+                tx.doom()
+                with pytest.raises(DatabaseError):
+                    await add(tx, 2, "two")
+
+        with pytest.raises(TransactionError):
+            await doomed()
+        assert await names(db) == []
+
     async def test_an_empty_block_is_fine(self, db: Adapter) -> None:
         async with db.transaction():
             pass

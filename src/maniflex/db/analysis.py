@@ -1,0 +1,66 @@
+"""What is asked of many rows at once: aggregates and walks through trees, inside a scope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from maniflex.db.current import executor
+from maniflex.db.port import Tx
+from maniflex.db.store import Store
+from maniflex.errors import InvalidQuery
+from maniflex.model.meta import Kind
+from maniflex.query.aggregate import Aggregation
+from maniflex.query.conditions import Asker, Where
+from maniflex.query.tree import Query
+from maniflex.sql.aggregate import aggregate as aggregate_sql
+from maniflex.sql.tree import tree as tree_sql
+from maniflex.sql.where import Scope
+
+DEFAULT_DEPTH = 100
+MOST_DEPTH = 10_000
+DIRECTIONS = ("descendants", "ancestors")
+
+
+async def aggregate(
+    store: Store, asked: Aggregation, *, scope: Scope = (), tx: Tx | None = None
+) -> list[dict[str, Any]]:
+    """One row for each group: its keys and what was computed over it."""
+    report = aggregate_sql(store.sql, asked, scope)
+    rows = await executor(store.adapter, tx).fetch(report.sql)
+    return [report.decode(row) for row in rows]
+
+
+async def tree(
+    store: Store,
+    *,
+    root_id: str,
+    parent_field: str,
+    direction: str = DIRECTIONS[0],
+    max_depth: int = 0,
+    where: Where | None = None,
+    scope: Scope = (),
+    tx: Tx | None = None,
+) -> list[dict[str, Any]]:
+    """The root and what is below (or above) it, nearest first; `_depth` says how far off."""
+    asker = Asker(Query(store.meta, store.models), None)
+    parent = asker.field(parent_field, "parent_field")
+    if parent.kind is not Kind.TEXT or "id" not in store.meta.by_name:
+        raise InvalidQuery(f"parent_field: {parent_field!r} does not hold the id of a {store.meta.name}")
+    if direction not in DIRECTIONS:
+        raise InvalidQuery(f"direction: {direction!r} is neither {' nor '.join(DIRECTIONS)}")
+    if type(max_depth) is not int or not 0 <= max_depth <= MOST_DEPTH:
+        raise InvalidQuery(f"max_depth: a whole number from 0 to {MOST_DEPTH}")
+    statement = tree_sql(
+        store.sql,
+        root_id,
+        parent,
+        down=direction == DIRECTIONS[0],
+        depth=max_depth or DEFAULT_DEPTH,
+        filters=asker.conditions(where),
+        scope=scope,
+    )
+    rows = await executor(store.adapter, tx).fetch(statement)
+    decode = store.sql.decode
+    shown = [f.name for f in store.meta.fields if f.visible]  # plain values, which no later step would shape
+    records = [vars(store.record(row if decode is None else decode(row))) for row in rows]
+    return [{**{n: r[n] for n in shown}, "_depth": row[-1]} for r, row in zip(records, rows, strict=True)]

@@ -1,0 +1,82 @@
+"""What the keys of one model must refer to: rows that are there, alive and inside the scope.
+
+The check itself is part of the statement that writes (`sql.reference`). This is where keys meet
+stores, and where a refused write learns which of its keys led nowhere. A row outside the scope
+answers as one that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from maniflex.db.port import Tx
+from maniflex.errors import ForeignKeyViolation
+from maniflex.model.meta import OnDelete, RelationKind
+from maniflex.sql.reference import Reference
+from maniflex.sql.where import Scope
+
+if TYPE_CHECKING:
+    from maniflex.db.store import Store
+
+Family = Mapping[str, "Store"]
+Given = tuple[Reference, ...]
+
+
+class References:
+    """The keys of one model and the stores of the models they refer to."""
+
+    def __init__(self, store: Store, family: Family) -> None:
+        self._meta = store.meta
+        self._targets: dict[str, Store] = {}
+        self._here: dict[str, Reference] = {}
+        self._kept: set[str] = set()  # those no live row may dangle by
+        for relation in store.meta.relations.values():
+            target = family.get(relation.target)
+            if relation.kind is not RelationKind.BELONGS_TO or relation.key is None or target is None:
+                continue
+            if target.meta.options.query is not None:  # what a SELECT gives has no rows to hold on to
+                continue
+            self._targets[relation.key] = target
+            if target.adapter is store.adapter:
+                self._here[relation.key] = Reference(relation.key, target.sql)
+                if relation.on_delete is not OnDelete.NO_ACTION:
+                    self._kept.add(relation.key)
+
+    def __bool__(self) -> bool:
+        return bool(self._targets)
+
+    async def given(self, values: Mapping[str, Any], scope: Scope) -> Given:
+        """The references a write must check; those to another database are looked up right away."""
+        found = []
+        for key, target in self._targets.items():
+            value = values.get(key)
+            if value is None or (target.meta is self._meta and value == values.get("id")):
+                continue
+            if key in self._here:
+                found.append(self._here[key])
+            elif await target.find(value, scope=scope) is None:
+                raise self._refusal([key])
+        return tuple(found)
+
+    def kept(self, values: Mapping[str, Any]) -> Given:
+        """The references a row that comes back must still have; one to itself comes back with it."""
+        needed = {key for key in self._kept if values[key] not in (None, values["id"])}
+        return tuple(r for key, r in self._here.items() if key in needed)
+
+    async def dangling(
+        self, given: Given, values: Mapping[str, Any], scope: Scope, tx: Tx | None
+    ) -> ForeignKeyViolation:
+        """The refusal of a write whose references were not all there."""
+        keys = [r.key for r in given]
+        missing = [k for k in keys if await self._targets[k].find(values[k], scope=scope, tx=tx) is None]
+        return self._refusal(missing or keys)
+
+    def _refusal(self, keys: list[str]) -> ForeignKeyViolation:
+        fields = [self._meta.by_name[key] for key in keys]
+        error = ForeignKeyViolation(
+            self._meta.table, [f.column for f in fields], "a record this one refers to does not exist"
+        )
+        message = "the record it refers to does not exist"
+        error.details = [{"field": f.api, "message": message} for f in fields if not f.hidden] or None
+        return error

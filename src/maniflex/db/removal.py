@@ -1,0 +1,169 @@
+"""Deletes that reach further: what `on_delete` says about the records that refer to a deleted one.
+
+The only home of cascades. All of it happens in the transaction of the delete, batch by batch, so a
+million children are never in memory at once. A row goes before the rows that refer to it, which is
+what ends a circle. A reference that restricts is looked at again at the end: only a record that
+would stay behind can refuse. A row that is marked as deleted counts as deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from maniflex.db.current import transaction
+from maniflex.db.port import Tx
+from maniflex.db.references import Family
+from maniflex.errors import DeleteRestricted
+from maniflex.model.meta import ModelMeta, OnDelete, RelationKind
+from maniflex.sql import remove as sql
+from maniflex.sql.where import Scope
+
+if TYPE_CHECKING:
+    from maniflex.db.store import Store
+
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """A key of another model (or our own) that refers to us, and what becomes of it."""
+
+    store: Store
+    key: str
+    action: OnDelete
+    implicit: bool = False  # a junction's key that says nothing: its row ties what is no longer there
+
+
+def links_to(store: Store, family: Family) -> tuple[Link, ...]:
+    """Every reference to this model that a delete has to look after."""
+    junctions = set(_junction_keys(family))
+    found = []
+    for other in family.values():
+        if other.adapter is not store.adapter or other.meta.options.query is not None:
+            continue
+        for relation in other.meta.relations.values():
+            if relation.kind is not RelationKind.BELONGS_TO or relation.target != store.meta.name:
+                continue
+            key = relation.key or ""
+            if relation.on_delete is not OnDelete.NO_ACTION:
+                found.append(Link(other, key, relation.on_delete))
+            elif (other.meta.name, key) in junctions:
+                found.append(Link(other, key, OnDelete.CASCADE, implicit=True))
+    return tuple(found)
+
+
+def _junction_keys(family: Family) -> Iterator[tuple[str, str]]:
+    for store in family.values():
+        for relation in store.meta.relations.values():
+            if relation.kind is RelationKind.MANY_TO_MANY and relation.through:
+                yield relation.through, relation.key or ""
+                yield relation.through, relation.far_key or ""
+
+
+def unenforceable(store: Store, family: Family) -> Iterator[str]:
+    """Problems: what no transaction could do, because it would have to span two databases."""
+    for relation in store.meta.relations.values():
+        target = family.get(relation.target)
+        if relation.on_delete is OnDelete.NO_ACTION or target is None or target.adapter is store.adapter:
+            continue
+        yield (
+            f"{store.meta.name}.{relation.key}: on_delete cannot reach from the database of"
+            f" {target.meta.name} into another; keep both models in one, or leave on_delete out"
+        )
+
+
+async def remove(store: Store, record_id: str, scope: Scope, tx: Tx | None) -> None:
+    """Delete the row and everything that goes with it, or nothing at all."""
+    if tx is None:
+        async with transaction(store.adapter) as opened:
+            await remove(store, record_id, scope, opened)
+        return
+    locked = store.locked(await store.lock(record_id, tx=tx, scope=scope))
+    if locked is not None:
+        raise locked
+    await _Removal(tx, scope, store.clock.now()).run(store, record_id)
+
+
+def deletion(meta: ModelMeta, now: datetime) -> dict[str, Any]:
+    """What a softly deleted row is marked with; nothing when rows are removed."""
+    marker = meta.soft_delete
+    if marker is None:
+        return {}
+    return {marker.field: now if marker.timestamp else True, "updated_at": now}
+
+
+class _Removal:
+    def __init__(self, tx: Tx, scope: Scope, now: datetime) -> None:
+        self._tx = tx
+        self._scope = scope
+        self._now = now
+        self._open: list[tuple[Link, Sequence[str]]] = []
+        self._restricted: list[tuple[Link, Sequence[str]]] = []
+        self._touched = False
+
+    async def run(self, store: Store, record_id: str) -> None:
+        try:
+            await self._take(store, [record_id])
+            while self._open:
+                link, parents = self._open[-1]
+                ids = await self._children(link, parents)
+                if len(ids) < BATCH:
+                    self._open.pop()
+                if ids:
+                    await self._take(link.store, ids)
+            for link, parents in self._restricted:
+                await self._refuse_if_held(link, parents)
+        except DeleteRestricted:
+            if self._touched:  # whoever catches this inside a transaction must not commit half of it
+                self._tx.doom()
+            raise
+
+    async def _children(self, link: Link, parents: Sequence[str]) -> list[str]:
+        rows = await self._tx.fetch(sql.children(link.store.sql, link.key, parents, BATCH))
+        return [row[0] for row in rows]
+
+    async def _take(self, store: Store, ids: Sequence[str]) -> None:
+        """Delete these rows and see to what refers to them."""
+        links = [link for link in store.links if not (link.implicit and store.meta.soft_delete)]
+        for link in links:
+            if link.action is OnDelete.RESTRICT:
+                await self._restrict(store, link, ids)
+            elif link.store.meta.locks:
+                await self._refuse_if_held(link, ids, locked=True)
+        self._touched = True
+        await self._tx.execute(sql.remove(store.sql, ids, deletion(store.meta, self._now)))
+        for link in links:
+            if link.action is OnDelete.SET_NULL:
+                stamps = {"updated_at": self._now}
+                await self._tx.execute(sql.unlink(link.store.sql, link.key, ids, stamps))
+            elif link.action is OnDelete.CASCADE:
+                self._open.append((link, ids))
+
+    async def _restrict(self, store: Store, link: Link, ids: Sequence[str]) -> None:
+        apart = link.store is store  # a row that goes along restricts nothing
+        rows = await self._tx.fetch(sql.held(link.store.sql, link.key, ids, apart=apart))
+        if not rows:
+            return
+        if not self._touched and not any(other.action is OnDelete.CASCADE for other in store.links):
+            raise await self._refusal(link, ids)
+        self._restricted.append((link, [row[0] for row in rows]))
+
+    async def _refuse_if_held(self, link: Link, parents: Sequence[str], *, locked: bool = False) -> None:
+        if await self._tx.fetch_one(sql.held(link.store.sql, link.key, parents, locked=locked)):
+            raise await self._refusal(link, parents)
+
+    async def _refusal(self, link: Link, parents: Sequence[str]) -> DeleteRestricted:
+        """Names the model and its key, unless all that refers to us lies outside the caller's scope."""
+        meta = link.store.meta
+        key = meta.by_name[link.key]
+        shown = not (key.secret or meta.options.headless)
+        if shown and self._scope:
+            query = sql.held(link.store.sql, link.key, parents, self._scope)
+            shown = await self._tx.fetch_one(query) is not None
+        message = f"records of {meta.name} refer to it"
+        return DeleteRestricted(
+            details=[{"model": meta.name, "field": key.api, "message": message}] if shown else None
+        )

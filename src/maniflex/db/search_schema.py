@@ -1,0 +1,191 @@
+"""What full text search needs in the schema: made, filled, made anew when it changed, and removed.
+
+These pieces hold nothing that is not in the records themselves, so unlike columns of a model they
+may be dropped. On SQLite an FTS5 table, a table of numbers and three triggers stand beside the model's
+table; on Postgres it has one generated column and its index.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from maniflex.db.port import Tx
+from maniflex.errors import DeclarationError
+from maniflex.sql.model import ModelSql
+from maniflex.sql.search import (
+    ENGLISH,
+    PUNCTUATION,
+    TEXT,
+    TOKENS,
+    VECTOR,
+    index_table,
+    joined_text,
+    language,
+    numbers_table,
+    searched,
+)
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import index_name, quoted
+
+log = logging.getLogger("maniflex.migrate")
+
+_OURS = "maniflex search: "
+
+
+async def migrate_search(tx: Tx, model: ModelSql) -> None:
+    """Make the model searchable as it is declared now, or no longer."""
+    if model.dialect is Dialect.SQLITE:
+        await _on_sqlite(tx, model)
+    else:
+        await _on_postgres(tx, model)
+
+
+# -- SQLite
+
+
+async def _on_sqlite(tx: Tx, model: ModelSql) -> None:
+    wanted = _pieces(model) if searched(model.meta) else {}
+    names = _names(model)
+    marks = ", ".join("?" * len(names))
+    rows = await tx.fetch(Sql(f"SELECT name, sql FROM sqlite_master WHERE name IN ({marks})", names))
+    existing: dict[str, str] = {row[0]: row[1] for row in rows}
+    index = names[0]
+    if index in existing and "USING fts5" not in existing[index]:
+        if not wanted:
+            return
+        raise DeclarationError(f"{model.meta.name}: searching needs the name {index!r}; another table has it")
+    if existing == wanted:
+        return
+    await _drop_pieces(tx, existing)
+    if wanted:
+        await _check_fts5(tx, model)
+        log.info("indexing %s for search", model.table.name)
+        for statement in wanted.values():
+            await tx.execute(Sql(statement))
+        await _fill(tx, model)
+
+
+def _names(model: ModelSql) -> tuple[str, ...]:
+    index = index_table(model.meta)
+    return (index, numbers_table(model.meta), f"{index}_insert", f"{index}_update", f"{index}_delete")
+
+
+def _pieces(model: ModelSql) -> dict[str, str]:
+    """Name → statement. SQLite keeps the statements word for word, so they tell what has changed."""
+    index, numbers, on_insert, on_update, on_delete = (quoted(n, model.dialect) for n in _names(model))
+    table, key = (quoted(n, model.dialect) for n in (model.table.name, model.id.name))
+    columns = [quoted(f.column, model.dialect) for f in searched(model.meta)]
+    tokenizer = f"porter {TOKENS}" if language(model.meta) == ENGLISH else TOKENS  # it stems no other
+    number = f"(SELECT docid FROM {numbers} WHERE id = {{}}.{key})"
+    # REPLACE removes rows without calling a trigger, so a row may come in whose number is known.
+    enter = (
+        f"INSERT INTO {numbers} (id) SELECT new.{key}"
+        f" WHERE NOT EXISTS (SELECT 1 FROM {numbers} WHERE id = new.{key});"
+        f" DELETE FROM {index} WHERE rowid = {number.format('new')};"
+        f" INSERT INTO {index} (rowid, {TEXT}) VALUES ({number.format('new')}, {joined_text(model, 'new')});"
+    )
+    leave = (
+        f"DELETE FROM {index} WHERE rowid = {number.format('old')};"
+        f" DELETE FROM {numbers} WHERE id = old.{key};"
+    )
+    named = ", ".join(dict.fromkeys([key, *columns]))
+    changed = " OR ".join(f"old.{c} IS NOT new.{c}" for c in dict.fromkeys([key, *columns]))
+    statements = (
+        f"CREATE VIRTUAL TABLE {index} USING fts5({TEXT}, tokenize='{tokenizer}')",
+        f"CREATE TABLE {numbers} (docid INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE)",
+        f"CREATE TRIGGER {on_insert} AFTER INSERT ON {table} BEGIN {enter} END",
+        f"CREATE TRIGGER {on_update} AFTER UPDATE OF {named} ON {table} WHEN {changed}"
+        f" BEGIN {leave} {enter} END",
+        f"CREATE TRIGGER {on_delete} AFTER DELETE ON {table} BEGIN {leave} END",
+    )
+    return dict(zip(_names(model), statements, strict=True))
+
+
+async def _drop_pieces(tx: Tx, existing: dict[str, str]) -> None:
+    for name, statement in existing.items():
+        what = "TRIGGER" if statement.startswith("CREATE TRIGGER") else "TABLE"
+        await tx.execute(Sql(f"DROP {what} {quoted(name, Dialect.SQLITE)}"))
+
+
+async def _check_fts5(tx: Tx, model: ModelSql) -> None:
+    if await tx.fetch_one(Sql("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'")) is None:
+        raise DeclarationError(f"{model.meta.name}: searching needs FTS5, and this SQLite has none")
+
+
+async def _fill(tx: Tx, model: ModelSql) -> None:
+    index, numbers = (quoted(n, model.dialect) for n in _names(model)[:2])
+    table, key = (quoted(n, model.dialect) for n in (model.table.name, model.id.name))
+    await tx.execute(Sql(f"INSERT INTO {numbers} (id) SELECT {key} FROM {table} ORDER BY {key}"))
+    await tx.execute(
+        Sql(
+            f"INSERT INTO {index} (rowid, {TEXT}) SELECT {numbers}.docid, {joined_text(model)}"
+            f" FROM {table} JOIN {numbers} ON {numbers}.id = {table}.{key}"
+        )
+    )
+
+
+# -- Postgres
+
+
+async def _on_postgres(tx: Tx, model: ModelSql) -> None:
+    table = quoted(model.table.name, model.dialect)
+    wanted = _definition(model) if searched(model.meta) else None
+    row = await tx.fetch_one(
+        Sql(
+            "SELECT col_description(attrelid, attnum), attgenerated <> '' FROM pg_attribute"
+            " WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped",
+            (table, VECTOR),
+        )
+    )
+    comment, generated = row if row is not None else (None, False)
+    ours = generated and str(comment or "").startswith(_OURS)
+    if row is not None and not ours:
+        if wanted is not None:
+            raise DeclarationError(
+                f"{model.meta.name}: searching needs the name {VECTOR!r}; another column of its table has it"
+            )
+        return
+    if wanted is not None:
+        await _check_language(tx, model)
+    if ours and comment != wanted:
+        await tx.execute(Sql(f"ALTER TABLE {table} DROP COLUMN {VECTOR}"))
+    if wanted is not None and comment != wanted:
+        await _add_vector(tx, model, table, wanted)
+
+
+def _definition(model: ModelSql) -> str:
+    """The comment on the column: it tells at the next start whether it is still right."""
+    columns = ", ".join(f.column for f in searched(model.meta))
+    return f"{_OURS}1 {language(model.meta)} ({columns})"
+
+
+async def _check_language(tx: Tx, model: ModelSql) -> None:
+    wanted = language(model.meta)
+    rows = await tx.fetch(
+        Sql("SELECT cfgname FROM pg_ts_config WHERE pg_ts_config_is_visible(oid) ORDER BY cfgname")
+    )
+    known = [row[0] for row in rows]
+    if wanted not in known:
+        raise DeclarationError(
+            f"{model.meta.name}: the database knows no search_language {wanted!r};"
+            f" there are: {', '.join(known)}"
+        )
+
+
+async def _add_vector(tx: Tx, model: ModelSql, table: str, definition: str) -> None:
+    log.info("indexing %s for search", model.table.name)
+    signs = PUNCTUATION.replace("'", "''")
+    # The parser would keep addresses and compounds whole; between spaces they are words, as on SQLite.
+    words = f"translate({_unqualified(model)}, '{signs}', '{' ' * len(PUNCTUATION)}')"
+    vector = f"to_tsvector('{language(model.meta)}'::regconfig, {words})"
+    await tx.execute(
+        Sql(f"ALTER TABLE {table} ADD COLUMN {VECTOR} tsvector GENERATED ALWAYS AS ({vector}) STORED")
+    )
+    comment = definition.replace("'", "''")
+    await tx.execute(Sql(f"COMMENT ON COLUMN {table}.{VECTOR} IS '{comment}'"))
+    name = quoted(index_name("idx", model.table.name, VECTOR), model.dialect)
+    await tx.execute(Sql(f"CREATE INDEX {name} ON {table} USING gin ({VECTOR})"))
+
+
+def _unqualified(model: ModelSql) -> str:
+    return joined_text(model).replace(f"({quoted(model.table.name, model.dialect)}.", "(")

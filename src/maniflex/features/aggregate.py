@@ -1,0 +1,153 @@
+"""`aggregate=True`: GET /{table}/aggregate, which answers with groups instead of records.
+
+It is a list by another way, so it runs as LIST: rules for lists cover it, `filter` and `q` narrow it,
+forced conditions bind it. What to compute comes as JSON, in `?aggregate=` or in a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from maniflex import _json
+from maniflex.db import analysis
+from maniflex.errors import InvalidJson, InvalidQuery
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.about import About
+from maniflex.pipeline.chain import Composer
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import MAIN, Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.runtime import Runtime
+from maniflex.query.aggregate import DEFAULT_GROUPS, MOST_GROUPS, Fn, read
+from maniflex.query.parse import pairs
+
+_OF_LISTS = ("page", "limit", "sort", "select", "include", "cursor")
+
+
+def aggregate_endpoints(runtime: Runtime, composer: Composer, model: ModelMeta) -> Iterator[Endpoint]:
+    """The route, where the model has opted in."""
+    if not model.options.aggregate or model.options.headless:
+        return
+    step = _Aggregate(runtime, model)
+    build = composer.steps
+    defaults: Any = {"deserialize": step.deserialize, "db": step.compute}
+    yield Endpoint(
+        "GET",
+        f"/{model.table}/aggregate",
+        Operation.LIST,
+        model,
+        build(MAIN, defaults, model, Operation.LIST, item=False),
+        build(("response",), {"response": step.respond}, model, Operation.LIST, item=False),
+        model.name,
+        _about(model),
+    )
+
+
+class _Aggregate:
+    """The steps of the route of one model."""
+
+    def __init__(self, runtime: Runtime, model: ModelMeta) -> None:
+        self._store = runtime.stores[model.cls]
+        self._limits = model.options.limits or runtime.config.limits
+
+    async def deserialize(self, ctx: Context) -> None:
+        given = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else []
+        for name, _ in given:
+            if name in _OF_LISTS:
+                raise InvalidQuery(f"{name}: an aggregate takes filter, q and aggregate")
+        if ctx._query is None:
+            ctx._query = self._store.query(ctx.scope["query_string"])
+        ctx.aggregation = read(await _spec(ctx, given), ctx._query, self._limits)
+
+    async def compute(self, ctx: Context) -> None:
+        if ctx.aggregation is None:  # somebody replaced the deserialize step
+            await self.deserialize(ctx)
+        # Filters may have been added since the request was read, so they are taken from the query now.
+        asked, query = ctx.aggregation, ctx.query
+        limit = asked.limit or DEFAULT_GROUPS
+        filters = (*query.filters, *asked.filters)
+        wanted = replace(asked, filters=filters, search=query.search, limit=limit + 1)
+        rows = await analysis.aggregate(self._store, wanted, scope=query.forced)
+        ctx.more = len(rows) > limit
+        ctx._result = rows[:limit]
+
+    def respond(self, ctx: Context) -> None:
+        if ctx.response is None:
+            asked = ctx.aggregation
+            meta = None if asked is None else {"limit": asked.limit, "has_more": ctx.more}
+            ctx.response = Response(200, ctx._result, meta=meta)
+
+
+async def _spec(ctx: Context, given: Sequence[tuple[str, str]]) -> Any:
+    """The JSON of the request, from the one place that has it."""
+    texts = [value for name, value in given if name == "aggregate"]
+    if ctx.raw_body is None and _has_body(ctx):
+        ctx.raw_body = await read_body(ctx)
+    body = ctx.raw_body
+    if len(texts) + bool(body) != 1:
+        raise InvalidQuery("aggregate: say once what to compute, in ?aggregate= or in a JSON body")
+    if body:
+        return _json.loads(body, exact=True)
+    try:
+        return _json.loads(texts[0].encode(), exact=True)
+    except InvalidJson as error:
+        raise InvalidQuery(f"aggregate: {error.message.replace('the body', 'the value')}") from None
+
+
+def _has_body(ctx: Context) -> bool:
+    length = ctx.header("content-length")
+    return ctx.header("transfer-encoding") is not None or length not in (None, "0")
+
+
+_ENTRY = {"type": "object", "additionalProperties": False}
+_TEXT = {"type": "string"}
+
+
+def schema(model: ModelMeta) -> Mapping[str, Any]:
+    """What `?aggregate=` takes, as JSON Schema."""
+    names = [f.api for f in model.fields if (f.filterable or f.sortable) and not f.secret]
+    field = {"type": "string", "enum": names}
+    condition = {"operator": _TEXT, "value": {}}
+    measure = {"op": {"type": "string", "enum": list(Fn)}, "field": field, "as": _TEXT}
+    order = {"field": _TEXT, "direction": {"type": "string", "enum": ["asc", "desc"]}}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["select"],
+        "properties": {
+            "select": _list_of({**_ENTRY, "properties": measure, "required": ["op"]}, minItems=1),
+            "group_by": _list_of(field),
+            "where": _list_of({**_ENTRY, "properties": {"field": _TEXT, **condition}, "required": ["field"]}),
+            "having": _list_of(
+                {**_ENTRY, "properties": {"alias": _TEXT, **condition}, "required": ["alias"]}
+            ),
+            "order_by": _list_of({**_ENTRY, "properties": order, "required": ["field"]}),
+            "limit": {"type": "integer", "minimum": 1, "maximum": MOST_GROUPS, "default": DEFAULT_GROUPS},
+        },
+    }
+
+
+def _list_of(items: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
+    return {"type": "array", "items": items, **more}
+
+
+def _about(model: ModelMeta) -> About:
+    parameter = {
+        "name": "aggregate",
+        "in": "query",
+        "required": True,
+        "description": "What to compute.",
+        "content": {"application/json": {"schema": schema(model)}},
+    }
+    return About(
+        name=f"aggregate_{model.table}",
+        summary=f"Counts, sums and the like over {model.table}",
+        grammar=("filter", "q"),
+        parameters=(parameter,),
+        data_schema={"type": "array", "items": {"type": "object"}},
+        errors=(400,),
+    )

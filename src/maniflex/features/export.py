@@ -1,0 +1,243 @@
+"""`export=True`: GET `/{table}/export`, the rows of a list as one CSV or XLSX file.
+
+An export is the list without pages: same filters, sorts, search and scopes, and every rule for
+LIST covers it. What is too large is refused before the first byte; what fails after it is broken
+off, never ended as if it were whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from enum import Enum, StrEnum
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from maniflex.db.store import Store
+from maniflex.errors import ExportBusy, ExportTooLarge, InvalidFormat, InvalidQuery
+from maniflex.features.tabular import MOST_XLSX_ROWS, Batches, write_csv, write_xlsx
+from maniflex.model.base import Model
+from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.about import About
+from maniflex.pipeline.chain import Composer, Default
+from maniflex.pipeline.context import Context, Page
+from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.wire import Wire
+from maniflex.sql.statement import Dialect
+
+MAX_EXPORT_ROWS = 100_000
+RETRY_AFTER = {"retry-after": "10"}
+_MOST_ROWS = 2**31 - 2  # what a LIMIT of either database takes, and one more
+
+
+class Format(StrEnum):
+    """What an export can be written as."""
+
+    CSV = "csv"
+    XLSX = "xlsx"
+
+    @property
+    def content_type(self) -> str:
+        return _CONTENT_TYPES[self]
+
+
+_CONTENT_TYPES = {
+    Format.CSV: "text/csv; charset=utf-8",
+    Format.XLSX: "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+
+
+def export_problems(model: ModelMeta) -> Iterator[str]:
+    """What is wrong with a declaration of `export=`."""
+    if not model.options.export or model.options.headless:
+        return
+    if model.options.singleton:
+        yield f"{model.name}: export= is for lists; a singleton has none"
+    elif find_spec("xlsxwriter") is None:
+        yield f'{model.name}: export= needs a package that is missing: pip install "maniflex[export]"'
+
+
+def export_endpoints(runtime: Runtime, composer: Composer, models: Iterable[ModelMeta]) -> Iterator[Endpoint]:
+    """The export routes of all models; they share the places there are."""
+    exported = [m for m in models if m.options.export and not m.options.headless]
+    if any(runtime.stores[m.cls].adapter.dialect is Dialect.POSTGRES for m in exported):
+        _warn_of_small_pool(runtime)
+    places = Places(runtime.config.max_exports)
+    for model in exported:
+        yield from Export(runtime, model, places).endpoints(composer)
+
+
+def _warn_of_small_pool(runtime: Runtime) -> None:
+    config = runtime.config
+    size = config.read_pool_size if config.read_database else config.pool_size
+    if config.max_exports >= size:
+        runtime.logger.warning("max_exports=%d exports can take all %d connections", config.max_exports, size)
+
+
+class Places:
+    """How many exports may run at once."""
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+
+    def check(self) -> None:
+        if self._free < 1:
+            raise ExportBusy(headers=RETRY_AFTER)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        self.check()
+        self._free -= 1
+        try:
+            yield
+        finally:
+            self._free += 1
+
+
+class Export:
+    """The export of one model."""
+
+    def __init__(self, runtime: Runtime, model: ModelMeta, places: Places) -> None:
+        self._model = model
+        self._store: Store = runtime.stores[model.cls]
+        self._wire: Wire = runtime.wires[model.cls]
+        self._clock = runtime.clock
+        self._places = places
+
+    def endpoints(self, composer: Composer) -> Iterator[Endpoint]:
+        steps: dict[str, Default] = {"deserialize": self.deserialize, "db": self.read}
+        # HEAD is an export too, so that no rule for exports is passed by asking for the headers only.
+        for method in ("GET", "HEAD"):
+            yield self._endpoint(composer, method, Operation.EXPORT, MAIN, steps, self.respond)
+        yield self._endpoint(composer, "OPTIONS", Operation.OPTIONS, TRIMMED, {}, _allowed)
+
+    def _endpoint(
+        self,
+        composer: Composer,
+        method: str,
+        operation: Operation,
+        steps: Sequence[str],
+        defaults: dict[str, Default],
+        respond: Default,
+    ) -> Endpoint:
+        return Endpoint(
+            method,
+            f"/{self._model.table}/export",
+            operation,
+            self._model,
+            composer.steps(steps, defaults, self._model, operation, item=False),
+            composer.steps(("response",), {"response": respond}, self._model, operation, item=False),
+            f"the export of {self._model.name}",
+            about=_ABOUT if operation is Operation.EXPORT else None,
+        )
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def deserialize(self, ctx: Context) -> None:
+        _format(ctx)
+        query = ctx.query
+        if query.includes:
+            raise InvalidQuery("include: an export has no related records")
+        if query.cursor is not None:
+            raise InvalidQuery("cursor: an export has no pages")
+        for field in query.select or ():
+            if not field.exported:
+                raise InvalidQuery(f"select: {field.api!r} is not a field of the export")
+
+    async def read(self, ctx: Context) -> None:
+        """Refuse what is too large; the rows are read when they are sent."""
+        query, most = ctx.query, self._most(_format(ctx))
+        found = await self._store.count(query.filters, scope=query.forced, search=query.search)
+        if found > most:
+            raise ExportTooLarge(f"{found} rows match and an export has at most {most}; narrow the filters")
+        self._places.check()
+        ctx.exports = True
+
+    def respond(self, ctx: Context) -> None:
+        if ctx.response is not None:
+            return
+        format, now = _format(ctx), self._clock.now()
+        name = f"{self._model.table}-{now:%Y%m%dT%H%M%SZ}.{format}"
+        ctx.response = Response(
+            200,
+            content_type=format.content_type,
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+            stream=self._file(ctx, format),
+        )
+
+    # -- the file, while it is sent ----------------------------------------------------------
+
+    async def _file(self, ctx: Context, format: Format) -> AsyncGenerator[bytes, None]:
+        with self._places.taken():
+            fields = self._columns(ctx)
+            rows = self._bounded(self._rows(ctx, fields, format), self._most(format))
+            if format is Format.CSV:
+                chunks = write_csv(fields, rows)
+            else:
+                chunks = write_xlsx(fields, rows, self._clock.now())
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+
+    def _columns(self, ctx: Context) -> tuple[FieldMeta, ...]:
+        """What is left of the columns: nothing that was not asked for, nothing that was taken out."""
+        asked = ctx.query.select or self._model.fields
+        open_ = {f.api: f for f in asked if f.exported}
+        return tuple(open_[name] for name in dict.fromkeys(ctx.export_columns) if name in open_)
+
+    def _rows(self, ctx: Context, fields: tuple[FieldMeta, ...], format: Format) -> Batches:
+        if ctx._result is not None:
+            return self._given(ctx._result, fields)
+        if ctx.exports:
+            return self._store.stream(ctx.query, fields, self._most(format) + 1)
+        return self._given((), fields)  # somebody replaced the database step and found nothing
+
+    async def _given(self, result: Any, fields: Sequence[FieldMeta]) -> Batches:
+        """The records a middleware has put in place of the rows."""
+        places = [self._model.fields.index(f) for f in fields]
+        records = result.items if isinstance(result, Page) else result
+        rows = [self._wire.row(record) for record in records if isinstance(record, Model)]
+        yield [[_plain(row[i]) for i in places] for row in rows]
+
+    async def _bounded(self, batches: Batches, most: int) -> Batches:
+        """Rows that were added since they were counted do not make the file larger than allowed."""
+        sent = 0
+        async with aclosing(batches):
+            async for rows in batches:
+                sent += len(rows)
+                if sent > most:
+                    raise ExportTooLarge(f"an export has at most {most} rows; narrow the filters")
+                yield rows
+
+    def _most(self, format: Format) -> int:
+        most = min(self._model.options.max_export_rows or MAX_EXPORT_ROWS, _MOST_ROWS)
+        return most if format is Format.CSV else min(most, MOST_XLSX_ROWS)
+
+
+def _format(ctx: Context) -> Format:
+    wanted = ctx.query_param("format") or Format.CSV
+    try:
+        return Format(wanted)
+    except ValueError:
+        raise InvalidFormat() from None
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def _allowed(ctx: Context) -> None:
+    if ctx.response is None:
+        ctx.response = Response(204, headers={"allow": "GET, HEAD, OPTIONS"})
+
+
+_ABOUT = About(
+    summary="Download the rows of a list as a file",
+    query={"format": Literal["csv", "xlsx"]},
+    grammar=("filter", "sort", "select", "q"),
+    media=tuple(kind.partition(";")[0] for kind in _CONTENT_TYPES.values()),
+    errors=(413, 503),
+)

@@ -1,0 +1,135 @@
+"""The search endpoint over all models that opted in, and what can be wrong with searchable models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from maniflex._names import did_you_mean
+from maniflex.errors import InvalidQuery
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.about import About
+from maniflex.pipeline.chain import Composer
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import TRIMMED, Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.search import DEFAULT_HITS, SearchHit, global_models
+from maniflex.query.parse import pairs
+from maniflex.sql.search import VECTOR, index_table, numbers_table, searched
+
+_PATH = re.compile(r"(/[^{}/?#\s]+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalSearch:
+    """Where the endpoint is mounted and how much it answers."""
+
+    path: str = "/search"
+    default_limit: int = DEFAULT_HITS
+    max_limit: int = 100
+
+    def problems(self) -> Iterator[str]:
+        if not _PATH.fullmatch(self.path):
+            yield f"enable_global_search: {self.path!r} is not a path like /search"
+        if not 1 <= self.default_limit <= self.max_limit:
+            yield "enable_global_search: default_limit must be from 1 to max_limit"
+
+
+def search_problems(models: Sequence[ModelMeta]) -> Iterator[str]:
+    """Searchable models that cannot be searched."""
+    tables = {meta.table: meta.name for meta in models}
+    for meta in models:
+        if not searched(meta):
+            if meta.options.global_searchable:
+                yield f"{meta.name}: global_searchable needs a field with searchable=True"
+            if meta.options.search_language:
+                yield f"{meta.name}: search_language needs a field with searchable=True"
+            continue
+        for field in meta.fields:
+            if field.column == VECTOR:
+                yield f"{meta.name}.{field.name}: the column {VECTOR!r} is the one searching uses"
+        for name in (index_table(meta), numbers_table(meta)):
+            if name in tables:
+                yield f"{tables[name]}: the table {name!r} is the one searching {meta.name} uses"
+
+
+def search_endpoint(search: GlobalSearch, composer: Composer, models: Sequence[ModelMeta]) -> Endpoint:
+    """GET on the configured path, behind the auth step and in front of the response step."""
+
+    async def find(ctx: Context) -> None:
+        text, models, limit = _asked(ctx, search)
+        ctx.result = await ctx.search(text, models=models, limit=limit)
+
+    def respond(ctx: Context) -> None:
+        if ctx.response is None:
+            ctx.response = Response(200, ctx.result)
+
+    operation = Operation.SEARCH
+    main = composer.steps((*TRIMMED, "search"), {"search": find}, None, operation, item=False)
+    answer = composer.steps(("response",), {"response": respond}, None, operation, item=False)
+    about = _about(search, [m.name for m in models if m.options.global_searchable])
+    return Endpoint("GET", search.path, operation, None, main, answer, "global search", about)
+
+
+def _about(search: GlobalSearch, names: Sequence[str]) -> About:
+    return About(
+        name="search",
+        summary="Search several models at once",
+        description="All words must occur; the best matches come first.",
+        tags=("Search",),
+        response=list[SearchHit],
+        parameters=(
+            _parameter("q", "What to search for.", {"type": "string", "pattern": r"\S"}, required=True),
+            {
+                **_parameter("models", "Names of models; else all.", _some_of(names)),
+                "style": "form",
+                "explode": False,
+            },
+            _parameter(
+                "limit",
+                f"How many hits; more than {search.max_limit} gives {search.max_limit}.",
+                {"type": "integer", "minimum": 1, "default": search.default_limit},
+            ),
+        ),
+        errors=(400,),
+    )
+
+
+def _some_of(names: Sequence[str]) -> dict[str, Any]:
+    item = {"type": "string", "enum": list(names)} if names else {"type": "string"}
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+def _parameter(name: str, text: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": text, "required": required, "schema": schema}
+
+
+def _asked(ctx: Context, search: GlobalSearch) -> tuple[str, list[str] | None, int]:
+    query_string = ctx.scope["query_string"]
+    given = dict(pairs(query_string)) if query_string else {}
+    text = given.get("q", "").strip()
+    if not text:
+        raise InvalidQuery("q: say what to search for")
+    limit = search.default_limit
+    if "limit" in given:
+        limit = min(_number(given["limit"]), search.max_limit)
+    models = given.get("models", "")
+    return text, _names(ctx, models) if models.strip() else None, limit
+
+
+def _names(ctx: Context, text: str) -> list[str]:
+    known = [store.meta.name for store in global_models(ctx.runtime)]
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise InvalidQuery(f"models: {name!r} cannot be searched here{did_you_mean(name, known)}")
+    return names
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 12 or int(text) < 1:
+        raise InvalidQuery("limit: a whole number from 1")
+    return int(text)

@@ -1,0 +1,92 @@
+"""Send an answer while it is being made.
+
+Until its first bytes are there, a failure is answered like any other. After that an answer ends
+whole or is broken off: the connection closes without the last chunk, so nobody takes a part for all.
+A client that goes away, or takes nothing for `STALLED`, ends the making too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
+from typing import Any
+
+from maniflex.pipeline.context import Context, Receive
+from maniflex.pipeline.read_body import ClientGone
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.run import failure
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+STALLED = 60.0  # seconds
+
+
+class Aborted(Exception):
+    """Closes the connection of an answer that cannot be completed; the cause is in the log already."""
+
+
+async def deliver(
+    stream: AsyncGenerator[bytes, None], start: MutableMapping[str, Any], ctx: Context, send: Send
+) -> Response | None:
+    """Send the whole stream; or give back the answer to send instead, when nothing was sent yet."""
+    pump = asyncio.create_task(_pump(stream, start, ctx, send))
+    gone = asyncio.create_task(_until_gone(ctx.receive))
+    try:
+        await asyncio.wait((pump, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (pump, gone):
+            task.cancel()
+        await asyncio.wait((pump, gone))
+    if pump.cancelled():
+        ctx.logger.info("the client went away while the answer was being sent")
+        return None
+    return pump.result()
+
+
+async def _pump(
+    stream: AsyncGenerator[bytes, None], start: MutableMapping[str, Any], ctx: Context, send: Send
+) -> Response | None:
+    begun = False
+    try:
+        async with aclosing(stream):
+            chunk = await anext(stream, None)
+            begun = True
+            await _put(send, start)
+            while chunk is not None:
+                await _put(send, {"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await anext(stream, None)
+    except ClientGone:
+        return None
+    except Exception as error:
+        if not begun:
+            return failure(ctx, error)
+        ctx.logger.error("an answer was broken off: %r", error, exc_info=error)
+        raise Aborted("an answer was broken off") from None
+    await _put(send, {"type": "http.response.body", "body": b""})
+    return None
+
+
+async def _put(send: Send, message: MutableMapping[str, Any]) -> None:
+    try:
+        async with asyncio.timeout(STALLED):
+            await send(message)
+    except TimeoutError:
+        raise
+    except OSError as error:  # some servers tell by this that the client is gone
+        raise ClientGone("the client disconnected") from error
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def quiet_aborts(name: str = "uvicorn.error") -> None:
+    """Keep the server from reporting as a crash what we have logged and broken off on purpose."""
+    logging.getLogger(name).addFilter(_no_abort)
+
+
+def _no_abort(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], Aborted))

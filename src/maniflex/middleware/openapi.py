@@ -1,0 +1,62 @@
+"""Middleware for `server.pipeline.openapi.generate`: each changes one thing of the API description.
+
+Register them with `at="after"`; before the step they do the same, once the document is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from maniflex.pipeline.registration import Next
+from maniflex.pipeline.spec import OpenAPIContext
+
+Spec = dict[str, Any]
+SpecMiddleware = Callable[[OpenAPIContext, Next], Awaitable[None]]
+
+
+def set_title(title: str) -> SpecMiddleware:
+    """Give the API a name."""
+    return _changing("set_title", lambda spec: spec["info"].update(title=title))
+
+
+def set_description(description: str) -> SpecMiddleware:
+    """Say what the API is for; Markdown."""
+    return _changing("set_description", lambda spec: spec["info"].update(description=description))
+
+
+def add_server(url: str, description: str = "") -> SpecMiddleware:
+    """Name an address the API is served at; without any, it is where the description came from."""
+    server = {"url": url, "description": description} if description else {"url": url}
+    return _changing("add_server", lambda spec: spec.setdefault("servers", []).append(dict(server)))
+
+
+def add_security_scheme(name: str, scheme: Mapping[str, Any], scopes: Sequence[str] = ()) -> SpecMiddleware:
+    """Declare how callers prove who they are, and ask for it in every operation of the API.
+
+    Operations with a `security` of their own keep it; probes and the description ask for nothing.
+    """
+
+    def change(spec: Spec) -> None:
+        spec.setdefault("components", {}).setdefault("securitySchemes", {})[name] = dict(scheme)
+        spec.setdefault("security", []).append({name: list(scopes)})
+
+    return _changing("add_security_scheme", change)
+
+
+def add_extension(change: Callable[[Spec], Any]) -> SpecMiddleware:
+    """Change the document in any way: `change` gets it and may do as it likes."""
+    return _changing("add_extension", change)
+
+
+def _changing(name: str, change: Callable[[Spec], Any]) -> SpecMiddleware:
+    async def middleware(ctx: OpenAPIContext, next: Next) -> None:
+        if not ctx.spec:
+            await next()
+            change(ctx.spec)
+        else:
+            change(ctx.spec)
+            await next()
+
+    middleware.__name__ = name
+    return middleware

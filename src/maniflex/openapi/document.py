@@ -1,0 +1,119 @@
+"""The whole OpenAPI 3.1 document of a sealed server, the same bytes for the same declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from maniflex._limits import Limits
+from maniflex.config import Config
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
+from maniflex.openapi import errors
+from maniflex.openapi.paths import HEADERS, Operations, in_order
+from maniflex.openapi.schema import Schema, Schemas, documentation
+from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+
+_PAGE_META: Schema = {
+    "type": "object",
+    "description": "Where in the list this page is.",
+    "required": ["total", "page", "limit", "pages"],
+    "properties": {
+        name: {"type": "integer", "minimum": low}
+        for name, low in (("total", 0), ("page", 1), ("limit", 1), ("pages", 0))
+    },
+}
+_CURSOR_META: Schema = {
+    "type": "object",
+    "description": "Where the walk goes on; it is at its end when `has_more` is false.",
+    "required": ["limit", "has_more"],
+    "properties": {
+        "limit": {"type": "integer", "minimum": 1},
+        "has_more": {"type": "boolean"},
+        "next_cursor": {"type": "string"},
+        "prev_cursor": {"type": "string"},
+    },
+}
+_COMPONENT_HEADERS: Schema = {
+    "ETag": {
+        "description": "The version of the record, for `If-Match`.",
+        "schema": {"type": "string"},
+    },
+    "X-Request-Id": {
+        "description": "The id of the request: the one that was sent, or a new one. It is in the log.",
+        "schema": {"type": "string"},
+    },
+}
+_PARAMETERS: Schema = {
+    "If-Match": {
+        "name": "If-Match",
+        "in": "header",
+        "description": "Do it only if the record still has this version (its `ETag`).",
+        "schema": {"type": "string"},
+    }
+}
+
+
+class Document:
+    """Makes the document of one server."""
+
+    def __init__(
+        self,
+        config: Config,
+        models: Sequence[ModelMeta],
+        computed: Mapping[type[Model], Sequence[Computed]],
+        guarded: Callable[[Endpoint], bool],
+    ) -> None:
+        self._config = config
+        self._models = models
+        self._computed = computed
+        self._guarded = guarded
+
+    def make(self, endpoints: Iterable[tuple[str, Endpoint]]) -> dict[str, Any]:
+        """The document of these endpoints, each with the prefix it is mounted under."""
+        shown = [(prefix, e) for prefix, e in endpoints if e.about is None or not e.about.hidden]
+        schemas = Schemas(self._models)
+        operations = Operations({m.name: m for m in self._models}, self._limits, schemas, self._guarded)
+        paths: dict[str, dict[str, Any]] = {}
+        tags: dict[str, str] = {}
+        for prefix, endpoint in shown:
+            described = operations.describe(endpoint)
+            paths.setdefault(prefix + endpoint.path, {})[endpoint.method.lower()] = described
+            for tag in described["tags"]:
+                tags.setdefault(tag, "")
+        self._add_models(schemas, [e for _, e in shown])
+        tags.update({m.name: documentation(m) for m in self._models if m.name in tags})
+        return {
+            "openapi": "3.1.0",
+            "info": self._info(),
+            "tags": [{"name": n, "description": text} if text else {"name": n} for n, text in tags.items()],
+            "paths": in_order(paths),
+            "components": self._components(schemas, operations.statuses),
+        }
+
+    def _info(self) -> Schema:
+        title = self._config.openapi_title or self._config.service_name or "API"
+        return {"title": title, "version": self._config.openapi_version}
+
+    def _add_models(self, schemas: Schemas, endpoints: Iterable[Endpoint]) -> None:
+        offered = {(e.model.name, e.operation) for e in endpoints if e.model is not None}
+        for model in self._models:
+            schemas.found[model.name] = schemas.record(model, self._computed.get(model.cls, ()))
+            if (model.name, Operation.CREATE) in offered:
+                schemas.found[f"{model.name}Create"] = schemas.create(model)
+            if (model.name, Operation.UPDATE) in offered:
+                schemas.found[f"{model.name}Update"] = schemas.update(model)
+        schemas.found |= {"ErrorResponse": errors.ERROR, "PageMeta": _PAGE_META, "CursorMeta": _CURSOR_META}
+
+    def _components(self, schemas: Schemas, statuses: Iterable[int]) -> Schema:
+        return {
+            "schemas": dict(sorted(schemas.found.items())),
+            "responses": {errors.name(s): errors.response(s, HEADERS) for s in sorted(statuses)},
+            "parameters": _PARAMETERS,
+            "headers": _COMPONENT_HEADERS,
+        }
+
+    def _limits(self, model: ModelMeta) -> Limits:
+        return model.options.limits or self._config.limits

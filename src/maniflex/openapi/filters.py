@@ -1,0 +1,133 @@
+"""The filters of a model as text and as a regular expression, from the same data the parser uses.
+
+The expression matches what the parser takes; deep paths over many relations would make it longer
+than anybody wants to load, and then there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from maniflex._limits import Limits
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.query.operators import Op, Operator, Takes, fitting
+from maniflex.query.values import comparable
+
+MOST_NAMES = 150
+
+_YEAR = "[1-9][0-9]{3}"
+_LEAP = "(?:[1-9][0-9](?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)"
+_DATE = (
+    f"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    f"|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP}-02-29)"
+)
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
+_NUMBER = r"[+-]?(?:[0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100})(?:[eE][+-]?[0-9]{1,2})?"
+_HEX = "[0-9a-fA-F]"
+_VALUES = {
+    Kind.TEXT: ".*",
+    Kind.INT: "[+-]?[0-9]{1,18}",
+    Kind.FLOAT: _NUMBER,
+    Kind.DECIMAL: _NUMBER,
+    Kind.BOOL: "(?:true|false|1|0)",
+    Kind.DATETIME: rf"{_DATE}(?:T{_CLOCK}Z?)?",
+    Kind.DATE: _DATE,
+    Kind.TIME: _CLOCK,
+    Kind.UUID: f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
+}
+_ITEM = '[^",]*'  # one text of a comma-separated list
+_LIKE = r"(?:[^\\\n\r]|\\[^\n\r])*"
+
+
+def paths(
+    model: ModelMeta, models: Mapping[str, ModelMeta], depth: int
+) -> Iterator[tuple[str, ModelMeta, bool]]:
+    """Every model a dotted name can reach, with the path to it and whether it leads to one record."""
+    level = [("", model, True)]
+    while level:
+        yield from level
+        if not depth:
+            return
+        depth -= 1
+        level = [
+            (f"{prefix}{r.name}.", models[r.target], single and r.kind == "belongs_to")
+            for prefix, at, single in level
+            for r in at.relations.values()
+            if r.target in models
+        ]
+
+
+def filterable(model: ModelMeta) -> list[FieldMeta]:
+    return [f for f in model.fields if f.filterable and not f.secret and comparable(f)]
+
+
+def described(model: ModelMeta) -> str:
+    """Which operators the fields take; a line for those that take the same."""
+    alike: dict[tuple[Operator, ...], list[str]] = {}
+    for field in filterable(model):
+        alike.setdefault(fitting(field.kind), []).append(f"`{field.api}`")
+    lines = [f"- {', '.join(names)}: {', '.join(f'`{o.op}`' for o in ops)}" for ops, names in alike.items()]
+    return "\n".join(lines)
+
+
+def expression(model: ModelMeta, models: Mapping[str, ModelMeta], limits: Limits) -> str | None:
+    """What matches the filters of a model; None when that would be too long to be of use."""
+    alike: dict[tuple[Kind, tuple[object, ...] | None], list[str]] = {}
+    empty: list[str] = []
+    pairs: list[str] = []
+    for prefix, target, _ in paths(model, models, limits.path_depth):
+        fields = filterable(target)
+        for field in fields:
+            name = _literal(prefix + field.api)
+            alike.setdefault((field.kind, field.enum), []).append(name)
+            if field.nullable and field.kind is not Kind.TEXT:
+                empty.append(name)
+        pairs += _pairs(_literal(prefix), fields)
+        if sum(map(len, alike.values())) > MOST_NAMES:
+            return None
+    groups = [f"{_any(names)}:{_behind(kind, enum, limits)}" for (kind, enum), names in alike.items()]
+    if empty:
+        groups.append(f"{_any(empty)}:(?:eq|neq):null")
+    return f"^(?:{'|'.join(groups + pairs)})$" if groups else None
+
+
+def _pairs(prefix: str, fields: Sequence[FieldMeta]) -> Iterator[str]:
+    """Comparisons of one field with another of its kind."""
+    for kind in dict.fromkeys(f.kind for f in fields):
+        names = _any([_literal(f.api) for f in fields if f.kind is kind])
+        operators = _any([o.op for o in fitting(kind) if o.takes is Takes.FIELD])
+        yield f"{prefix}{names}:{operators}:{names}"
+
+
+def _behind(kind: Kind, enum: tuple[object, ...] | None, limits: Limits) -> str:
+    """What may stand behind the name of a field: an operator and what it takes."""
+    choices: dict[str, list[str]] = {}
+    for operator in fitting(kind):
+        if operator.takes is not Takes.FIELD:
+            choices.setdefault(_taken(operator, kind, enum, limits), []).append(operator.op)
+    return _any([f"{_any(operators)}{taken}" for taken, operators in choices.items()])
+
+
+def _taken(operator: Operator, kind: Kind, enum: tuple[object, ...] | None, limits: Limits) -> str:
+    value = _VALUES[kind]
+    members = None if enum is None else _any([_literal(str(member)) for member in enum])
+    match operator.takes:
+        case Takes.NOTHING:
+            return ""
+        case Takes.ONE if operator.op in (Op.LIKE, Op.ILIKE):
+            return f":{_LIKE}"
+        case Takes.ONE:
+            return f":{members if members and operator.op in (Op.EQ, Op.NEQ) else value}"
+        case _:
+            item = members or (_ITEM if kind is Kind.TEXT else value)
+            times = "1" if operator.takes is Takes.TWO else f"0,{limits.values - 1}"
+            return f":{item}(?:,{item}){{{times}}}"
+
+
+def _literal(text: str) -> str:
+    return re.escape(text).replace("\\-", "-")
+
+
+def _any(choices: Sequence[str]) -> str:
+    return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"

@@ -1,0 +1,127 @@
+"""The query grammar as OpenAPI parameters: what a list of a model, or one record of it, can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from maniflex._limits import DEFAULT_LIMIT, Limits
+from maniflex.model.meta import ModelMeta
+from maniflex.openapi import filters
+from maniflex.openapi.schema import Schema, Schemas, ref
+
+Parameter = dict[str, Any]
+LIST = ("page", "limit", "cursor", "filter", "sort", "select", "include", "q")
+ONE = ("select", "include")
+
+
+class Grammar:
+    """The parameters of one model, by name."""
+
+    def __init__(
+        self, model: ModelMeta, models: Mapping[str, ModelMeta], limits: Limits, schemas: Schemas
+    ) -> None:
+        self._model = model
+        self._models = models
+        self._limits = limits
+        self._schemas = schemas
+
+    def parameters(self, names: Iterable[str], *, exported: bool = False) -> list[Parameter]:
+        """Those of the named parameters that the model takes."""
+        makers = {name: getattr(self, f"_{name}") for name in LIST}
+        makers["select"] = partial(self._select, exported=exported)
+        return [parameter for name in names for parameter in makers[name]()]
+
+    def _page(self) -> list[Parameter]:
+        most = self._limits.max_page
+        schema = {"type": "integer", "minimum": 1, "maximum": most, "default": 1}
+        return [_query("page", "Which page, counted from 1.", schema)]
+
+    def _limit(self) -> list[Parameter]:
+        most = self._limits.max_limit
+        schema = {"type": "integer", "minimum": 1, "maximum": self._limits.max_page}
+        text = f"How many records a page has, at most {most}; asking for more gives {most}."
+        return [_query("limit", text, {**schema, "default": min(DEFAULT_LIMIT, most)})]
+
+    def _cursor(self) -> list[Parameter]:
+        name = self._model.options.cursor_field
+        found = self._model.field(name) if name else None
+        if found is None:
+            return []
+        text = (
+            f"Walk through all records in the order of `{found.api}` without counting them: empty to begin, "
+            "then `meta.next_cursor` or `meta.prev_cursor`. Not together with `page`, `q` or another sort."
+        )
+        return [_query("cursor", text, {"type": "string", "format": "cursor"}, allowEmptyValue=True)]
+
+    def _filter(self) -> list[Parameter]:
+        listed = filters.described(self._model)
+        pattern = filters.expression(self._model, self._models, self._limits)
+        if not listed and pattern is None:
+            return []
+        item: Schema = {"type": "string"}
+        if pattern is not None:
+            name = f"{self._model.name}Filter"
+            self._schemas.found[name] = {"type": "string", "pattern": pattern}
+            item = ref(name)
+        text = "Only records for which `field:operator:value` holds; several must all hold."
+        text += " A field of a related record is written `relation.field`."
+        text += f" At most {self._limits.filters} filters, those of groups included."
+        schema = {"type": "array", "items": item}
+        either = (
+            "A group of filters of which one has to hold. Further groups are `filter[1]`, `filter[2]` and so "
+            "on; every group and every plain filter has to hold."
+        )
+        return [
+            _query("filter", f"{text}\n\n{listed}".strip(), schema),
+            _query("filter[0]", either, schema),
+        ]
+
+    def _sort(self) -> list[Parameter]:
+        names = [
+            prefix + f.api
+            for prefix, model, single in filters.paths(self._model, self._models, self._limits.path_depth)
+            if single
+            for f in model.fields
+            if f.sortable and not f.secret
+        ]
+        if not names:
+            return []
+        terms = [f"{name}{direction}" for name in names for direction in ("", ":asc", ":desc")]
+        text = "The order, by one field or several: `field`, `field:asc` or `field:desc`."
+        return [_query("sort", text, self._listed(terms, self._limits.sorts), **_COMMAS)]
+
+    def _select(self, *, exported: bool) -> list[Parameter]:
+        names = [f.api for f in self._model.fields if (f.exported if exported else f.visible)]
+        text = "Only these fields of each record."
+        return [_query("select", text, self._listed(names, self._limits.selects), **_COMMAS)]
+
+    def _include(self) -> list[Parameter]:
+        depth = self._limits.include_depth
+        names = [p[:-1] for p, _, _ in filters.paths(self._model, self._models, depth) if p]
+        if not names:
+            return []
+        most = self._limits.includes if len(names) > self._limits.includes else None
+        text = "Related records to send along, at most two levels deep."
+        return [_query("include", text, self._listed(names, most), **_COMMAS)]
+
+    def _q(self) -> list[Parameter]:
+        if not any(f.searchable and not f.secret for f in self._model.fields):
+            return []
+        text = "Full-text search; the best matches come first."
+        return [_query("q", text, {"type": "string", "maxLength": self._limits.search_length})]
+
+    def _listed(self, names: Sequence[str], most: int | None) -> Schema:
+        item: Schema = {"type": "string"}
+        if len(names) <= 3 * filters.MOST_NAMES:
+            item["enum"] = list(names)
+        schema = {"type": "array", "items": item, "minItems": 1}
+        return schema if most is None else {**schema, "maxItems": most}
+
+
+_COMMAS: Parameter = {"style": "form", "explode": False}
+
+
+def _query(name: str, text: str, schema: Schema, **more: Any) -> Parameter:
+    return {"name": name, "in": "query", "description": text, "schema": schema, **more}

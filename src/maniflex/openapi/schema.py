@@ -1,0 +1,277 @@
+"""Models, fields and annotated types → JSON Schema 2020-12, the dialect of OpenAPI 3.1.
+
+The only place that decides what of a model a description shows: hidden fields appear nowhere,
+writeonly ones only in what is sent, and a model inside an annotation is always a reference to the
+schema made here, never one pydantic would make of all its fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import core_schema, to_jsonable_python
+
+from maniflex.model.base import Model
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
+from maniflex.model.values import INT_MAX, INT_MIN
+from maniflex.pipeline.computed import Computed
+
+Schema = dict[str, Any]
+PREFIX = "#/components/schemas/"
+_MODEL = "x-model"
+_LARGEST = 1.7976931348623157e308
+_DECIMAL = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
+_UNSIGNED = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
+_TIME = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?$"
+_BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_PYTHON_ONLY = re.compile(r"\(\?[P#(aiLmsux-]|\(\?<[=!]|\\[AZpP]|[*+?}]\+|\(\?>")
+
+
+def ref(name: str) -> Schema:
+    """A reference to a schema of the document."""
+    return {"$ref": PREFIX + name}
+
+
+def nullable(schema: Schema) -> Schema:
+    """The same schema, with null as one more value."""
+    kind = schema.get("type")
+    if kind is None:
+        return schema if schema == {} else {"anyOf": [schema, {"type": "null"}]}
+    changed = {**schema, "type": [*([kind] if isinstance(kind, str) else kind), "null"]}
+    if "enum" in schema:
+        changed["enum"] = [*schema["enum"], None]
+    return changed
+
+
+class Schemas:
+    """The schemas of a document, each under a name of its own."""
+
+    def __init__(self, models: Iterable[ModelMeta]) -> None:
+        self._models = {m.name: m for m in models}
+        self.found: dict[str, Schema] = {}
+        self._origins: dict[str, Schema] = {}  # as pydantic made them, to know the same type again
+        own = (f"{name}{end}" for name in self._models for end in ("", "Create", "Update", "Filter"))
+        self._reserved = {*own, "ErrorResponse", "PageMeta", "CursorMeta"}
+
+    # -- models --------------------------------------------------------------------------------
+
+    def record(self, model: ModelMeta, computed: Sequence[Computed] = ()) -> Schema:
+        """What an answer shows of a record. `select` may leave anything out, so nothing is required."""
+        properties = {f.api: self.field(f, incoming=False) for f in model.fields if f.visible}
+        for item in computed:
+            properties[item.name] = {**self._returned(item), "readOnly": True}
+        for relation in model.relations.values():
+            if relation.target in self._models and relation.name not in properties:
+                properties[relation.name] = self._related(relation.kind, relation.target, relation.name)
+        return _described(model, {"type": "object", "properties": properties})
+
+    def create(self, model: ModelMeta) -> Schema:
+        """What a create body holds."""
+        fields = [f for f in model.fields if _open_to_clients(f)]
+        schema: Schema = {
+            "type": "object",
+            "properties": {f.api: self.field(f, incoming=True, creating=True) for f in fields},
+        }
+        required = [f.api for f in fields if f.required]
+        return {**schema, "required": required} if required else schema
+
+    def update(self, model: ModelMeta) -> Schema:
+        """What a patch body holds: what it leaves out stays as it is."""
+        fields = [f for f in model.fields if _open_to_clients(f) and not f.immutable]
+        return {"type": "object", "properties": {f.api: self.field(f, incoming=True) for f in fields}}
+
+    def field(self, field: FieldMeta, *, incoming: bool, creating: bool = False) -> Schema:
+        """One field; `incoming` is what a client may send, otherwise what it gets."""
+        structured = field.kind is Kind.JSON
+        schema = self.of(field.type, incoming=incoming) if structured else _scalar(field, incoming)
+        if field.nullable:
+            schema = nullable(schema)
+        if field.writeonly:
+            schema = {**schema, "writeOnly": True}
+        if not incoming and (field.readonly or field.name in ("id", "created_at", "updated_at")):
+            schema = {**schema, "readOnly": True}
+        if creating and field.has_default and field.default_factory is None:
+            with suppress(ValueError):  # a default that JSON has no word for is left unsaid
+                schema = {**schema, "default": to_jsonable_python(field.default, bytes_mode="base64")}
+        return schema
+
+    def _related(self, kind: RelationKind, target: str, name: str) -> Schema:
+        told = {"description": f"There with `include={name}`.", "readOnly": True}
+        if kind is RelationKind.BELONGS_TO:
+            return {**ref(target), **told}
+        return {"type": "array", "items": ref(target), **told}
+
+    def _returned(self, computed: Computed) -> Schema:
+        try:
+            annotation = get_type_hints(computed.fn).get("return")
+        except Exception:  # names of a function's annotations need not exist when it runs
+            return {}
+        if computed.batch:
+            annotation = (get_args(annotation) or (None,))[0] if get_origin(annotation) else None
+        return {} if annotation is None else self.of(annotation, incoming=False)
+
+    # -- types ---------------------------------------------------------------------------------
+
+    def of(self, annotation: Any, *, incoming: bool) -> Schema:
+        """Any type pydantic knows; its named parts become schemas of the document."""
+        mode: JsonSchemaMode = "validation" if incoming else "serialization"
+        try:
+            made = TypeAdapter(annotation).json_schema(
+                mode=mode, ref_template=PREFIX + "{model}", schema_generator=_Generator
+            )
+        except Exception:  # a type without a JSON form: the description says nothing of it
+            return {}
+        parts: dict[str, Schema] = made.pop("$defs", {})
+        names: dict[str, str] = {}
+        for name in sorted(parts):
+            if _MODEL not in parts[name]:
+                names[name] = self._name(name, parts[name], incoming)
+        for name, new in names.items():
+            self.found[new] = self._settled(parts[name], names, parts, incoming)
+        settled: Schema = self._settled(made, names, parts, incoming)
+        return settled
+
+    def _name(self, name: str, schema: Schema, incoming: bool) -> str:
+        """A free name for a type: its own, or one that tells what it is for, or a numbered one."""
+        plain = re.sub(r"\W+", "_", name).strip("_") or "Type"
+        candidates = [plain, f"{plain}{'Input' if incoming else 'Output'}"]
+        candidates += [f"{plain}{n}" for n in range(2, 1000)]
+        for candidate in candidates:
+            if candidate in self._reserved:
+                continue
+            if self._origins.setdefault(candidate, schema) == schema:
+                return candidate
+        raise AssertionError(name)
+
+    def _settled(
+        self, part: Any, names: Mapping[str, str], parts: Mapping[str, Schema], incoming: bool
+    ) -> Any:
+        """The schema as it goes into the document: real names, models by reference, no titles."""
+        if isinstance(part, list):
+            return [self._settled(item, names, parts, incoming) for item in part]
+        if not isinstance(part, dict):
+            return part
+        if _MODEL in part:
+            return self._model(part[_MODEL], incoming)
+        target = str(part.get("$ref", "")).removeprefix(PREFIX)
+        if target in parts and _MODEL in parts[target]:
+            return self._model(parts[target][_MODEL], incoming)
+        if target in names:
+            return {**part, "$ref": PREFIX + names[target]}
+        titled = isinstance(part.get("title"), str)
+        return {
+            key: (
+                {name: self._settled(item, names, parts, incoming) for name, item in value.items()}
+                if key == "properties"
+                else self._settled(value, names, parts, incoming)
+            )
+            for key, value in part.items()
+            if not (key == "title" and titled)
+        }
+
+    def _model(self, name: str, incoming: bool) -> Schema:
+        if name not in self._models:
+            return {"type": "object"}
+        if not incoming:
+            return ref(name)
+        self.found.setdefault(f"{name}Create", self.create(self._models[name]))
+        return ref(f"{name}Create")
+
+
+class _Generator(GenerateJsonSchema):
+    """pydantic's, but a model is only named: what of it is shown is decided above."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
+        if issubclass(schema["cls"], Model):
+            return {_MODEL: schema["cls"].__name__}
+        return super().model_schema(schema)
+
+
+def _open_to_clients(field: FieldMeta) -> bool:
+    return not (field.readonly or field.hidden or field.name == "id")
+
+
+def _described(model: ModelMeta, schema: Schema) -> Schema:
+    text = documentation(model)
+    return {**schema, "description": text} if text else schema
+
+
+def documentation(model: ModelMeta) -> str:
+    """What the class says of itself; not what it inherits."""
+    own = model.cls.__dict__.get("__doc__")
+    return inspect.cleandoc(own) if own else ""
+
+
+def _scalar(field: FieldMeta, incoming: bool) -> Schema:
+    if field.enum is not None:
+        values = [to_jsonable_python(value) for value in field.enum]
+        return {"type": "integer" if field.kind is Kind.INT else "string", "enum": values}
+    match field.kind:
+        case Kind.TEXT:
+            return {"type": "string", **_lengths(field), **_pattern(field)}
+        case Kind.INT:
+            low = INT_MIN if field.min is None else max(INT_MIN, math.ceil(field.min))
+            high = INT_MAX if field.max is None else min(INT_MAX, math.floor(field.max))
+            return {"type": "integer", "format": "int64", "minimum": low, "maximum": high}
+        case Kind.FLOAT:
+            low, high = (None if b is None else float(b) for b in (field.min, field.max))
+            return {
+                "type": "number",
+                "format": "double",
+                "minimum": -_LARGEST if low is None else low,
+                "maximum": _LARGEST if high is None else high,
+            }
+        case Kind.DECIMAL:
+            return _decimal(field) if incoming else {"type": "string", "format": "decimal"}
+        case Kind.BOOL:
+            return {"type": "boolean"}
+        case Kind.DATETIME:
+            return {"type": "string", "format": "date-time"}
+        case Kind.DATE:
+            return {"type": "string", "format": "date"}
+        case Kind.TIME:
+            return {"type": "string", "format": "time-local", "pattern": _TIME}
+        case Kind.UUID:
+            return {"type": "string", "format": "uuid"}
+        case Kind.BYTES:
+            sizes = {name: -(-size // 3) * 4 for name, size in _lengths(field).items()}
+            return {"type": "string", "contentEncoding": "base64", "pattern": _BASE64, **sizes}
+        case _:
+            return {}
+
+
+def _decimal(field: FieldMeta) -> Schema:
+    """A decimal can be sent as text, which keeps every digit, or as a number."""
+    unsigned = field.min is not None and field.min >= 0
+    schema: Schema = {
+        "type": ["string", "number"],
+        "format": "decimal",
+        "maxLength": 300,
+        "pattern": _UNSIGNED if unsigned else _DECIMAL,
+    }
+    for name, bound in (("minimum", field.min), ("maximum", field.max)):
+        if bound is not None:
+            schema[name] = int(bound) if Decimal(bound) == int(bound) else float(bound)
+    return schema
+
+
+def _lengths(field: FieldMeta) -> dict[str, int]:
+    sizes = {"minLength": field.min_length, "maxLength": field.max_length}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _pattern(field: FieldMeta) -> Schema:
+    """The pattern, where it means the same to other languages; otherwise in words."""
+    if field.pattern is None:
+        return {}
+    if _PYTHON_ONLY.search(field.pattern):
+        return {"description": f"Matches the Python pattern `{field.pattern}`."}
+    return {"pattern": field.pattern}

@@ -1,0 +1,147 @@
+"""`/openapi.json` and `/docs`: the description of the API, behind a pipeline of its own.
+
+The document is made when it is first asked for and kept. Middleware of the generate or response step
+gets a copy each time, so nothing it does to one answer is seen in another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from html import escape
+from importlib.resources import files
+from typing import Any, cast
+
+import msgspec
+
+from maniflex.config import Config
+from maniflex.pipeline.about import About
+from maniflex.pipeline.chain import Composer, Default, Handler
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import OpenAPIPipeline
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.spec import OpenAPIContext
+
+ASSETS = {"reference.css": "text/css; charset=utf-8", "reference.js": "text/javascript; charset=utf-8"}
+_POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
+_ABOUT = About(
+    name="get_openapi",
+    summary="This description",
+    tags=("Documentation",),
+    answers={200: {"type": "object"}},
+    errors=(500,),
+)
+_PAGE = About(hidden=True)
+
+
+class Description:
+    """The endpoints that show the API description."""
+
+    def __init__(
+        self,
+        config: Config,
+        pipeline: OpenAPIPipeline,
+        composer: Composer,
+        make: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._config = config
+        self._make = make
+        self._composer = composer
+        self._plain = not (pipeline.generate.registrations or pipeline.response.registrations)
+        self._guarded = bool(pipeline.auth.registrations)
+        self._kept: bytes | None = None
+        self.generate = self._steps("generate")
+
+    def below_prefix(self) -> Iterator[Endpoint]:
+        """The document."""
+        if self._config.openapi_enabled:
+            main, respond = self._steps("auth", "generate"), self._steps("response")
+            get = replace(_ABOUT, security=None if self._guarded else ())
+            yield self._endpoint("GET", "/openapi.json", main, respond, "openapi", get)
+            head = replace(get, name="head_openapi", summary="Headers of this description")
+            yield self._endpoint("HEAD", "/openapi.json", main, respond, "openapi", head)
+
+    def at_root(self) -> Iterator[Endpoint]:
+        """The page that shows it, and what the page needs. Only the page has something to guard."""
+        if not (self._config.openapi_enabled and self._config.docs_enabled):
+            return
+        for method in ("GET", "HEAD"):
+            yield self._endpoint(method, "/docs", self._steps("auth", "page"), _as_it_is, "docs", _PAGE)
+            for name in ASSETS:
+                yield self._endpoint(method, f"/docs/{name}", self._asset(name), _as_it_is, "docs", _PAGE)
+
+    def _endpoint(
+        self, method: str, path: str, main: Handler, respond: Handler, owner: str, about: About
+    ) -> Endpoint:
+        return Endpoint(method, path, Operation.READ, None, main, respond, owner, about, OpenAPIContext)
+
+    def _steps(self, *names: str) -> Handler:
+        defaults: dict[str, Default] = {
+            "generate": self._generate,
+            "response": self._respond,
+            "page": self._page,
+        }
+        chosen = {name: step for name, step in defaults.items() if name in names}
+        return self._composer.steps(names, chosen, None, Operation.READ, item=False)
+
+    # -- the document --------------------------------------------------------------------------
+
+    def document(self) -> bytes:
+        """The document as it is without any middleware."""
+        if self._kept is None:
+            self._kept = msgspec.json.encode(self._make())
+        return self._kept
+
+    def _generate(self, context: Context) -> None:
+        ctx = cast(OpenAPIContext, context)
+        root = ctx.scope.get("root_path")
+        if self._plain and not root:
+            return
+        ctx.spec = msgspec.json.decode(self.document())
+        if root:  # mounted under another application: the paths begin there
+            ctx.spec["servers"] = [{"url": root}]
+
+    def _respond(self, context: Context) -> None:
+        ctx = cast(OpenAPIContext, context)
+        if ctx.response is not None:
+            return
+        body = msgspec.json.encode(ctx.spec) if ctx.spec else self.document()
+        etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
+        headers = {"etag": etag, "cache-control": "no-cache"}
+        if etag in (ctx.header("if-none-match") or ""):
+            ctx.response = Response(304, headers=headers)
+        else:
+            ctx.response = Response(200, body=body, headers=headers)
+
+    # -- the page ------------------------------------------------------------------------------
+
+    def _page(self, ctx: Context) -> None:
+        # Relative addresses hold wherever the application is mounted.
+        place = f"{self._config.path_prefix}/openapi.json".lstrip("/")
+        html = _read("reference.html").replace(b"{openapi}", escape(place).encode())
+        ctx.response = Response(200, body=html, content_type="text/html; charset=utf-8", headers=_HEADERS)
+
+    def _asset(self, name: str) -> Handler:
+        async def serve(ctx: Context) -> None:
+            headers = {**_HEADERS, "cache-control": "no-cache"}
+            ctx.response = Response(200, body=_read(name), content_type=ASSETS[name], headers=headers)
+
+        return serve
+
+
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+def _read(name: str) -> bytes:
+    return (files("maniflex.openapi") / "reference" / name).read_bytes()
+
+
+async def _as_it_is(ctx: Context) -> None:
+    """The answer is there already."""

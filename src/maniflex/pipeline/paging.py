@@ -1,0 +1,41 @@
+"""The rows and the `meta` block of a keyset page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from maniflex.db.port import Row
+from maniflex.model.meta import FieldMeta
+from maniflex.query import cursor
+from maniflex.query.tree import Query
+
+
+def trimmed(rows: Sequence[Row], query: Query) -> tuple[Sequence[Row], bool]:
+    """The page without the row that was read only to know whether there are more."""
+    limit = query.limit or 0
+    more = len(rows) > limit
+    rows = rows[:limit]
+    backwards = query.cursor is not None and query.cursor.backwards
+    return (list(reversed(rows)) if backwards else rows), more
+
+
+def cursor_meta(query: Query, rows: Sequence[Row], fields: Sequence[FieldMeta], more: bool) -> dict[str, Any]:
+    """Where the walk goes on, in both directions as far as there is anything."""
+    at = query.cursor
+    assert at is not None
+    places = {f.name: i for i, f in enumerate(fields)}
+
+    def token(row: Row, *, backwards: bool) -> str:
+        return cursor.write(query, row[places[at.field.name]], row[places["id"]], backwards=backwards)
+
+    meta: dict[str, Any] = {"limit": query.limit}
+    # An empty page has no row a token could go on from: everything there was is gone.
+    onwards = bool(rows) and (more if not at.backwards else at.after is not None)
+    if onwards:
+        meta["next_cursor"] = token(rows[-1], backwards=False)
+    meta["has_more"] = onwards
+    before = bool(rows) and (more if at.backwards else at.after is not None)
+    if before:
+        meta["prev_cursor"] = token(rows[0], backwards=True)
+    return meta

@@ -1,0 +1,113 @@
+"""Search over several models at once: `ctx.search` and the search endpoint are this.
+
+Hits are merged by score. Scores of one database are comparable as far as its ranking goes: each table
+has statistics of its own, so a word counts for more where it is rarer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from maniflex.db.store import Store
+from maniflex.errors import DeclarationError, InvalidQuery
+from maniflex.model.base import Model
+from maniflex.pipeline.runtime import Runtime
+from maniflex.sql.search import searched
+from maniflex.sql.where import Scope
+
+DEFAULT_HITS = 20
+_LONGEST_SNIPPET = 240
+
+Models = type[Model] | str | Iterable[type[Model] | str]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A record that matches: of which model, with an excerpt (plain text) and how well."""
+
+    model: str
+    id: str
+    snippet: str
+    score: float
+
+
+async def search(
+    runtime: Runtime,
+    text: str,
+    models: Models | None,
+    *,
+    limit: int,
+    per_model_limit: int,
+    scope: Scope,
+) -> list[SearchHit]:
+    """The best hits among these models, or among all that are declared `global_searchable`."""
+    if len(text) > runtime.config.limits.search_length:
+        raise InvalidQuery(f"q: at most {runtime.config.limits.search_length} characters")
+    stores = _chosen(runtime, models, scope)
+    limit = limit if limit > 0 else DEFAULT_HITS
+    if not text.strip():
+        return []
+    found = [await _hits(store, text, limit, scope) for store in stores]
+    return merged(found, limit, per_model_limit)
+
+
+def global_models(runtime: Runtime) -> list[Store]:
+    """The models that asked to be found by everybody, by name."""
+    stores = [s for s in runtime.stores.values() if s.meta.options.global_searchable]
+    return sorted(stores, key=lambda s: s.meta.name)
+
+
+def _chosen(runtime: Runtime, models: Models | None, scope: Scope) -> list[Store]:
+    if models is None:  # what cannot be bound to the scope is left out, as if it held nothing
+        return [s for s in global_models(runtime) if _bound(s, scope)]
+    listed = [models] if isinstance(models, type | str) else list(models)
+    stores = list(dict.fromkeys(_store(runtime, model) for model in listed))
+    for store in stores:
+        if not _bound(store, scope):
+            raise InvalidQuery(f"{store.meta.name} cannot be bound by {', '.join(f.name for f in scope)}")
+    return stores
+
+
+def _store(runtime: Runtime, model: type[Model] | str) -> Store:
+    """The name may be a client's, so what exists and cannot be searched is as good as nothing."""
+    try:
+        found = runtime.store(model)
+    except DeclarationError:
+        found = None
+    if found is None or not searched(found.meta):
+        name = model if isinstance(model, str) else model.__name__
+        raise InvalidQuery(f"there is no model {name!r} that can be searched")
+    return found
+
+
+def _bound(store: Store, scope: Scope) -> bool:
+    return all(forced.on(store.meta) is not None for forced in scope)
+
+
+async def _hits(store: Store, text: str, limit: int, scope: Scope) -> list[SearchHit]:
+    rows = await store.search(text, limit, scope=scope)
+    # A score counts how rare a word is among all rows, also those outside the scope; a place does not.
+    scores = [1 / (place + 1) for place in range(len(rows))] if scope else [float(row[2]) for row in rows]
+    return [
+        SearchHit(store.meta.name, row[0], _shortened(row[1]), score)
+        for row, score in zip(rows, scores, strict=True)
+    ]
+
+
+def _shortened(snippet: str | None) -> str:
+    text = " ".join((snippet or "").split())
+    return text if len(text) <= _LONGEST_SNIPPET else text[: _LONGEST_SNIPPET - 1] + "…"
+
+
+def merged(found: Sequence[Sequence[SearchHit]], limit: int, per_model_limit: int) -> list[SearchHit]:
+    """At most `limit` hits, best first; the best `per_model_limit` of each model have a place for sure."""
+    floor = max(per_model_limit, 0)
+    sure = _ordered([hit for hits in found for hit in hits[:floor]])[:limit]
+    rest = _ordered([hit for hits in found for hit in hits[floor:]])
+    return _ordered([*sure, *rest[: limit - len(sure)]])
+
+
+def _ordered(hits: Iterable[SearchHit]) -> list[SearchHit]:
+    return sorted(sorted(hits, key=attrgetter("model", "id")), key=attrgetter("score"), reverse=True)

@@ -1,0 +1,255 @@
+"""What an aggregate asks for: JSON or Python values → an `Aggregation`.
+
+The grammar of aggregates lives here and nowhere else: operations, aliases, groups, `having`, order.
+`read` takes what a client sent, `build` what code gives; both refuse with `InvalidQuery`, and a
+client gets one and the same answer for a field that is unknown, secret or not opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from maniflex._limits import Limits
+from maniflex.errors import InvalidQuery
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.query.conditions import Asker, Where, compare, taken_apart
+from maniflex.query.tree import Compare, Filter, Query
+
+DEFAULT_GROUPS = 100
+MOST_GROUPS = 1000
+_PARTS = ("select", "group_by", "where", "having", "order_by", "limit")
+_ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_NUMBERS = frozenset({Kind.INT, Kind.FLOAT, Kind.DECIMAL})
+_KEYS = frozenset(Kind) - {Kind.JSON, Kind.BYTES}
+
+
+class Fn(StrEnum):
+    """What is computed over the rows of a group."""
+
+    COUNT = "count"
+    COUNT_DISTINCT = "count_distinct"
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+
+
+FITTING: dict[Fn, frozenset[Kind]] = {
+    Fn.COUNT: frozenset(Kind),
+    Fn.COUNT_DISTINCT: _KEYS,
+    Fn.SUM: _NUMBERS,
+    Fn.AVG: _NUMBERS,
+    Fn.MIN: _KEYS - {Kind.BOOL, Kind.UUID},
+    Fn.MAX: _KEYS - {Kind.BOOL, Kind.UUID},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One computed value; without a field, the rows themselves are counted."""
+
+    fn: Fn
+    field: FieldMeta | None
+    alias: str
+
+    @property
+    def kind(self) -> Kind:
+        """What the value is compared and ordered as."""
+        if self.field is None or self.fn in (Fn.COUNT, Fn.COUNT_DISTINCT):
+            return Kind.INT
+        return Kind.DECIMAL if self.fn in (Fn.SUM, Fn.AVG) else self.field.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A field rows are grouped by, under the name it was asked for by."""
+
+    alias: str
+    field: FieldMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Having:
+    """A condition on the value at `place` among the measures."""
+
+    place: int
+    test: Compare
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """One aggregate, checked; columns are the keys and then the measures."""
+
+    keys: tuple[Key, ...]
+    measures: tuple[Measure, ...]
+    filters: tuple[Filter, ...] = ()
+    having: tuple[Having, ...] = ()
+    order: tuple[tuple[int, bool], ...] = ()  # place among the columns, descending
+    limit: int | None = None
+    search: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*(key.alias for key in self.keys), *(measure.alias for measure in self.measures))
+
+
+def read(spec: Any, query: Query, limits: Limits) -> Aggregation:
+    """The aggregate a client asks for, without what its list query says besides."""
+    if not isinstance(spec, dict):
+        raise InvalidQuery("aggregate: a JSON object")
+    unknown = [part for part in spec if part not in _PARTS]
+    if unknown:
+        raise InvalidQuery(f"aggregate: there is no part {unknown[0]!r}; use {', '.join(_PARTS)}")
+    for part, most in (
+        ("select", limits.aggregates),
+        ("group_by", limits.group_keys),
+        ("where", limits.filters),
+        ("having", limits.filters),
+        ("order_by", limits.sorts),
+    ):
+        given = spec.get(part)
+        if given is not None and not isinstance(given, list):
+            raise InvalidQuery(f"{part}: a list")
+        if len(given or ()) > most:
+            raise InvalidQuery(f"{part}: at most {most}")
+    limit = spec.get("limit")
+    limit = DEFAULT_GROUPS if limit is None else limit
+    if type(limit) is not int or not 1 <= limit <= MOST_GROUPS:
+        raise InvalidQuery(f"limit: a whole number from 1 to {MOST_GROUPS}")
+    parts = {part: spec.get(part) for part in _PARTS if part != "limit"}
+    return _Reader(Asker(query, limits)).read(**parts, limit=limit)
+
+
+def build(
+    query: Query,
+    *,
+    select: Iterable[Any],
+    group_by: str | Iterable[str] | None = None,
+    where: Where | None = None,
+    having: Iterable[Any] | None = None,
+    order_by: str | Iterable[Any] | None = None,
+    limit: int | None = None,
+) -> Aggregation:
+    """The aggregate code asks for; any field, any number of groups."""
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise InvalidQuery("limit: a whole number from 1")
+    return _Reader(Asker(query, None)).read(
+        select=[select] if isinstance(select, str | Mapping) else select,
+        group_by=[group_by] if isinstance(group_by, str) else group_by,
+        where=where,
+        having=having,
+        order_by=[order_by] if isinstance(order_by, str) else order_by,
+        limit=limit,
+    )
+
+
+class _Reader:
+    """One request for an aggregate on its way to an `Aggregation`."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+        self._places: dict[str, int] = {}  # of the columns, by name
+
+    def read(
+        self,
+        *,
+        select: Iterable[Any] | None,
+        group_by: Iterable[Any] | None,
+        where: Where | None,
+        having: Iterable[Any] | None,
+        order_by: Iterable[Any] | None,
+        limit: int | None,
+    ) -> Aggregation:
+        keys = tuple(self._key(name) for name in group_by or ())
+        measures = tuple(self._measure(item) for item in select or ())
+        if not measures:
+            raise InvalidQuery("select: say what to compute, like {'op': 'count'}")
+        return Aggregation(
+            keys,
+            measures,
+            self._asker.conditions(where),
+            tuple(self._having(item, measures) for item in having or ()),
+            tuple(self._order(item) for item in order_by or ()),
+            limit,
+        )
+
+    def _key(self, name: Any) -> Key:
+        field = self._asker.field(name, "group_by")
+        if field.kind not in _KEYS:
+            raise InvalidQuery(f"group_by: {name!r} cannot be grouped by")
+        self._name(name, "group_by")
+        return Key(name, field)
+
+    def _measure(self, item: Any) -> Measure:
+        word, name, alias = _measure_parts(item)
+        fn = _function(word)
+        if name is None and fn is not Fn.COUNT:
+            raise InvalidQuery(f"select: {fn} needs a field")
+        field = None if name is None else self._asker.field(name, "select")
+        if field is not None and field.kind not in FITTING[fn]:
+            raise InvalidQuery(f"select: {fn} does not work on {name!r}")
+        if alias is None:
+            alias = fn.value if name is None else f"{fn}_{name}"
+        elif not isinstance(alias, str) or not _ALIAS.fullmatch(alias):
+            raise InvalidQuery("select: as is a name of letters, digits and underscores")
+        self._name(alias, "select")
+        return Measure(fn, field, alias)
+
+    def _name(self, alias: str, part: str) -> None:
+        if alias in self._places:
+            raise InvalidQuery(f"{part}: {alias!r} is named twice")
+        self._places[alias] = len(self._places)
+
+    def _having(self, item: Any, measures: Sequence[Measure]) -> Having:
+        alias, word, value = taken_apart(item, "having", "alias")
+        place = next((i for i, m in enumerate(measures) if m.alias == alias), None)
+        if place is None:
+            raise InvalidQuery(f"having: {alias!r} is not computed here")
+        kind = measures[place].kind
+        stand_in = FieldMeta(name=alias, api=alias, column=alias, kind=kind, type=None, nullable=True)
+        return Having(place, compare(stand_in, word, value, "having", self._asker.limits))
+
+    def _order(self, item: Any) -> tuple[int, bool]:
+        name, direction = _order_parts(item)
+        if not isinstance(name, str) or name not in self._places:
+            raise InvalidQuery(f"order_by: {name!r} is neither computed nor grouped by here")
+        if direction not in ("asc", "desc"):
+            raise InvalidQuery(f"order_by: {direction!r} is neither asc nor desc")
+        return self._places[name], direction == "desc"
+
+
+def _measure_parts(item: Any) -> tuple[Any, Any, Any]:
+    if isinstance(item, str):
+        return item, None, None
+    if isinstance(item, Mapping):
+        if "op" not in item or [key for key in item if key not in ("op", "field", "as")]:
+            raise InvalidQuery("select: an entry has op, field and as")
+        return item["op"], item.get("field"), item.get("as")
+    if isinstance(item, Sequence) and 1 <= len(item) <= 3:
+        op, field, alias = (*item, None, None)[:3]
+        return op, field, alias
+    raise InvalidQuery("select: an entry has op, field and as")
+
+
+def _function(word: Any) -> Fn:
+    try:
+        return Fn(word)
+    except ValueError:
+        raise InvalidQuery(f"select: op is one of {', '.join(Fn)}") from None
+
+
+def _order_parts(item: Any) -> tuple[Any, Any]:
+    if isinstance(item, str):
+        name, _, direction = item.partition(":")
+        return name, direction or "asc"
+    if isinstance(item, Mapping):
+        if "field" not in item or [key for key in item if key not in ("field", "direction")]:
+            raise InvalidQuery("order_by: an entry has field and direction")
+        return item["field"], item.get("direction", "asc")
+    if isinstance(item, Sequence) and len(item) == 2:
+        return item[0], item[1]
+    raise InvalidQuery("order_by: an entry has field and direction")

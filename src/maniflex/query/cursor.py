@@ -1,0 +1,99 @@
+"""Keyset pages: the token that says where a walk goes on.
+
+A walk is ordered by (cursor field, id), so no row is skipped or met twice when others come and go.
+A token is opaque, versioned, and good only for the walk it was made for: same model, same order,
+same filters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any
+
+import msgspec
+
+from maniflex.errors import InvalidQuery
+from maniflex.model.meta import FieldMeta
+from maniflex.query.tree import Cursor, Query
+from maniflex.query.values import parse_value
+
+_VERSION = 1
+_MALFORMED = "cursor: the token is not valid"
+_STALE = "cursor: the token was not made for this list; start again with cursor="
+
+
+class _Token(msgspec.Struct, array_like=True):
+    version: int
+    walk: str
+    value: str
+    id: str
+    backwards: bool
+
+
+def read(text: str, query: Query, *, paged: bool) -> Cursor:
+    """Where the walk stands; an empty token is its start."""
+    field = _field(query)
+    if paged:
+        raise InvalidQuery("cursor: cannot be combined with page")
+    if query.search is not None:
+        raise InvalidQuery("cursor: cannot be combined with q")
+    if any(s.field is not field or s.path for s in query.sorts) or len(query.sorts) > 1:
+        raise InvalidQuery(
+            f"cursor: the walk is ordered by {field.api}; it cannot be sorted by another field"
+        )
+    descending = bool(query.sorts) and query.sorts[0].descending
+    walk = _walk(query, field, descending)
+    if not text:
+        return Cursor(field, descending, walk=walk)
+    token = _decoded(text)
+    if token.version != _VERSION or token.walk != walk:
+        raise InvalidQuery(_STALE)
+    try:
+        value = parse_value(token.value, field, "cursor", member=False)
+    except InvalidQuery:
+        raise InvalidQuery(_MALFORMED) from None
+    return Cursor(field, descending, (value, token.id), token.backwards, walk)
+
+
+def write(query: Query, row_value: Any, row_id: str, *, backwards: bool) -> str:
+    """The token that goes on after (or before) the row with these two values."""
+    at = query.cursor
+    assert at is not None
+    text = row_value.isoformat() if hasattr(row_value, "isoformat") else str(row_value)
+    token = _Token(_VERSION, at.walk, text, row_id, backwards)
+    return urlsafe_b64encode(msgspec.json.encode(token)).rstrip(b"=").decode()
+
+
+def _field(query: Query) -> FieldMeta:
+    name = query.model.options.cursor_field
+    if not name:
+        raise InvalidQuery("cursor: not available on these records")
+    found = query.model.field(name)
+    assert found is not None  # checked when the model was read
+    return found
+
+
+def _decoded(text: str) -> _Token:
+    try:
+        raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        token = msgspec.json.decode(raw, type=_Token)
+    except (ValueError, UnicodeError, msgspec.MsgspecError):
+        raise InvalidQuery(_MALFORMED) from None
+    if "\x00" in token.value or "\x00" in token.id:  # Postgres has no such text
+        raise InvalidQuery(_MALFORMED)
+    return token
+
+
+def _walk(query: Query, field: FieldMeta, descending: bool) -> str:
+    """What a token is bound to."""
+    parts = (query.model.name, field.name, descending, repr([_shown(f) for f in query.filters]))
+    return hashlib.blake2b(repr(parts).encode(), digest_size=9).hexdigest()
+
+
+def _shown(item: Any) -> Any:
+    conditions = getattr(item, "conditions", None)
+    if conditions is not None:
+        return [_shown(c) for c in conditions]
+    value = item.value.name if isinstance(item.value, FieldMeta) else item.value
+    return ([r.name for r in item.path], item.field.name, item.op.value, repr(value))

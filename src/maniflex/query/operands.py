@@ -1,0 +1,89 @@
+"""What stands behind an operator in code and JSON bodies, as a value of the field's type.
+
+The one home of that rule: `where` of aggregates and trees, `add_filter` and `force` all type by it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from maniflex._limits import Limits
+from maniflex.errors import InvalidQuery
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.query.operators import Op, Operator, Takes, operator
+from maniflex.query.values import check_pattern, parse_value
+
+_PATTERNS = (Op.LIKE, Op.ILIKE)
+_TEXTUAL = (*_PATTERNS, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH)
+_LONGEST_PATTERN = 5000  # SQLite refuses patterns of more than 50,000 bytes
+_OWN_TYPES: dict[Kind, type] = {
+    Kind.BOOL: bool,
+    Kind.DATETIME: datetime,
+    Kind.DATE: date,
+    Kind.TIME: time,
+    Kind.UUID: UUID,
+}
+_NUMBERS = (Kind.INT, Kind.FLOAT, Kind.DECIMAL)
+
+
+def known_operator(word: Any, field: FieldMeta, part: str) -> Operator:
+    """The operator of that name, if it works on the field."""
+    known = operator(word) if isinstance(word, str) else None
+    if known is None:
+        raise InvalidQuery(f"{part}: there is no operator {word!r}")
+    if field.kind not in known.kinds:
+        raise InvalidQuery(f"{part}: {known.op} does not work on {field.api!r}")
+    return known
+
+
+def operand(known: Operator, field: FieldMeta, value: Any, part: str, limits: Limits | None) -> Any:
+    """What stands behind the operator, of the field's type."""
+    match known.takes:
+        case Takes.NOTHING:
+            if value is not None:
+                raise InvalidQuery(f"{part}: {known.op} takes no value")
+            return None
+        case Takes.MANY | Takes.TWO:
+            many = value if isinstance(value, list | tuple | set | frozenset) else None
+            if many is None or (known.takes is Takes.TWO and len(many) != 2):
+                raise InvalidQuery(f"{part}: {known.op} takes a list{' of two' * (known.takes is Takes.TWO)}")
+            if limits is not None and len(many) > limits.values:
+                raise InvalidQuery(f"{part}: at most {limits.values} values")
+            return tuple(typed(item, field, part) for item in many)
+        case _:
+            if value is None and field.nullable and known.op in (Op.EQ, Op.NEQ):
+                return None
+            member = known.op in (Op.EQ, Op.NEQ)
+            found = typed(value, field, part, member=member)
+            if known.op in _TEXTUAL and len(found) > _LONGEST_PATTERN:
+                raise InvalidQuery(f"{part}: at most {_LONGEST_PATTERN} characters to look for")
+            return check_pattern(found) if known.op in _PATTERNS else found
+
+
+def typed(value: Any, field: FieldMeta, part: str, *, member: bool = True) -> Any:
+    """A value of JSON or Python as the field's type; text is read as in a query string."""
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, UUID) and field.kind is Kind.TEXT:
+        value = str(value)
+    own = _OWN_TYPES.get(field.kind)
+    if isinstance(value, str):
+        return parse_value(value, field, part, member=member)
+    if own is not None and isinstance(value, own) and (own is not date or not isinstance(value, datetime)):
+        if isinstance(value, datetime) and value.tzinfo is None:
+            return value.replace(tzinfo=UTC)
+        return value
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and field.kind in _NUMBERS:
+        return parse_value(_digits(value), field, part, member=member)
+    raise InvalidQuery(f"{part}: the value does not fit {field.api!r}")
+
+
+def _digits(value: float | Decimal) -> str:
+    try:
+        return str(value)
+    except ValueError:  # an integer of more digits than Python writes out
+        return ""

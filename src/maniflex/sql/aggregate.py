@@ -1,0 +1,201 @@
+"""Aggregates of one model. Numbers are exact on both databases, down to the last digit.
+
+Sums and averages are decimals inside the statement, so that `having` and the order see the same
+values everywhere: numeric on Postgres, text under the collation `decimal` on SQLite, made by
+functions that every connection has (`db/_sqlite_numbers.py`). Floats are added as they are written
+(0.1 + 0.2 is 0.3), because a sum that depends on the order of rows is not the same twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from math import isfinite
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from maniflex.errors import InvalidQuery
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.query.aggregate import Aggregation, Fn, Key, Measure
+from maniflex.sql import search
+from maniflex.sql.codec import decoder
+from maniflex.sql.model import ModelSql
+from maniflex.sql.select import asks_for_deleted
+from maniflex.sql.shapes import Compiled, compile_statement
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.where import Scope, parameters, shape, test, values, where
+
+# Fraction digits of an average; floats need room for the smallest there is.
+DIGITS = 16
+_FLOAT_DIGITS = 400
+_SPARE = 100  # so that rounding twice is rounding once
+
+Decode = Callable[[Sequence[Any]], dict[str, Any]]
+
+
+class Report(NamedTuple):
+    """A statement for an aggregate, and how its rows are read."""
+
+    sql: Sql
+    decode: Decode
+
+
+def aggregate(model: ModelSql, asked: Aggregation, scope: Scope = ()) -> Report:
+    """The groups of the live rows inside the scope."""
+    key = (
+        "aggregate",
+        tuple([k.field.name for k in asked.keys]),
+        tuple([(m.fn, m.field.name if m.field else None) for m in asked.measures]),
+        shape(asked.filters, scope),
+        tuple([(h.place, h.test.op, h.test.value is None) for h in asked.having]),
+        asked.order,
+        asked.limit is not None,
+        asked.search is not None,
+    )
+    compiled = model.shapes.get(key, _aggregate, model, asked, scope)
+    found = values(model, asked.filters, scope, compiled.order)
+    for i, having in enumerate(asked.having):
+        found.update(parameters(model, having.test, f"h{i}"))
+    found["limit"] = asked.limit
+    if asked.search is not None:
+        found["q"] = search.query_text(model, asked.search)
+    return Report(compiled.bind(found), _decoder(model, asked))
+
+
+def _aggregate(model: ModelSql, asked: Aggregation, scope: Scope) -> Compiled:
+    live = not asks_for_deleted(model, asked.filters)
+    conditions = where(model, model.table, asked.filters, scope, live=live)
+    if asked.search is not None:
+        conditions.append(search.matches(model))
+    keys = [model.column(key.field) for key in asked.keys]
+    measures = [_measure(model, m) for m in asked.measures]
+    columns = [column.label(f"c{i}") for i, column in enumerate([*keys, *measures])]
+    statement = sa.select(*columns).select_from(model.table).where(*conditions)
+    if keys:
+        statement = statement.group_by(*keys)
+    for i, having in enumerate(asked.having):
+        statement = statement.having(test(model.dialect, measures[having.place], having.test, f"h{i}"))
+    statement = statement.order_by(*_order(asked, [*keys, *measures]))
+    if asked.limit is not None:
+        statement = statement.limit(sa.bindparam("limit", type_=sa.Integer())).offset(sa.literal_column("0"))
+    return compile_statement(statement, model.dialect)
+
+
+def _order(asked: Aggregation, columns: Sequence[Any]) -> list[sa.ColumnElement[Any]]:
+    """What was asked for, then the keys, so that groups always come in one order."""
+    named = {place for place, _ in asked.order}
+    rest = [(place, False) for place in range(len(asked.keys)) if place not in named]
+    return [
+        columns[place].desc().nulls_last() if down else columns[place].asc().nulls_first()
+        for place, down in (*asked.order, *rest)
+    ]
+
+
+def _measure(model: ModelSql, measure: Measure) -> Any:
+    field = measure.field
+    if field is None:
+        return sa.func.count()
+    column = model.column(field)
+    match measure.fn:
+        case Fn.COUNT:
+            return sa.func.count(column)
+        case Fn.COUNT_DISTINCT:
+            return sa.func.count(sa.distinct(column))
+        case Fn.MIN:
+            return sa.func.min(column)
+        case Fn.MAX:
+            return sa.func.max(column)
+        case Fn.SUM | Fn.AVG if model.dialect is Dialect.SQLITE:
+            return _sqlite_number(measure.fn, field, column)
+        case Fn.SUM:
+            return _postgres_sum(field, column)
+        case Fn.AVG:
+            digits = _digits(field)
+            total = sa.func.round(_postgres_sum(field, column), sa.literal_column(str(digits + _SPARE)))
+            return sa.func.round(total / sa.func.count(column), sa.literal_column(str(digits)))
+
+
+def _digits(field: FieldMeta) -> int:
+    return _FLOAT_DIGITS if field.kind is Kind.FLOAT else DIGITS
+
+
+def _sqlite_number(fn: Fn, field: FieldMeta, column: Any) -> Any:
+    digits: sa.ColumnElement[int] = sa.literal_column(str(_digits(field)))
+    text: Any
+    if field.kind is Kind.INT:
+        halves = [
+            sa.func.sum(column.op(">>")(sa.literal_column("32"))),
+            sa.func.sum(column.op("&")(sa.literal_column("4294967295"))),
+        ]
+        if fn is Fn.SUM:
+            text = sa.func.whole_sum(*halves, type_=sa.Text())
+        else:
+            text = sa.func.whole_avg(*halves, sa.func.count(column), digits, type_=sa.Text())
+    elif fn is Fn.SUM:
+        text = sa.func.exact_sum(column, type_=sa.Text())
+    else:
+        text = sa.func.exact_avg(column, digits, type_=sa.Text())
+    return text.collate("decimal")
+
+
+def _postgres_sum(field: FieldMeta, column: Any) -> Any:
+    if field.kind is Kind.FLOAT:  # by way of text, which has all digits; a cast of its own keeps 15
+        column = sa.cast(sa.cast(column, sa.Text()), sa.Numeric())
+    return sa.func.sum(column, type_=sa.Numeric())
+
+
+def _decoder(model: ModelSql, asked: Aggregation) -> Decode:
+    names = asked.names
+    readers = [_key_reader(model, k) for k in asked.keys] + [_reader(model, m) for m in asked.measures]
+
+    def decode(row: Sequence[Any]) -> dict[str, Any]:
+        return {
+            name: value if value is None or read is None else read(value)
+            for name, value, read in zip(names, row, readers, strict=True)
+        }
+
+    return decode
+
+
+def _key_reader(model: ModelSql, key: Key) -> Callable[[Any], Any] | None:
+    return _stored(key.field.kind, model.dialect)
+
+
+def _reader(model: ModelSql, measure: Measure) -> Callable[[Any], Any] | None:
+    if measure.field is None or measure.fn in (Fn.COUNT, Fn.COUNT_DISTINCT):
+        return None
+    if measure.fn in (Fn.MIN, Fn.MAX):
+        return _stored(measure.field.kind, model.dialect)
+    if measure.field.kind is Kind.FLOAT:
+        return lambda value: _as_float(value, measure.alias)
+    return int if measure.fn is Fn.SUM and measure.field.kind is Kind.INT else plain
+
+
+def _stored(kind: Kind, dialect: Dialect) -> Callable[[Any], Any] | None:
+    match kind:
+        case Kind.DECIMAL:
+            return plain
+        case Kind.FLOAT:
+            return lambda value: float(value) + 0.0  # one zero: groups do not tell the two apart
+        case _:
+            return decoder(kind, dialect)
+
+
+def plain(value: Any) -> Decimal:
+    """A decimal without zeros at its end: 1.0 and 1.00 are one group, and either may stand for it.
+
+    >>> plain("1.50"), plain("200"), plain("-0.0")
+    (Decimal('1.5'), Decimal('200'), Decimal('0'))
+    """
+    text = value if isinstance(value, str) else format(value, "f")
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return Decimal("0" if text in ("-0", "") else text)
+
+
+def _as_float(value: Any, alias: str) -> float:
+    number = float(value)
+    if not isfinite(number):
+        raise InvalidQuery(f"{alias}: the result is larger than a number can be")
+    return number + 0.0

@@ -1,0 +1,137 @@
+"""Deleting what refers to a deleted row, and bringing a deleted row back.
+
+Every statement is about a batch of ids that travels as one parameter, however many rows there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from maniflex.sql.model import ID, LOCK, ModelSql
+from maniflex.sql.reference import Reference, key_values, named_rows, shape_of
+from maniflex.sql.shapes import Compiled, compile_statement
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.where import Scope, list_value, one_of, scoped, shape, values
+from maniflex.sql.write import assigned, encoded
+
+_IDS = "$ids"
+_MOST = "$most"
+
+
+def children(model: ModelSql, key: str, parents: Sequence[str], most: int) -> Sql:
+    """The ids of some live rows that refer to any of `parents`, locked until the transaction ends."""
+    compiled = model.shapes.get(("children", key), _children, model, key)
+    return compiled.bind({_IDS: list_value(model.dialect, parents), _MOST: most})
+
+
+def _children(model: ModelSql, key: str) -> Compiled:
+    refers = one_of(model.dialect, model.at(model.table, key), _IDS)
+    # In the order of ids, so that two deletions that meet wait for each other instead of colliding.
+    statement = sa.select(model.id).where(refers, *model.live()).order_by(model.id)
+    statement = statement.limit(sa.bindparam(_MOST, type_=sa.Integer())).offset(sa.literal_column("0"))
+    if model.dialect is Dialect.POSTGRES:
+        statement = statement.with_for_update()
+    return compile_statement(statement, model.dialect)
+
+
+def remove(model: ModelSql, ids: Sequence[str], stamps: Mapping[str, Any]) -> Sql:
+    """Remove the rows, or mark them with `stamps`."""
+    names = tuple(stamps)
+    compiled = model.shapes.get(("remove", names), _remove, model, names)
+    return compiled.bind({**encoded(model, stamps), _IDS: list_value(model.dialect, ids)})
+
+
+def _remove(model: ModelSql, names: tuple[str, ...]) -> Compiled:
+    statement: Any = sa.delete(model.table)
+    if names:
+        statement = sa.update(model.table).values(assigned(model, names))
+    statement = statement.where(one_of(model.dialect, model.id, _IDS), *model.live())
+    return compile_statement(statement, model.dialect)
+
+
+def unlink(model: ModelSql, key: str, parents: Sequence[str], stamps: Mapping[str, Any]) -> Sql:
+    """Empty the key of every row that refers to any of `parents`, deleted rows too."""
+    compiled = model.shapes.get(("unlink", key), _unlink, model, key, tuple(stamps))
+    return compiled.bind({**encoded(model, stamps), _IDS: list_value(model.dialect, parents)})
+
+
+def _unlink(model: ModelSql, key: str, names: tuple[str, ...]) -> Compiled:
+    column = model.at(model.table, key)
+    statement = sa.update(model.table).values({**assigned(model, names), column.name: sa.null()})
+    return compile_statement(statement.where(one_of(model.dialect, column, _IDS)), model.dialect)
+
+
+def held(
+    model: ModelSql,
+    key: str,
+    parents: Sequence[str],
+    scope: Scope = (),
+    *,
+    apart: bool = False,
+    locked: bool = False,
+) -> Sql:
+    """Which of `parents` live rows refer to; `apart` from themselves, or only rows in a locked state."""
+    compiled = model.shapes.get(
+        ("held", key, apart, locked, shape((), scope)), _held, model, key, scope, apart, locked
+    )
+    found = values(model, (), scope, compiled.order)
+    return compiled.bind({**found, **model.lock_values, _IDS: list_value(model.dialect, parents)})
+
+
+def _held(model: ModelSql, key: str, scope: Scope, apart: bool, locked: bool) -> Compiled:
+    column = model.at(model.table, key)
+    conditions = [
+        one_of(model.dialect, column, _IDS),
+        *model.live(),
+        *scoped(model, model.table, scope),
+    ]
+    if apart:
+        conditions.append(one_of(model.dialect, model.id, _IDS, negated=True))
+    if locked:
+        states = [model.column(model.meta.by_name[lock.field]) for lock in model.meta.locks]
+        conditions.append(sa.or_(*[state == sa.bindparam(f"{LOCK}{i}") for i, state in enumerate(states)]))
+    return compile_statement(sa.select(column).where(*conditions).distinct(), model.dialect)
+
+
+def deleted(model: ModelSql, record_id: str, scope: Scope = ()) -> Sql:
+    """The soft-deleted row of that id inside the scope, locked until the transaction ends."""
+    compiled = model.shapes.get(("deleted", shape((), scope)), _deleted, model, scope)
+    return compiled.bind({**values(model, (), scope, compiled.order), ID: record_id})
+
+
+def _deleted(model: ModelSql, scope: Scope) -> Compiled:
+    statement = sa.select(*model.columns).where(*_marked(model), *scoped(model, model.table, scope))
+    if model.dialect is Dialect.POSTGRES:
+        statement = statement.with_for_update()
+    return compile_statement(statement, model.dialect)
+
+
+def restore(
+    model: ModelSql,
+    record_id: str,
+    stamps: Mapping[str, Any],
+    references: Sequence[Reference],
+    row: Mapping[str, Any],
+    scope: Scope = (),
+) -> Sql:
+    """Bring a soft-deleted row back, provided that what it refers to is there; gives it back."""
+    names = tuple(stamps)
+    key = ("restore", names, shape_of(references), shape((), scope))
+    compiled = model.shapes.get(key, _restore, model, names, tuple(references), scope)
+    found = {**values(model, (), scope, compiled.order), **key_values(references, row)}
+    return compiled.bind({**found, **encoded(model, stamps), ID: record_id})
+
+
+def _restore(
+    model: ModelSql, names: tuple[str, ...], references: tuple[Reference, ...], scope: Scope
+) -> Compiled:
+    conditions = [*_marked(model), *scoped(model, model.table, scope), *named_rows(references, scope)]
+    statement = sa.update(model.table).values(assigned(model, names)).where(*conditions)
+    return compile_statement(statement.returning(*model.columns), model.dialect)
+
+
+def _marked(model: ModelSql) -> list[sa.ColumnElement[bool]]:
+    return [model.id == sa.bindparam(ID), sa.not_(sa.and_(*model.live()))]

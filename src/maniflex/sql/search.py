@@ -1,0 +1,216 @@
+"""Full text search of one model: the condition of `?q=`, its relevance, and hits with excerpts.
+
+The only home of what a search text means. Words are runs of letters and digits, and all of them must
+occur; any text is valid, and one without a word finds nothing. SQLite answers from an FTS5 table beside
+the model's own, Postgres from a generated tsvector column; `db/search_schema.py` makes both.
+"""
+
+from __future__ import annotations
+
+import string
+import unicodedata
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.sql.selectable import CTE, FromClause
+
+from maniflex.errors import InvalidQuery
+from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.sql.model import ModelSql
+from maniflex.sql.shapes import Compiled, compile_statement
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import quoted
+from maniflex.sql.where import Condition, Scope, scoped, shape, values
+
+VECTOR = "search_vector"  # the column on Postgres
+TEXT = "words"  # the column of the FTS5 table
+ENGLISH = "english"
+MOST_CHARACTERS = 250_000  # of one record; a tsvector holds a megabyte, and a short word takes 4 bytes a sign
+PUNCTUATION = string.punctuation
+
+# Letters, digits and their marks; FTS5 is told the same.
+_LETTERS = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd", "Nl", "Mn", "Mc", "Me"})
+TOKENS = "unicode61 remove_diacritics 0 categories ''L* Nd Nl Mn Mc Me''"  # Postgres keeps accents apart
+_SNIPPET_WORDS = 16
+_HEADLINE = f'StartSel="", StopSel="", MinWords=12, MaxWords={_SNIPPET_WORDS}, ShortWord=0'
+
+# What Postgres leaves out of English texts. FTS5 leaves nothing out, so there the query does.
+_WEIGHTLESS = """
+    i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers
+    herself it its itself they them their theirs themselves what which who whom this that these those am is
+    are was were be been being have has had having do does did doing a an the and but if or because as until
+    while of at by for with about against between into through during before after above below to from up
+    down in out on off over under again further then once here there when where why how all any both each
+    few more most other some such no nor not only own same so than too very s t can will just don should
+    now
+"""
+STOP_WORDS = frozenset(_WEIGHTLESS.split())
+
+
+class Found(NamedTuple):
+    """What a statement needs in order to list matches by relevance."""
+
+    source: FromClause
+    conditions: list[Condition]
+    order: sa.ColumnElement[Any]
+
+
+def searched(meta: ModelMeta) -> tuple[FieldMeta, ...]:
+    """The fields a search looks at."""
+    return tuple(f for f in meta.fields if f.searchable and not f.secret)
+
+
+def language(meta: ModelMeta) -> str:
+    return meta.options.search_language or ENGLISH
+
+
+def index_table(meta: ModelMeta) -> str:
+    """The FTS5 table of a model on SQLite."""
+    return f"{meta.table}_fts"
+
+
+def numbers_table(meta: ModelMeta) -> str:
+    """Which record a row of the FTS5 table is about: a rowid of the model's own table survives no VACUUM."""
+    return f"{meta.table}_fts_ids"
+
+
+def longest(meta: ModelMeta) -> int:
+    """How many characters of each field are searched."""
+    return MOST_CHARACTERS // len(searched(meta))
+
+
+def query_text(model: ModelSql, text: str) -> str:
+    """The text as the database's parameter; no part of it is syntax any more."""
+    found = list(dict.fromkeys(_words(text)))
+    if model.dialect is Dialect.POSTGRES:
+        return " ".join(found)
+    if language(model.meta) == ENGLISH:
+        found = [word for word in found if word.lower() not in STOP_WORDS]
+    return " ".join(f'"{word}"' for word in found) or '""'
+
+
+def _words(text: str) -> list[str]:
+    return "".join([c if unicodedata.category(c) in _LETTERS else " " for c in text]).split()
+
+
+def matches(model: ModelSql) -> Condition:
+    """The condition that a row matches the parameter `q`, for statements that need no order."""
+    _check(model)
+    if model.dialect is Dialect.POSTGRES:
+        return _vector(model).op("@@", is_comparison=True)(_query(model))  # type: ignore[no-any-return]
+    index, numbers = _tables(model)
+    rows = sa.select(numbers.c.id).select_from(index.join(numbers, numbers.c.docid == index.c.rowid))
+    listed: Condition = model.id.in_(rows.where(_match(model)))
+    return listed
+
+
+def found(model: ModelSql) -> Found:
+    """The rows that match the parameter `q`, the most relevant first."""
+    if model.dialect is Dialect.POSTGRES:
+        return Found(model.table, [matches(model)], _rank(model).desc())
+    _check(model)
+    hits = _hits(model)
+    return Found(model.table.join(hits, hits.c.id == model.id), [], hits.c.rank.asc())
+
+
+def best(model: ModelSql, text: str, limit: int, scope: Scope) -> Sql:
+    """Id, excerpt and score of the most relevant live rows inside the scope."""
+    compiled = model.shapes.get(("search", shape((), scope)), _best, model, scope)
+    parameters = values(model, (), scope, compiled.order)
+    return compiled.bind({**parameters, "q": query_text(model, text), "limit": limit})
+
+
+def _best(model: ModelSql, scope: Scope) -> Compiled:
+    _check(model)
+    conditions = [*model.live(), *scoped(model, model.table, scope)]
+    write = _best_on_postgres if model.dialect is Dialect.POSTGRES else _best_on_sqlite
+    return compile_statement(write(model, conditions), model.dialect)
+
+
+def _best_on_sqlite(model: ModelSql, conditions: list[Condition]) -> sa.Select[Any]:
+    hits = _hits(model)
+    inner = sa.select(model.id.label("id"), hits.c.docid, hits.c.rank)
+    inner = inner.select_from(model.table.join(hits, hits.c.id == model.id)).where(*conditions)
+    top = inner.order_by(hits.c.rank, model.id).limit(_limit()).offset(_nothing()).subquery("best")
+    index, _ = _tables(model)
+    call = f"snippet({quoted(index.name, model.dialect)}, 0, '', '', '…', {_SNIPPET_WORDS})"
+    excerpt: sa.Select[Any] = sa.select(sa.literal_column(call)).select_from(index)
+    excerpt = excerpt.where(_match(model), index.c.rowid == top.c.docid)
+    columns = (top.c.id, excerpt.scalar_subquery().label("snippet"), (-top.c.rank).label("score"))
+    return sa.select(*columns).order_by(top.c.rank, top.c.id)
+
+
+def _best_on_postgres(model: ModelSql, conditions: list[Condition]) -> sa.Select[Any]:
+    rank = _rank(model)
+    inner = sa.select(
+        model.id.label("id"), sa.literal_column(joined_text(model)).label(TEXT), rank.label("score")
+    )
+    inner = inner.where(*conditions, matches(model)).order_by(rank.desc(), model.id)
+    top = inner.limit(_limit()).offset(_nothing()).subquery("best")
+    options: Any = sa.literal_column(f"'{_HEADLINE}'")
+    headline = sa.func.ts_headline(_config(model), top.c[TEXT], _query(model), options)
+    return sa.select(top.c.id, headline.label("snippet"), top.c.score).order_by(top.c.score.desc(), top.c.id)
+
+
+def joined_text(model: ModelSql, row: str = "") -> str:
+    """SQL of everything that is searched in one record, as one text; `row` is a trigger's `new`."""
+    most = longest(model.meta)
+    table = row or quoted(model.table.name, model.dialect)
+    cut = "left(CAST({} AS text), {})" if model.dialect is Dialect.POSTGRES else "substr({}, 1, {})"
+    columns = [f"{table}.{quoted(f.column, model.dialect)}" for f in searched(model.meta)]
+    return " || ' ' || ".join(f"coalesce({cut.format(column, most)}, '')" for column in columns)
+
+
+def _check(model: ModelSql) -> None:
+    if not searched(model.meta):
+        raise InvalidQuery("q: these records cannot be searched")
+
+
+# -- SQLite
+
+
+def _tables(model: ModelSql) -> tuple[sa.TableClause, sa.TableClause]:
+    index = sa.table(index_table(model.meta), sa.column("rowid"), sa.column("rank"))
+    numbers = sa.table(numbers_table(model.meta), sa.column("docid"), sa.column("id"))
+    return index, numbers
+
+
+def _match(model: ModelSql) -> Condition:
+    name = quoted(index_table(model.meta), model.dialect)
+    return sa.literal_column(name).op("MATCH", is_comparison=True)(sa.bindparam("q"))
+
+
+def _hits(model: ModelSql) -> CTE:
+    index, numbers = _tables(model)
+    rows = sa.select(numbers.c.id, numbers.c.docid, index.c.rank.label("rank"))
+    rows = rows.select_from(index.join(numbers, numbers.c.docid == index.c.rowid)).where(_match(model))
+    # A fence: merged into the outer query, the match could be asked again for every row.
+    return rows.cte("hits").prefix_with("MATERIALIZED")
+
+
+# -- Postgres
+
+
+def _vector(model: ModelSql) -> Any:
+    return sa.literal_column(f"{quoted(model.table.name, model.dialect)}.{VECTOR}")
+
+
+def _config(model: ModelSql) -> sa.ColumnElement[Any]:
+    return sa.literal_column(f"'{language(model.meta)}'::regconfig")
+
+
+def _query(model: ModelSql) -> sa.ColumnElement[Any]:
+    return sa.func.plainto_tsquery(_config(model), sa.bindparam("q"))
+
+
+def _rank(model: ModelSql) -> sa.ColumnElement[Any]:
+    # 1: long texts count less, as they do for FTS5.
+    return sa.func.ts_rank(_vector(model), _query(model), sa.literal_column("1"))
+
+
+def _limit() -> sa.BindParameter[int]:
+    return sa.bindparam("limit", type_=sa.Integer())
+
+
+def _nothing() -> sa.ColumnElement[Any]:
+    return sa.literal_column("0")  # SQLAlchemy adds a parameter of its own on SQLite otherwise

@@ -1,0 +1,66 @@
+"""A query model's SELECT in the place of a table: a subquery whose columns have the declared types.
+
+The casts make a column behave as the same field of a table would: text sorts by code point, decimals
+compare by value, whatever the SELECT makes them of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.sql.selectable import Subquery
+
+from maniflex.errors import DeclarationError
+from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.sql.shapes import compile_statement
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import column_type
+
+_NAME = "given_by_query"  # no column is likely to be called like this
+
+
+def build_view(meta: ModelMeta, dialect: Dialect) -> Subquery:
+    """What statements read from instead of a table."""
+    inner = _inner(meta, dialect)
+    typed = [sa.cast(inner.c[f.column], column_type(f.kind, dialect)).label(f.column) for f in meta.fields]
+    return sa.select(*typed).subquery(meta.table)
+
+
+def text_of(meta: ModelMeta, dialect: Dialect) -> str:
+    """The SELECT for this database."""
+    given = meta.options.query
+    text = given.get(dialect.value) if isinstance(given, Mapping) else given
+    if not text:
+        raise DeclarationError(f"{meta.name}: query= has no SELECT for {dialect}")
+    return text.strip().rstrip(";").rstrip()
+
+
+def runs(meta: ModelMeta, dialect: Dialect) -> Sql:
+    """A statement that succeeds when the SELECT itself does."""
+    inner = _inner(meta, dialect)
+    one: sa.ColumnElement[object] = sa.literal_column("1")
+    statement = sa.select(one).select_from(inner).limit(sa.literal_column("0")).offset(sa.literal_column("0"))
+    return Sql(compile_statement(statement, dialect).text)
+
+
+def gives(meta: ModelMeta, dialect: Dialect, field: FieldMeta, *, typed: bool) -> Sql:
+    """A statement that succeeds when the SELECT has the column (`typed`: and it can be of its kind)."""
+    inner = _inner(meta, dialect)
+    column: sa.ColumnElement[object] = inner.c[field.column]
+    if typed:
+        column = sa.cast(column, column_type(field.kind, dialect))
+    elif dialect is Dialect.POSTGRES:
+        # There `q.count` may also be the function, called on the row. (On SQLite a quoted name that
+        # no column has, and no table goes before, is a text.)
+        column = sa.column(field.column)
+    statement = (
+        sa.select(column).select_from(inner).limit(sa.literal_column("0")).offset(sa.literal_column("0"))
+    )
+    return Sql(compile_statement(statement, dialect).text)
+
+
+def _inner(meta: ModelMeta, dialect: Dialect) -> Subquery:
+    # A colon would start a parameter of SQLAlchemy's; the line break ends a comment at the end.
+    text = sa.text(text_of(meta, dialect).replace(":", "\\:") + "\n")
+    return text.columns(*(sa.column(f.column) for f in meta.fields)).subquery(_NAME)

@@ -1,0 +1,138 @@
+"""The query as a value: what middleware reads in it, adds to it, and may not add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from maniflex import Context, InvalidQuery, Model, Next, Operation, Server, field, has_many
+from maniflex.query.tree import Compare
+from maniflex.testing import client
+from tests.http.kit import data_of, error_of
+
+
+class Maker(Model):
+    name: str = field(filterable=True)
+    toys: list[Toy] = has_many()
+
+
+class Toy(Model):
+    name: str = field(filterable=True, sortable=True)
+    price: int = field(default=1, column="toy_price", alias="toyPrice")
+    maker_id: str | None = None
+
+
+def extended(change: Any, *operations: Operation) -> Server:
+    server = Server()
+    server.register(Maker, Toy)
+
+    @server.pipeline.service.middleware(models=[Toy], operations=operations or [Operation.LIST])
+    async def extend(ctx: Context, next: Next) -> None:
+        change(ctx)
+        await next()
+
+    return server
+
+
+async def stocked(server: Server) -> dict[str, str]:
+    maker = await server.db(Maker).create(name="Wood")
+    toys = {}
+    for name, price, owner in (("a", 1, maker.id), ("b", 2, None), ("c", 3, maker.id)):
+        toys[name] = (await server.db(Toy).create(name=name, price=price, maker_id=owner)).id
+    return toys
+
+
+CHANGES: list[tuple[Any, list[str]]] = [
+    (lambda q: q.add_filter("price", 2), ["b"]),
+    (lambda q: q.add_filter("toyPrice", 2, "gte"), ["b", "c"]),
+    (lambda q: q.add_filter("toy_price", (1, 3), "in"), ["a", "c"]),
+    (lambda q: q.add_filter("price", (1, 2), "between"), ["a", "b"]),
+    (lambda q: q.add_filter("price", (), "in"), []),
+    (lambda q: q.add_filter("price", (), "not_in"), ["a", "b", "c"]),
+    (lambda q: q.add_filter("maker_id", op="is_null"), ["b"]),
+    (lambda q: q.add_filter("maker.name", "Wood"), ["a", "c"]),
+    (lambda q: q.add_filter("created_at", "updated_at", "eq_field"), ["a", "b", "c"]),
+    (lambda q: q.add_sort("price", "desc"), ["c", "b", "a"]),
+    (lambda q: q.add_sort("maker.name"), ["b", "a", "c"]),
+    (lambda q: setattr(q, "limit", 1), ["a"]),
+    (lambda q: setattr(q, "sorts", ()), ["a", "b", "c"]),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), CHANGES)
+async def test_middleware_extends_the_query_with_any_field(
+    database_url: str, change: Any, expected: list[str]
+) -> None:
+    server = extended(lambda ctx: change(ctx.query))
+    async with client(server, database=database_url) as http:
+        await stocked(server)
+        for _ in range(2):  # the second time the query string is remembered
+            answer = await http.get("/api/toys?filter=name:not_null")
+            assert [toy["name"] for toy in data_of(answer)] == expected
+
+
+WRONG: list[Any] = [
+    lambda q: q.add_filter("nothing", 1),
+    lambda q: q.add_filter("maker.nothing", 1),
+    lambda q: q.add_filter("nothing.name", 1),
+    lambda q: q.add_filter("", 1),
+    lambda q: q.add_filter("price", 1, "about"),
+    lambda q: q.add_filter("price", 1, "in"),
+    lambda q: q.add_filter("price", (1,), "between"),
+    lambda q: q.add_filter("price", "nothing", "eq_field"),
+    lambda q: q.add_sort("nothing"),
+    lambda q: q.add_sort("price", "desc; DROP TABLE toys"),
+    lambda q: q.add_sort("price", ""),
+]
+
+
+@pytest.mark.parametrize("change", WRONG)
+async def test_a_name_or_operator_that_does_not_exist_refuses_the_request(
+    sqlite_url: str, change: Any
+) -> None:
+    async with client(extended(lambda ctx: change(ctx.query)), database=sqlite_url) as http:
+        error_of(await http.get("/api/toys"), 400, "INVALID_QUERY")
+
+
+async def test_middleware_reads_what_the_client_asked_for(sqlite_url: str) -> None:
+    seen: list[Any] = []
+
+    def look(ctx: Context) -> None:
+        query = ctx.query
+        [compare] = query.filters
+        assert isinstance(compare, Compare)
+        seen.append((compare.field.name, compare.op.value, compare.value))
+        seen.append([(sort.field.name, sort.descending) for sort in query.sorts])
+        seen.append((query.page, query.limit, [i.relation.name for i in query.includes]))
+
+    async with client(extended(look), database=sqlite_url) as http:
+        await http.get("/api/toys?filter=name:in:a,b&sort=name:desc&page=2&limit=3&include=maker")
+    assert seen == [("name", "in", ("a", "b")), [("name", True)], (2, 3, ["maker"])]
+
+
+async def test_a_filter_added_to_a_read_holds_there_too(database_url: str) -> None:
+    server = extended(lambda ctx: ctx.query.add_filter("price", 2, "lt"), Operation.READ)
+    async with client(server, database=database_url) as http:
+        toys = await stocked(server)
+        assert data_of(await http.get(f"/api/toys/{toys['a']}"))["name"] == "a"
+        error_of(await http.get(f"/api/toys/{toys['c']}"), 404, "NOT_FOUND")
+
+
+async def test_one_request_does_not_change_the_query_of_the_next(sqlite_url: str) -> None:
+    turns = iter([True, False])
+    server = extended(lambda ctx: ctx.query.add_filter("name", "a") if next(turns) else None)
+    async with client(server, database=sqlite_url) as http:
+        await stocked(server)
+        assert len(data_of(await http.get("/api/toys?sort=name"))) == 1
+        assert len(data_of(await http.get("/api/toys?sort=name"))) == 3
+
+
+async def test_code_that_names_no_field_is_refused_by_the_accessors_too(sqlite_url: str) -> None:
+    server = extended(lambda ctx: None)
+    async with client(server, database=sqlite_url):
+        for wrong in ({"nothing": 1}, [("name", "about", 1)]):
+            with pytest.raises(InvalidQuery):
+                await server.db(Toy).list(wrong)
+        with pytest.raises(InvalidQuery):
+            await server.db(Toy).list(sorts="nothing")

@@ -1,0 +1,188 @@
+"""A hidden or write-only field gives the same answer as one that does not exist, on every surface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from maniflex import DeclarationError, Model, Server, field, has_many
+from maniflex.query.operators import ALIASES, OPERATORS
+from maniflex.testing import client
+from tests.http.kit import data_of, error_of
+
+any_field: Any = field  # options come from a dictionary there
+SECRET = "the value nobody may see"
+NAMES = ("nothing", "pincode", "passwd", "friend_id")
+VALUES = ("", "x", SECRET, "null", "true", "1", "2026-01-01", "a,b", '"', "name", "pincode")
+
+
+class Account(Model, aggregate=True, export=True, cursor_field="name"):
+    name: str = field(filterable=True, sortable=True, searchable=True)
+    open: int = field(default=1, filterable=True, sortable=True)
+    pincode: str = field(default=SECRET, hidden=True)
+    passwd: str = field(default=SECRET, writeonly=True)
+    friend_id: str | None = field(default=None, hidden=True, relation="Account")
+    account_id: str | None = field(default=None, filterable=True)
+    friends: list[Account] = has_many(key="friend_id")
+    accounts: list[Account] = has_many(key="account_id")
+
+
+@pytest.fixture
+async def http(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    server = Server()
+    server.register(Account)
+    async with client(server, database=database_url) as http:
+        ids: list[str] = []
+        for number in range(3):
+            parent = ids[0] if ids else None
+            record = await server.db(Account).create(
+                name=f"n{number}", pincode=f"{SECRET} {number}", account_id=parent, friend_id=parent
+            )
+            ids.append(record.id)
+        yield http
+
+
+def questions() -> Iterator[str]:
+    """Every place of the grammar a field can be named at; {} stands for it."""
+    for op in (*OPERATORS, *ALIASES, "nope", ""):
+        for value in VALUES:
+            for parameter in ("filter", "filter[0]"):
+                yield f"{parameter}={{}}:{op}:{quote(value)}"
+        yield f"filter={{}}:{op}"
+        if op.endswith("_field"):
+            yield f"filter=name:{op}:{{}}"
+        yield f"filter=account.{{}}:{op}:x"
+        yield f"filter=accounts.{{}}:{op}:x"
+        yield f"filter=account.accounts.{{}}:{op}:x"
+    yield from (
+        "filter={}",
+        "filter={}:",
+        "filter={}.name:eq:x",
+        "filter={}.{}:eq:x",
+        "filter=account.{}.name:eq:x",
+    )
+    for direction in ("", ":asc", ":desc", ":up"):
+        for path in ("{}", "account.{}", "account.account.{}", "name,{}", "{}.name"):
+            yield f"sort={path}{direction}"
+            yield f"cursor=&sort={path}{direction}"
+    yield from ("select={}", "select=name,{}", "include={}", "include=account.{}", "include={}.account")
+    yield from ("select={}&include=account", "cursor={}")
+
+
+async def test_every_question_about_a_secret_is_answered_like_one_about_nothing(
+    http: httpx.AsyncClient,
+) -> None:
+    asked = 0
+    for question in questions():
+        answers = set()
+        for name in NAMES:
+            answer = await http.get("/api/accounts?" + question.format(name, name))
+            # What stands where the field stood is the only difference there may be.
+            answers.add((answer.status_code, answer.text.replace(name, "…")))
+            assert SECRET not in answer.text
+            asked += 1
+        assert len(answers) == 1, f"{question}: {answers}"
+        assert {status for status, _ in answers} == {400}, question
+    assert asked > 1_000
+
+
+async def test_a_relation_over_a_secret_key_is_answered_like_nothing(http: httpx.AsyncClient) -> None:
+    for question in (
+        "include={}",
+        "include=account.{}",
+        "include={}.account",
+        "filter={}.name:eq:n0",
+        "sort={}.name",
+        "filter=account.{}.open:gt:0",
+    ):
+        answers = set()
+        for name in ("friend", "friends", "nothing"):
+            answer = await http.get("/api/accounts?" + question.format(name))
+            answers.add((answer.status_code, answer.text.replace(name, "…")))
+        assert len(answers) == 1, f"{question}: {answers}"
+        assert {status for status, _ in answers} == {400}
+
+
+async def test_no_answer_carries_a_secret(http: httpx.AsyncClient) -> None:
+    [first, *_] = data_of(await http.get("/api/accounts"))
+    posted = {"name": "x", "passwd": SECRET, "pincode": SECRET, "friend_id": SECRET}
+    answers = [
+        await http.get("/api/accounts?include=account,accounts.account&sort=name"),
+        await http.get("/api/accounts?cursor=&limit=1"),
+        await http.get(f"/api/accounts/{first['id']}?include=accounts"),
+        await http.get("/api/accounts?q=n0"),
+        await http.get("/api/accounts/export?format=csv"),
+        await http.post("/api/accounts", json=posted),
+        await http.patch(
+            f"/api/accounts/{first['id']}", json={"passwd": SECRET, "pincode": SECRET, "open": "x"}
+        ),
+        await http.patch(f"/api/accounts/{first['id']}", json={"passwd": SECRET, "open": 3}),
+        await http.post("/api/accounts", json={"passwd": 5}),
+    ]
+    for answer in answers:
+        assert answer.status_code < 500
+        assert SECRET not in answer.text
+        assert "pincode" not in answer.text
+    assert data_of(await http.get("/api/accounts?q=nobody")) == []
+    assert data_of(await http.get(f"/api/accounts?q={quote(SECRET)}")) == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"select": [{"op": "count", "as": "n"}], "group_by": ["{}"]},
+        {"select": [{"op": "max", "field": "{}", "as": "n"}]},
+        {"select": [{"op": "min", "field": "account.{}", "as": "n"}]},
+        {"select": [{"op": "count_distinct", "field": "{}", "as": "n"}]},
+        {"select": [{"op": "count", "as": "n"}], "where": [{"field": "{}", "op": "eq", "value": "x"}]},
+        {"select": [{"op": "count", "as": "n"}], "group_by": ["account.{}"]},
+        {"select": [{"op": "count", "as": "n"}], "order_by": [{"field": "{}"}]},
+        {"select": [{"op": "count", "as": "n"}], "having": [{"field": "{}", "op": "gt", "value": 1}]},
+    ],
+)
+async def test_no_aggregate_groups_counts_or_compares_a_secret(http: httpx.AsyncClient, spec: object) -> None:
+    answers = set()
+    for name in NAMES:
+        text = quote(json.dumps(spec).replace("{}", name))
+        answer = await http.get(f"/api/accounts/aggregate?aggregate={text}")
+        answers.add((answer.status_code, answer.text.replace(name, "…")))
+    assert len(answers) == 1, answers
+    assert {status for status, _ in answers} == {400}
+
+
+async def test_an_export_does_not_know_a_secret_either(http: httpx.AsyncClient) -> None:
+    for question in ("select={}", "sort={}", "filter={}:eq:x", "include={}"):
+        answers = set()
+        for name in NAMES:
+            answer = await http.get("/api/accounts/export?format=csv&" + question.format(name))
+            answers.add((answer.status_code, answer.text.replace(name, "…")))
+        assert len(answers) == 1, answers
+        error_of(answer, 400, "INVALID_QUERY")
+
+
+@pytest.mark.parametrize("option", ["filterable", "sortable", "searchable"])
+@pytest.mark.parametrize("secret", ["hidden", "writeonly", "encrypted"])
+def test_a_secret_cannot_be_declared_open(option: str, secret: str) -> None:
+    class Wrong(Model):
+        text: str = any_field(default="x", **{option: True, secret: True})
+
+    server = Server(database=":memory:")
+    server.register(Wrong)
+    with pytest.raises(DeclarationError, match=option):
+        server.seal()
+
+
+@pytest.mark.parametrize("secret", ["hidden", "writeonly"])
+def test_a_secret_cannot_be_the_cursor_field(secret: str) -> None:
+    class Wrong(Model, cursor_field="text"):
+        text: str = any_field(default="x", **{secret: True})
+
+    server = Server(database=":memory:")
+    server.register(Wrong)
+    with pytest.raises(DeclarationError, match="sortable"):
+        server.seal()
