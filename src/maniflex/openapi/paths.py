@@ -263,13 +263,13 @@ def _summary(operation: Operation, model: ModelMeta, one: bool) -> str:
         case Operation.LIST:
             return f"List {many}"
         case Operation.CREATE:
-            return f"Create a {single}" if single[0] not in "aeiou" else f"Create an {single}"
+            return f"Create one {single}"
         case Operation.READ:
             return f"Get the {single}" if model.options.singleton else f"Get one {single}"
         case Operation.UPDATE:
-            return f"Change the {single}" if model.options.singleton else f"Change a {single}"
+            return f"Change the {single}" if model.options.singleton else f"Change one {single}"
         case Operation.DELETE:
-            return f"Delete a {single}" if single[0] not in "aeiou" else f"Delete an {single}"
+            return f"Delete one {single}"
         case Operation.HEAD:
             return f"Headers of {'one ' + single if one else 'the list of ' + many}"
         case _:
