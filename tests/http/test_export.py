@@ -183,24 +183,6 @@ async def test_null_is_an_empty_cell(http: httpx.AsyncClient) -> None:
     assert (await http.get("/api/everything/export?select=doc")).content == b'doc\r\n""\r\n'
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "＝"])
-async def test_a_text_that_would_be_a_formula_is_neutralised(http: httpx.AsyncClient, start: str) -> None:
-    text = f'{start}HYPERLINK("http://x","y")'
-    await created(http, "/api/everything", text=text, number=-5, ratio=-1.5)
-    [_, cells] = lines(await http.get("/api/everything/export?select=text,number,ratio"))
-    assert cells == ["'" + text, "-5", "-1.5"]
-
-
-async def test_a_text_in_a_sheet_is_never_a_formula_a_link_or_a_number(http: httpx.AsyncClient) -> None:
-    for text in ["=1+1", "http://example.org/", "007", "{=SUM(A1)}"]:
-        await created(http, "/api/everything", text=text)
-    response = await http.get("/api/everything/export?select=text&format=xlsx")
-    cells = [row[0] for row in openpyxl.load_workbook(io.BytesIO(response.content))["Data"].rows][1:]
-    assert [cell.value for cell in cells] == ["=1+1", "http://example.org/", "007", "{=SUM(A1)}"]
-    assert {cell.data_type for cell in cells} == {"s"}
-    assert all(cell.hyperlink is None for cell in cells)
-
-
 async def test_headers_say_what_the_file_is_and_when_it_was_made(http: httpx.AsyncClient) -> None:
     response = await http.get("/api/invoices/export")
     assert response.headers["content-type"] == "text/csv; charset=utf-8"
@@ -224,7 +206,7 @@ async def test_head_gives_the_headers_and_no_file(http: httpx.AsyncClient) -> No
 # -- refusals
 
 
-@pytest.mark.parametrize("format", ["pdf", "CSV", "csv,xlsx", "../csv"])
+@pytest.mark.parametrize("format", ["", "pdf", "CSV", "csv,xlsx", "../csv"])
 async def test_a_format_there_is_none_of_is_400(http: httpx.AsyncClient, format: str) -> None:
     error_of(await http.get("/api/invoices/export", params={"format": format}), 400, "INVALID_FORMAT")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from examples.blog.app import create_server
+from maniflex import AuthInfo, Context, Next, Run, Server
 from tests.openapi.app import rich_server
 from tests.openapi.harness import failures, served
 
@@ -17,6 +18,29 @@ def examples(long_mode: bool) -> int:
 
 def test_the_blog_does_what_its_description_says(database_url: str, examples: int, long_mode: bool) -> None:
     with served(create_server(), database_url) as url:
+        assert failures(url, examples, coverage=long_mode) == []
+
+
+def working_server() -> Server:
+    """Durable work, and a caller who may do everything."""
+    server = Server(background=False, metrics_enabled=True)
+    server.outbox.enable()
+
+    @server.pipeline.auth.middleware()
+    async def admin(ctx: Context, next: Next) -> None:
+        ctx.auth = AuthInfo(user_id="ada", roles=("admin",))
+        await next()
+
+    @server.work.handler("default.note")
+    async def note(run: Run) -> None: ...
+
+    return server
+
+
+def test_durable_work_does_what_its_description_says(
+    database_url: str, examples: int, long_mode: bool
+) -> None:
+    with served(working_server(), database_url) as url:
         assert failures(url, examples, coverage=long_mode) == []
 
 

@@ -72,7 +72,7 @@ async def walked(
     for word in ("next_cursor", "prev_cursor"):
         if method != "GET" or "cursor=" not in url or answer.status_code != 200:
             break
-        token = answer.json()["meta"].get(word)
+        token = answer.json().get("meta", {}).get(word)  # one record has no pages
         if token is None:
             break
         answer = await asked(clients, method, url.replace("cursor=", f"cursor={quote(token)}", 1))

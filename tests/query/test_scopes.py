@@ -16,7 +16,7 @@ import pytest
 from maniflex import Context, Model, Next, Server, WithDeletedAt, field, has_many, many_to_many
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.http.kit import data_of
 
 TENANTS = ("red", "green", "blue")
 NOBODY = "01900000-0000-7000-8000-000000000000"
@@ -343,98 +343,3 @@ async def test_without_the_value_a_request_is_refused_rather_than_unbound(house:
     for method, path, _ in (*house.routes(item=False), *house.routes(item=True)):
         answer = await house.http.request(method, path.replace("{id}", house.ids["red"]["Label"][0]))
         assert answer.status_code == 401, f"{method} {path}"
-
-
-# -- the value itself
-
-
-class Note(Model):
-    text: str = field(default="x", filterable=True)
-    level: int = field(default=1, filterable=True)
-    owner: str | None = None
-
-
-def forcing(*arguments: Any) -> Server:
-    server = Server()
-    server.register(Note)
-
-    @server.pipeline.auth.middleware()
-    async def bind(ctx: Context, next: Next) -> None:
-        ctx.query.force(*arguments)
-        await next()
-
-    return server
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("nothing", 1),
-        ("level", 1, "about"),
-        ("level", "level", "eq_field"),
-        ("owner", None),
-        ("level", 1, "in"),
-        ("level", (1,), "between"),
-    ],
-)
-async def test_a_condition_that_cannot_be_forced_refuses_the_request(
-    database_url: str, arguments: tuple[Any, ...]
-) -> None:
-    async with client(forcing(*arguments), database=database_url) as http:
-        for method, path in (
-            ("GET", "/api/notes"),
-            ("POST", "/api/notes"),
-            ("GET", "/api/notes/x"),
-            ("DELETE", "/api/notes/x"),
-        ):
-            error_of(
-                await http.request(method, path, json={"text": "x"} if method == "POST" else None),
-                400,
-                "INVALID_QUERY",
-            )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "inside", "outside"),
-    [
-        (("level", (1, 2), "in"), [1, 2], [3]),
-        (("level", (2, 3), "not_in"), [1], [2, 3]),
-        (("level", 2, "lte"), [1, 2], [3]),
-        (("level", 1, "gt"), [2, 3], [1]),
-        (("level", (2, 3), "between"), [2, 3], [1]),
-        (("level", 2, "neq"), [1, 3], [2]),
-        (("level", None, "not_null"), [1, 2, 3], []),
-    ],
-)
-async def test_a_write_that_would_leave_another_kind_of_condition_is_422(
-    database_url: str, arguments: tuple[Any, ...], inside: list[int], outside: list[int]
-) -> None:
-    server = forcing(*arguments)
-    async with client(server, database=database_url) as http:
-        stored = {level: (await server.db(Note).create(level=level)).id for level in (1, 2, 3)}
-        assert [row["level"] for row in data_of(await http.get("/api/notes?filter=level:not_null"))] == inside
-        mine = stored[inside[0]]
-        for level in inside:
-            data_of(await http.post("/api/notes", json={"level": level}), 201)
-            data_of(await http.patch(f"/api/notes/{mine}", json={"level": level}))
-        for level in outside:
-            error_of(await http.post("/api/notes", json={"level": level}), 422, "VALIDATION_FAILED")
-            error_of(await http.patch(f"/api/notes/{mine}", json={"level": level}), 422, "VALIDATION_FAILED")
-            error_of(await http.patch(f"/api/notes/{stored[level]}", json={"text": "x"}), 404, "NOT_FOUND")
-            error_of(await http.delete(f"/api/notes/{stored[level]}"), 404, "NOT_FOUND")
-
-
-async def test_two_forced_conditions_both_hold(database_url: str) -> None:
-    server = forcing("level", 2)
-
-    @server.pipeline.service.middleware()
-    async def more(ctx: Context, next: Next) -> None:
-        ctx.query.force("text", "mine")
-        await next()
-
-    async with client(server, database=database_url) as http:
-        for text, level in (("mine", 2), ("mine", 1), ("yours", 2)):
-            await server.db(Note).create(text=text, level=level)
-        assert [(row["text"], row["level"]) for row in data_of(await http.get("/api/notes"))] == [("mine", 2)]
-        made = data_of(await http.post("/api/notes", json={"text": "yours", "level": 1}), 201)
-        assert (made["text"], made["level"]) == ("mine", 2)

@@ -7,7 +7,7 @@ answers as one that does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from maniflex.db.port import Tx
@@ -46,6 +46,17 @@ class References:
     def __bool__(self) -> bool:
         return bool(self._targets)
 
+    @property
+    def kept_keys(self) -> tuple[str, ...]:
+        """The keys that must lead somewhere as long as their row is alive."""
+        return tuple(key for key in self._here if key in self._kept)
+
+    def named(self, values: Mapping[str, Any]) -> Iterator[tuple[Store, str]]:
+        """The records these keys of a row name, each with its store."""
+        for key in self.kept_keys:
+            if values[key] is not None:
+                yield self._targets[key], values[key]
+
     async def given(self, values: Mapping[str, Any], scope: Scope) -> Given:
         """The references a write must check; those to another database are looked up right away."""
         found = []
@@ -61,8 +72,8 @@ class References:
 
     def kept(self, values: Mapping[str, Any]) -> Given:
         """The references a row that comes back must still have; one to itself comes back with it."""
-        needed = {key for key in self._kept if values[key] not in (None, values["id"])}
-        return tuple(r for key, r in self._here.items() if key in needed)
+        needed = [key for key in self.kept_keys if values[key] not in (None, values["id"])]
+        return tuple(self._here[key] for key in needed)
 
     async def dangling(
         self, given: Given, values: Mapping[str, Any], scope: Scope, tx: Tx | None

@@ -24,7 +24,8 @@ from maniflex.sql.where import Scope
 if TYPE_CHECKING:
     from maniflex.db.store import Store
 
-BATCH = 500
+# The children still there are looked up anew for each batch, so small batches would make many slow.
+BATCH = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +85,32 @@ async def remove(store: Store, record_id: str, scope: Scope, tx: Tx | None) -> N
     locked = store.locked(await store.lock(record_id, tx=tx, scope=scope))
     if locked is not None:
         raise locked
-    await _Removal(tx, scope, store.clock.now()).run(store, record_id)
+    await _Removal(tx, scope, store.clock.now()).run(store, [record_id])
+
+
+async def remove_all(
+    store: Store, ids: Sequence[str], tx: Tx, now: datetime, *, physically: bool = False
+) -> None:
+    """Delete rows this transaction has locked, and all that goes with them, or raise for all of them.
+
+    `physically` removes them, marked ones too, where the model would only mark them; what goes with
+    them goes the way of its own model.
+    """
+    await _Removal(tx, (), now).run(store, ids, physically=physically)
+
+
+async def refused(store: Store, ids: Sequence[str], tx: Tx) -> set[str]:
+    """Those of the rows that surely cannot be deleted with the others; there may be more."""
+    found: set[str] = set()
+    cascades = any(link.action is OnDelete.CASCADE for link in store.links)
+    for link in store.links:
+        model, key = link.store.sql, link.key
+        if link.action is not OnDelete.RESTRICT and link.store.meta.locks:
+            found.update(row[0] for row in await tx.fetch(sql.held(model, key, ids, locked=True)))
+        elif link.action is OnDelete.RESTRICT and not cascades:
+            apart = link.store is store
+            found.update(row[0] for row in await tx.fetch(sql.held(model, key, ids, apart=apart)))
+    return found
 
 
 def deletion(meta: ModelMeta, now: datetime) -> dict[str, Any]:
@@ -104,9 +130,9 @@ class _Removal:
         self._restricted: list[tuple[Link, Sequence[str]]] = []
         self._touched = False
 
-    async def run(self, store: Store, record_id: str) -> None:
+    async def run(self, store: Store, ids: Sequence[str], *, physically: bool = False) -> None:
         try:
-            await self._take(store, [record_id])
+            await self._take(store, ids, physically)
             while self._open:
                 link, parents = self._open[-1]
                 ids = await self._children(link, parents)
@@ -125,16 +151,17 @@ class _Removal:
         rows = await self._tx.fetch(sql.children(link.store.sql, link.key, parents, BATCH))
         return [row[0] for row in rows]
 
-    async def _take(self, store: Store, ids: Sequence[str]) -> None:
+    async def _take(self, store: Store, ids: Sequence[str], physically: bool = False) -> None:
         """Delete these rows and see to what refers to them."""
-        links = [link for link in store.links if not (link.implicit and store.meta.soft_delete)]
+        marks = {} if physically else deletion(store.meta, self._now)
+        links = [link for link in store.links if not (link.implicit and marks)]
         for link in links:
             if link.action is OnDelete.RESTRICT:
                 await self._restrict(store, link, ids)
             elif link.store.meta.locks:
                 await self._refuse_if_held(link, ids, locked=True)
         self._touched = True
-        await self._tx.execute(sql.remove(store.sql, ids, deletion(store.meta, self._now)))
+        await self._tx.execute(sql.remove(store.sql, ids, marks, marked=physically))
         for link in links:
             if link.action is OnDelete.SET_NULL:
                 stamps = {"updated_at": self._now}

@@ -12,7 +12,7 @@ from starlette.responses import Response as StarletteResponse
 
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.about import About
-from maniflex.pipeline.chain import Composer, is_async
+from maniflex.pipeline.chain import Composer, Handler, is_async
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import TRIMMED, Endpoint
 from maniflex.pipeline.operation import Operation
@@ -66,13 +66,15 @@ def action_endpoint(action: Action, composer: Composer) -> Endpoint:
         if ctx.response is None:
             ctx.response = Response(204) if ctx._result is None else Response(200, ctx._result)
 
-    steps = (*TRIMMED, "action")
+    def chain(*steps: str) -> Handler:
+        return composer.steps(steps, {"action": call}, None, Operation.ACTION, item=False, inner=inner)
+
     return Endpoint(
         action.method,
         action.path,
         Operation.ACTION,
         None,
-        composer.steps(steps, {"action": call}, None, Operation.ACTION, item=False, inner=inner),
+        chain(*TRIMMED, "action"),
         composer.steps(("response",), {"response": respond}, None, Operation.ACTION, item=False),
         f"action {action.name}",
         About(
@@ -86,6 +88,7 @@ def action_endpoint(action: Action, composer: Composer) -> Endpoint:
             query=action.query_params,
             security=action.security,
         ),
+        behind_auth=chain("action"),
     )
 
 

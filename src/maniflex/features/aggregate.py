@@ -1,4 +1,4 @@
-"""`aggregate=True`: GET /{table}/aggregate, which answers with groups instead of records.
+"""`aggregate=True`: GET and HEAD /{table}/aggregate, which answers with groups instead of records.
 
 It is a list by another way, so it runs as LIST: rules for lists cover it, `filter` and `q` narrow it,
 forced conditions bind it. What to compute comes as JSON, in `?aggregate=` or in a body.
@@ -11,18 +11,21 @@ from dataclasses import replace
 from typing import Any
 
 from maniflex import _json
+from maniflex._limits import Limits
 from maniflex.db import analysis
 from maniflex.errors import InvalidJson, InvalidQuery
-from maniflex.model.meta import ModelMeta
+from maniflex.model.meta import Kind, ModelMeta
 from maniflex.pipeline.about import About
-from maniflex.pipeline.chain import Composer
+from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import MAIN, Endpoint
+from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allowing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.runtime import Runtime
-from maniflex.query.aggregate import DEFAULT_GROUPS, MOST_GROUPS, Fn, read
+from maniflex.query.aggregate import ALIAS, DEFAULT_GROUPS, FITTING, KEYS, MOST_GROUPS, Fn, read
+from maniflex.query.conditions import is_open
+from maniflex.query.operators import ALIASES, OPERATORS, Op
 from maniflex.query.parse import pairs
 
 _OF_LISTS = ("page", "limit", "sort", "select", "include", "cursor")
@@ -33,18 +36,25 @@ def aggregate_endpoints(runtime: Runtime, composer: Composer, model: ModelMeta) 
     if not model.options.aggregate or model.options.headless:
         return
     step = _Aggregate(runtime, model)
-    build = composer.steps
-    defaults: Any = {"deserialize": step.deserialize, "db": step.compute}
-    yield Endpoint(
-        "GET",
-        f"/{model.table}/aggregate",
-        Operation.LIST,
-        model,
-        build(MAIN, defaults, model, Operation.LIST, item=False),
-        build(("response",), {"response": step.respond}, model, Operation.LIST, item=False),
-        model.name,
-        _about(model),
-    )
+    computing: dict[str, Default] = {"deserialize": step.deserialize, "db": step.compute}
+    build, about = composer.steps, _about(model, step.limits)
+
+    def endpoint(method: str, operation: Operation, respond: Default, about: About | None) -> Endpoint:
+        steps, defaults = (MAIN, computing) if about is not None else (TRIMMED, {})
+        return Endpoint(
+            method,
+            f"/{model.table}/aggregate",
+            operation,
+            model,
+            build(steps, defaults, model, operation, item=False),
+            build(("response",), {"response": respond}, model, operation, item=False),
+            model.name,
+            about,
+        )
+
+    yield endpoint("GET", Operation.LIST, step.respond, about)
+    yield endpoint("HEAD", Operation.HEAD, step.respond, about.of_head())
+    yield endpoint("OPTIONS", Operation.OPTIONS, allowing("GET, HEAD, OPTIONS"), None)
 
 
 class _Aggregate:
@@ -52,7 +62,7 @@ class _Aggregate:
 
     def __init__(self, runtime: Runtime, model: ModelMeta) -> None:
         self._store = runtime.stores[model.cls]
-        self._limits = model.options.limits or runtime.config.limits
+        self.limits = model.options.limits or runtime.config.limits
 
     async def deserialize(self, ctx: Context) -> None:
         given = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else []
@@ -61,7 +71,7 @@ class _Aggregate:
                 raise InvalidQuery(f"{name}: an aggregate takes filter, q and aggregate")
         if ctx._query is None:
             ctx._query = self._store.query(ctx.scope["query_string"])
-        ctx.aggregation = read(await _spec(ctx, given), ctx._query, self._limits)
+        ctx.aggregation = read(await _spec(ctx, given), ctx._query, self.limits)
 
     async def compute(self, ctx: Context) -> None:
         if ctx.aggregation is None:  # somebody replaced the deserialize step
@@ -103,45 +113,68 @@ def _has_body(ctx: Context) -> bool:
     return ctx.header("transfer-encoding") is not None or length not in (None, "0")
 
 
-_ENTRY = {"type": "object", "additionalProperties": False}
 _TEXT = {"type": "string"}
+_OPERATOR = {"type": "string", "enum": [*OPERATORS, *ALIASES], "default": Op.EQ.value}
 
 
-def schema(model: ModelMeta) -> Mapping[str, Any]:
-    """What `?aggregate=` takes, as JSON Schema."""
-    names = [f.api for f in model.fields if (f.filterable or f.sortable) and not f.secret]
-    field = {"type": "string", "enum": names}
-    condition = {"operator": _TEXT, "value": {}}
-    measure = {"op": {"type": "string", "enum": list(Fn)}, "field": field, "as": _TEXT}
-    order = {"field": _TEXT, "direction": {"type": "string", "enum": ["asc", "desc"]}}
+def schema(model: ModelMeta, limits: Limits) -> Mapping[str, Any]:
+    """What `?aggregate=` takes, as JSON Schema; which aliases there are is not for a schema to say."""
+    condition = {"operator": _OPERATOR, "value": {}}
+    order = {"field": _TEXT, "direction": {"type": "string", "enum": ["asc", "desc"], "default": "asc"}}
+    keys = _fields(model, KEYS)
+    grouped = {"group_by": _list_of(keys, limits.group_keys, uniqueItems=True)} if keys["enum"] else {}
     return {
         "type": "object",
         "additionalProperties": False,
         "required": ["select"],
         "properties": {
-            "select": _list_of({**_ENTRY, "properties": measure, "required": ["op"]}, minItems=1),
-            "group_by": _list_of(field),
-            "where": _list_of({**_ENTRY, "properties": {"field": _TEXT, **condition}, "required": ["field"]}),
-            "having": _list_of(
-                {**_ENTRY, "properties": {"alias": _TEXT, **condition}, "required": ["alias"]}
-            ),
-            "order_by": _list_of({**_ENTRY, "properties": order, "required": ["field"]}),
+            "select": _list_of({"anyOf": list(_measures(model))}, limits.aggregates, minItems=1),
+            **grouped,
+            "where": _list_of(_entry({"field": _TEXT, **condition}, "field"), limits.filters),
+            "having": _list_of(_entry({"alias": _TEXT, **condition}, "alias"), limits.filters),
+            "order_by": _list_of(_entry(order, "field"), limits.sorts),
             "limit": {"type": "integer", "minimum": 1, "maximum": MOST_GROUPS, "default": DEFAULT_GROUPS},
         },
     }
 
 
-def _list_of(items: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
-    return {"type": "array", "items": items, **more}
+def _measures(model: ModelMeta) -> Iterator[Mapping[str, Any]]:
+    """The entries `select` takes: operations that work on the same fields are told together."""
+    alias = {"type": "string", "pattern": f"^{ALIAS.pattern}$"}
+    yield _entry({"op": {"type": "string", "enum": [Fn.COUNT.value]}, "as": alias}, "op")
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for fn in Fn:
+        alike.setdefault(tuple(_fields(model, FITTING[fn])["enum"]), []).append(fn.value)
+    for names, ops in alike.items():
+        fields = {"type": "string", "enum": list(names)}
+        if names:
+            yield _entry({"op": {"type": "string", "enum": ops}, "field": fields, "as": alias}, "op", "field")
 
 
-def _about(model: ModelMeta) -> About:
+def _fields(model: ModelMeta, kinds: frozenset[Kind]) -> Mapping[str, Any]:
+    return {"type": "string", "enum": [f.api for f in model.fields if is_open(f) and f.kind in kinds]}
+
+
+def _entry(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+        "required": list(required),
+    }
+
+
+def _list_of(items: Mapping[str, Any], most: int, **more: Any) -> Mapping[str, Any]:
+    return {"type": "array", "items": items, "maxItems": most, **more}
+
+
+def _about(model: ModelMeta, limits: Limits) -> About:
     parameter = {
         "name": "aggregate",
         "in": "query",
         "required": True,
         "description": "What to compute.",
-        "content": {"application/json": {"schema": schema(model)}},
+        "content": {"application/json": {"schema": schema(model, limits)}},
     }
     return About(
         name=f"aggregate_{model.table}",

@@ -21,11 +21,12 @@ from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint
+from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allowing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.wire import Wire
+from maniflex.query.parse import pairs
 from maniflex.sql.statement import Dialect
 
 MAX_EXPORT_ROWS = 100_000
@@ -112,7 +113,9 @@ class Export:
         # HEAD is an export too, so that no rule for exports is passed by asking for the headers only.
         for method in ("GET", "HEAD"):
             yield self._endpoint(composer, method, Operation.EXPORT, MAIN, steps, self.respond)
-        yield self._endpoint(composer, "OPTIONS", Operation.OPTIONS, TRIMMED, {}, _allowed)
+        yield self._endpoint(
+            composer, "OPTIONS", Operation.OPTIONS, TRIMMED, {}, allowing("GET, HEAD, OPTIONS")
+        )
 
     def _endpoint(
         self,
@@ -218,7 +221,8 @@ class Export:
 
 
 def _format(ctx: Context) -> Format:
-    wanted = ctx.query_param("format") or Format.CSV
+    asked = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else ()
+    wanted = next((value for name, value in asked if name == "format"), Format.CSV)
     try:
         return Format(wanted)
     except ValueError:
@@ -227,11 +231,6 @@ def _format(ctx: Context) -> Format:
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
-
-
-def _allowed(ctx: Context) -> None:
-    if ctx.response is None:
-        ctx.response = Response(204, headers={"allow": "GET, HEAD, OPTIONS"})
 
 
 _ABOUT = About(

@@ -11,15 +11,18 @@ from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.about import About
-from maniflex.pipeline.chain import Composer
+from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import TRIMMED, Endpoint
+from maniflex.pipeline.endpoints import TRIMMED, Endpoint, allowing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.search import DEFAULT_HITS, SearchHit, global_models
 from maniflex.query.parse import pairs
 from maniflex.sql.search import VECTOR, index_table, numbers_table, searched
 
+_MOST = 1_000_000_000  # what a limit may say; it gives `max_limit` at the most
+# What `\S` of the description does not match: white space as JavaScript knows it, not as Python does.
+_BLANK = "\t\n\v\f\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(map(chr, range(8192, 8203)))
 _PATH = re.compile(r"(/[^{}/?#\s]+)+")
 
 
@@ -56,8 +59,10 @@ def search_problems(models: Sequence[ModelMeta]) -> Iterator[str]:
                 yield f"{tables[name]}: the table {name!r} is the one searching {meta.name} uses"
 
 
-def search_endpoint(search: GlobalSearch, composer: Composer, models: Sequence[ModelMeta]) -> Endpoint:
-    """GET on the configured path, behind the auth step and in front of the response step."""
+def search_endpoints(
+    search: GlobalSearch, composer: Composer, models: Sequence[ModelMeta]
+) -> Iterator[Endpoint]:
+    """The routes on the configured path, behind the auth step and in front of the response step."""
 
     async def find(ctx: Context) -> None:
         text, models, limit = _asked(ctx, search)
@@ -67,11 +72,18 @@ def search_endpoint(search: GlobalSearch, composer: Composer, models: Sequence[M
         if ctx.response is None:
             ctx.response = Response(200, ctx.result)
 
-    operation = Operation.SEARCH
-    main = composer.steps((*TRIMMED, "search"), {"search": find}, None, operation, item=False)
-    answer = composer.steps(("response",), {"response": respond}, None, operation, item=False)
+    def endpoint(method: str, operation: Operation, respond: Default, about: About) -> Endpoint:
+        steps = (*TRIMMED, "search") if operation is Operation.SEARCH else TRIMMED
+        main = composer.steps(steps, {"search": find}, None, operation, item=False)
+        answer = composer.steps(("response",), {"response": respond}, None, operation, item=False)
+        return Endpoint(method, search.path, operation, None, main, answer, "global search", about)
+
     about = _about(search, [m.name for m in models if m.options.global_searchable])
-    return Endpoint("GET", search.path, operation, None, main, answer, "global search", about)
+    # HEAD is a search too, so that no rule for searches is passed by asking for the headers only.
+    yield endpoint("GET", Operation.SEARCH, respond, about)
+    yield endpoint("HEAD", Operation.SEARCH, respond, about.of_head())
+    methods = About(name="options_search", summary=f"Methods of {search.path}", tags=about.tags)
+    yield endpoint("OPTIONS", Operation.OPTIONS, allowing("GET, HEAD, OPTIONS"), methods)
 
 
 def _about(search: GlobalSearch, names: Sequence[str]) -> About:
@@ -91,7 +103,7 @@ def _about(search: GlobalSearch, names: Sequence[str]) -> About:
             _parameter(
                 "limit",
                 f"How many hits; more than {search.max_limit} gives {search.max_limit}.",
-                {"type": "integer", "minimum": 1, "default": search.default_limit},
+                {"type": "integer", "minimum": 1, "maximum": _MOST, "default": search.default_limit},
             ),
         ),
         errors=(400,),
@@ -110,18 +122,18 @@ def _parameter(name: str, text: str, schema: dict[str, Any], *, required: bool =
 def _asked(ctx: Context, search: GlobalSearch) -> tuple[str, list[str] | None, int]:
     query_string = ctx.scope["query_string"]
     given = dict(pairs(query_string)) if query_string else {}
-    text = given.get("q", "").strip()
+    text = given.get("q", "").strip(_BLANK)
     if not text:
         raise InvalidQuery("q: say what to search for")
     limit = search.default_limit
     if "limit" in given:
         limit = min(_number(given["limit"]), search.max_limit)
-    models = given.get("models", "")
-    return text, _names(ctx, models) if models.strip() else None, limit
+    models = given.get("models")
+    return text, None if models is None else _names(ctx, models), limit
 
 
 def _names(ctx: Context, text: str) -> list[str]:
-    known = [store.meta.name for store in global_models(ctx.runtime)]
+    known = [store.meta.name for store in global_models(ctx.runtime, ctx.query.forced)]
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
@@ -130,6 +142,6 @@ def _names(ctx: Context, text: str) -> list[str]:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 12 or int(text) < 1:
-        raise InvalidQuery("limit: a whole number from 1")
+    if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= _MOST:
+        raise InvalidQuery(f"limit: a whole number from 1 to {_MOST}")
     return int(text)

@@ -10,6 +10,7 @@ import asyncio
 import csv
 import io
 import math
+import re
 import tempfile
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -29,7 +30,9 @@ Batches = AsyncGenerator[Sequence[Row], None]
 MOST_XLSX_ROWS = 1_048_575  # a sheet holds one more, for the names of the columns
 _CHUNK = 64 * 1024
 _EXACT = 2**53  # whole numbers beyond it are not what a spreadsheet would show
-_STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# A spreadsheet may drop what cannot be seen in front of a sign; a tab or a line break may end the cell.
+_UNSEEN = r"\s\x00-\x1f\x7f\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+_STARTS_FORMULA = re.compile(rf"[\t\r\n]|[{_UNSEEN}]*[=+\-@＝＋－＠]")
 
 
 def _datetime(value: datetime) -> str:
@@ -45,7 +48,7 @@ def _bool(value: bool) -> str:
 
 
 def _base64(value: bytes) -> str:
-    return harmless(b64encode(value).decode())  # "+" is a letter of base64
+    return b64encode(value).decode()
 
 
 def _json(value: str | bytes) -> str:
@@ -54,7 +57,9 @@ def _json(value: str | bytes) -> str:
 
 def harmless(text: str) -> str:
     """The text as a cell no spreadsheet takes for a formula."""
-    return "'" + text if text.startswith(_STARTS_FORMULA) else text
+    if text[:1].isalnum():  # nearly all of them
+        return text
+    return "'" + text if _STARTS_FORMULA.match(text) else text
 
 
 _TEXTS: dict[Kind, Callable[[Any], str]] = {
@@ -70,6 +75,10 @@ _TEXTS: dict[Kind, Callable[[Any], str]] = {
     Kind.BYTES: _base64,
     Kind.JSON: _json,
 }
+_CSV_TEXTS: dict[Kind, Callable[[Any], str]] = {
+    Kind.TEXT: harmless,
+    Kind.BYTES: lambda value: harmless(_base64(value)),  # "+" is a letter of base64
+}
 
 
 # -- CSV
@@ -77,7 +86,7 @@ _TEXTS: dict[Kind, Callable[[Any], str]] = {
 
 async def write_csv(fields: Sequence[FieldMeta], batches: Batches) -> AsyncGenerator[bytes, None]:
     """RFC 4180 in UTF-8; the names of the columns leave together with the first rows."""
-    cells = [harmless if f.kind is Kind.TEXT else _TEXTS[f.kind] for f in fields]
+    cells = [_CSV_TEXTS.get(f.kind) or _TEXTS[f.kind] for f in fields]
     head = [[harmless(f.api) for f in fields]]
     async with aclosing(batches):
         async for rows in batches:

@@ -12,6 +12,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors
 from maniflex.openapi.paths import HEADERS, Operations, in_order
 from maniflex.openapi.schema import Schema, Schemas, documentation
+from maniflex.openapi.ways import Ways
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
@@ -65,17 +66,20 @@ class Document:
         models: Sequence[ModelMeta],
         computed: Mapping[type[Model], Sequence[Computed]],
         guarded: Callable[[Endpoint], bool],
+        home: Callable[[ModelMeta], object],
     ) -> None:
         self._config = config
         self._models = models
         self._computed = computed
         self._guarded = guarded
+        self._home = home
 
     def make(self, endpoints: Iterable[tuple[str, Endpoint]]) -> dict[str, Any]:
         """The document of these endpoints, each with the prefix it is mounted under."""
         shown = [(prefix, e) for prefix, e in endpoints if e.about is None or not e.about.hidden]
         schemas = Schemas(self._models)
-        operations = Operations({m.name: m for m in self._models}, self._limits, schemas, self._guarded)
+        ways = Ways({m.name: m for m in self._models}, self._home)
+        operations = Operations(ways, self._limits, schemas, self._guarded)
         paths: dict[str, dict[str, Any]] = {}
         tags: dict[str, str] = {}
         for prefix, endpoint in shown:
@@ -84,6 +88,7 @@ class Document:
             for tag in described["tags"]:
                 tags.setdefault(tag, "")
         self._add_models(schemas, [e for _, e in shown])
+        self._drop_internal(schemas, paths)
         tags.update({m.name: documentation(m) for m in self._models if m.name in tags})
         return {
             "openapi": "3.1.0",
@@ -98,7 +103,8 @@ class Document:
         return {"title": title, "version": self._config.openapi_version}
 
     def _add_models(self, schemas: Schemas, endpoints: Iterable[Endpoint]) -> None:
-        offered = {(e.model.name, e.operation) for e in endpoints if e.model is not None}
+        usual = [e for e in endpoints if e.model is not None and e.about is None]
+        offered = {(e.model.name, e.operation) for e in usual if e.model is not None}
         for model in self._models:
             schemas.found[model.name] = schemas.record(model, self._computed.get(model.cls, ()))
             if (model.name, Operation.CREATE) in offered:
@@ -106,6 +112,14 @@ class Document:
             if (model.name, Operation.UPDATE) in offered:
                 schemas.found[f"{model.name}Update"] = schemas.update(model)
         schemas.found |= {"ErrorResponse": errors.ERROR, "PageMeta": _PAGE_META, "CursorMeta": _CURSOR_META}
+
+    def _drop_internal(self, schemas: Schemas, paths: Mapping[str, Any]) -> None:
+        """A model without routes is for code alone, unless an action tells of it."""
+        for model in self._models:
+            if model.options.headless:
+                schema = schemas.found.pop(model.name)
+                if model.name in _referred_to([paths, schemas.found]):
+                    schemas.found[model.name] = schema
 
     def _components(self, schemas: Schemas, statuses: Iterable[int]) -> Schema:
         return {
@@ -117,3 +131,13 @@ class Document:
 
     def _limits(self, model: ModelMeta) -> Limits:
         return model.options.limits or self._config.limits
+
+
+def _referred_to(node: Any) -> set[str]:
+    """The names of all schemas that references lead to."""
+    if isinstance(node, Mapping):
+        found = {str(node["$ref"]).rpartition("/")[2]} if "$ref" in node else set()
+        return found.union(*(_referred_to(item) for item in node.values()))
+    if isinstance(node, list | tuple):
+        return set().union(*(_referred_to(item) for item in node))
+    return set()

@@ -7,10 +7,11 @@ than anybody wants to load, and then there is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from maniflex._limits import Limits
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.openapi.ways import Ways
 from maniflex.query.operators import Op, Operator, Takes, fitting
 from maniflex.query.values import comparable
 
@@ -40,24 +41,6 @@ _ITEM = '[^",]*'  # one text of a comma-separated list
 _LIKE = r"(?:[^\\\n\r]|\\[^\n\r])*"
 
 
-def paths(
-    model: ModelMeta, models: Mapping[str, ModelMeta], depth: int
-) -> Iterator[tuple[str, ModelMeta, bool]]:
-    """Every model a dotted name can reach, with the path to it and whether it leads to one record."""
-    level = [("", model, True)]
-    while level:
-        yield from level
-        if not depth:
-            return
-        depth -= 1
-        level = [
-            (f"{prefix}{r.name}.", models[r.target], single and r.kind == "belongs_to")
-            for prefix, at, single in level
-            for r in at.relations.values()
-            if r.target in models
-        ]
-
-
 def filterable(model: ModelMeta) -> list[FieldMeta]:
     return [f for f in model.fields if f.filterable and not f.secret and comparable(f)]
 
@@ -71,12 +54,12 @@ def described(model: ModelMeta) -> str:
     return "\n".join(lines)
 
 
-def expression(model: ModelMeta, models: Mapping[str, ModelMeta], limits: Limits) -> str | None:
+def expression(model: ModelMeta, ways: Ways, limits: Limits) -> str | None:
     """What matches the filters of a model; None when that would be too long to be of use."""
     alike: dict[tuple[Kind, tuple[object, ...] | None], list[str]] = {}
     empty: list[str] = []
     pairs: list[str] = []
-    for prefix, target, _ in paths(model, models, limits.path_depth):
+    for prefix, target, _ in ways.joined(model, limits.path_depth):
         fields = filterable(target)
         for field in fields:
             name = _literal(prefix + field.api)

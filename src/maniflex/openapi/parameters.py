@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from maniflex._limits import DEFAULT_LIMIT, Limits
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import filters
 from maniflex.openapi.schema import Schema, Schemas, ref
+from maniflex.openapi.ways import Ways
 
 Parameter = dict[str, Any]
 LIST = ("page", "limit", "cursor", "filter", "sort", "select", "include", "q")
@@ -19,11 +20,9 @@ ONE = ("select", "include")
 class Grammar:
     """The parameters of one model, by name."""
 
-    def __init__(
-        self, model: ModelMeta, models: Mapping[str, ModelMeta], limits: Limits, schemas: Schemas
-    ) -> None:
+    def __init__(self, model: ModelMeta, ways: Ways, limits: Limits, schemas: Schemas) -> None:
         self._model = model
-        self._models = models
+        self._ways = ways
         self._limits = limits
         self._schemas = schemas
 
@@ -57,7 +56,7 @@ class Grammar:
 
     def _filter(self) -> list[Parameter]:
         listed = filters.described(self._model)
-        pattern = filters.expression(self._model, self._models, self._limits)
+        pattern = filters.expression(self._model, self._ways, self._limits)
         if not listed and pattern is None:
             return []
         item: Schema = {"type": "string"}
@@ -81,7 +80,7 @@ class Grammar:
     def _sort(self) -> list[Parameter]:
         names = [
             prefix + f.api
-            for prefix, model, single in filters.paths(self._model, self._models, self._limits.path_depth)
+            for prefix, model, single in self._ways.joined(self._model, self._limits.path_depth)
             if single
             for f in model.fields
             if f.sortable and not f.secret
@@ -98,8 +97,7 @@ class Grammar:
         return [_query("select", text, self._listed(names, self._limits.selects), **_COMMAS)]
 
     def _include(self) -> list[Parameter]:
-        depth = self._limits.include_depth
-        names = [p[:-1] for p, _, _ in filters.paths(self._model, self._models, depth) if p]
+        names = list(self._ways.included(self._model, self._limits.include_depth))
         if not names:
             return []
         most = self._limits.includes if len(names) > self._limits.includes else None

@@ -12,6 +12,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors
 from maniflex.openapi.parameters import LIST, ONE, Grammar
 from maniflex.openapi.schema import Schema, Schemas, ref
+from maniflex.openapi.ways import Ways
 from maniflex.pipeline.about import About
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
@@ -55,12 +56,12 @@ class Operations:
 
     def __init__(
         self,
-        models: Mapping[str, ModelMeta],
+        ways: Ways,
         limits: Callable[[ModelMeta], Limits],
         schemas: Schemas,
         guarded: Callable[[Endpoint], bool],
     ) -> None:
-        self._models = models
+        self._ways = ways
         self._limits = limits
         self._schemas = schemas
         self._guarded = guarded
@@ -71,7 +72,7 @@ class Operations:
     def describe(self, endpoint: Endpoint) -> Schema:
         """The operation of one endpoint."""
         model = endpoint.model
-        if model is not None and endpoint.path in _paths_of(model):
+        if model is not None and endpoint.about is None and endpoint.path in _paths_of(model):
             return self._of_model(endpoint, model)
         about = endpoint.about or About()
         if endpoint.operation is Operation.OPTIONS and endpoint.about is None:
@@ -138,7 +139,7 @@ class Operations:
 
     def _grammar(self, model: ModelMeta) -> Grammar:
         if model.name not in self._grammars:
-            self._grammars[model.name] = Grammar(model, self._models, self._limits(model), self._schemas)
+            self._grammars[model.name] = Grammar(model, self._ways, self._limits(model), self._schemas)
         return self._grammars[model.name]
 
     # -- all other routes ---------------------------------------------------------------------
@@ -182,6 +183,8 @@ class Operations:
             return {str(s): {"description": _said(s), "headers": HEADERS} for s in sorted(statuses)}
         if about.answers is not None:
             return {str(s): _answer(_said(s), dict(schema)) for s, schema in sorted(about.answers.items())}
+        if about.status == 204:
+            return {"204": {"description": "Done; there is nothing to show.", "headers": HEADERS}}
         if about.media:
             content: Schema = {media: {"schema": {}} for media in about.media}
             return {str(about.status): {"description": "The file.", "headers": HEADERS, "content": content}}

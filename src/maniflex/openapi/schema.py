@@ -23,6 +23,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
 from maniflex.model.values import INT_MAX, INT_MIN
 from maniflex.pipeline.computed import Computed
+from maniflex.query.tree import shows
 
 Schema = dict[str, Any]
 PREFIX = "#/components/schemas/"
@@ -69,7 +70,7 @@ class Schemas:
         for item in computed:
             properties[item.name] = {**self._returned(item), "readOnly": True}
         for relation in model.relations.values():
-            if relation.target in self._models and relation.name not in properties:
+            if relation.name not in properties and shows(model, relation, self._models):
                 properties[relation.name] = self._related(relation.kind, relation.target, relation.name)
         return _described(model, {"type": "object", "properties": properties})
 

@@ -6,7 +6,7 @@ Whoever adds an endpoint may hang an `About` on it; the endpoint works the same 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -33,3 +33,7 @@ class About:
     errors: Sequence[int] = ()  # statuses of its refusals, in addition to those of its kind
     security: Sequence[Mapping[str, Sequence[str]]] | None = None  # empty: open to everybody
     hidden: bool = False  # not part of the API: pages, scripts and styles
+
+    def of_head(self) -> About:
+        """The same of HEAD on the path."""
+        return replace(self, name=f"head_{self.name}", summary=f"Headers of: {self.summary.lower()}")

@@ -51,7 +51,11 @@ def _holds_decimals(adapter: TypeAdapter[Any]) -> bool:
 
 
 def _as(adapter: TypeAdapter[Any], body: bytes) -> Any:
-    value = _json.loads(body, exact=_holds_decimals(adapter))
+    return fit(_json.loads(body, exact=_holds_decimals(adapter)), adapter)
+
+
+def fit(value: Any, adapter: TypeAdapter[Any]) -> Any:
+    """The value as the adapter's type, or `ValidationFailed` naming every part that does not fit."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 from starlette.requests import Request
 
 from maniflex import _json
+from maniflex._caller import Caller
 from maniflex.db import analysis
 from maniflex.db.current import current_tx, require_tx, transaction
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Row, Tx
@@ -171,6 +172,16 @@ class Context:
         if not self.raw_body:
             raise EmptyBody()
         return _json.loads(self.raw_body) if type is None else bind(self.raw_body, type, self.runtime.models)
+
+    def caller(self) -> Caller:
+        """Who is asking, as durable work notes it."""
+        auth = self.auth
+        trace = self.trace_id[:200] or None
+        return (
+            Caller(None, None, trace)
+            if auth is None
+            else Caller(auth.user_id or None, auth.tenant_id or None, trace)
+        )
 
     def has_role(self, role: str) -> bool:
         """Whether the caller holds the role; nobody does without an identity."""

@@ -38,6 +38,7 @@ class Endpoint:
     owner: str  # for messages: "Post" or "action cancel"
     about: About | None = None
     context: type[Context] = Context
+    behind_auth: Handler | None = None  # of an action: the chain for a caller who needs no proof
 
 
 def model_endpoints(
@@ -105,6 +106,7 @@ class _Maker:
             yield self._endpoint(
                 "POST", Operation.UPDATE, bringing, r.found, item=True, below="/restore", about=about
             )
+            yield self._options("OPTIONS, POST", item=True, below="/restore")
 
     def singleton(self) -> Iterator[Endpoint]:
         db, r = self._db, self._respond
@@ -146,9 +148,18 @@ class _Maker:
             about,
         )
 
-    def _options(self, allow: str, *, item: bool = False) -> Endpoint:
-        def respond(ctx: Context) -> None:
-            if ctx.response is None:
-                ctx.response = Response(204, headers={"allow": allow})
+    def _options(self, allow: str, *, item: bool = False, below: str = "") -> Endpoint:
+        respond = allowing(allow)
+        return self._endpoint(
+            "OPTIONS", Operation.OPTIONS, {}, respond, item=item, steps=TRIMMED, below=below
+        )
 
-        return self._endpoint("OPTIONS", Operation.OPTIONS, {}, respond, item=item, steps=TRIMMED)
+
+def allowing(methods: str) -> Default:
+    """The answer to OPTIONS."""
+
+    def respond(ctx: Context) -> None:
+        if ctx.response is None:
+            ctx.response = Response(204, headers={"allow": methods})
+
+    return respond

@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from typing import Any
 
+from maniflex._caller import asking
 from maniflex.errors import ExportBusy, RequestError, Timeout
 from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
@@ -17,9 +18,13 @@ from maniflex.pipeline.response import Response, error_response, status_of
 async def run(endpoint: Endpoint, ctx: Context, timeout: float = 0) -> Any:
     """The answer of the endpoint; only a client that went away gets none."""
     deadline = asyncio.get_running_loop().time() + timeout if timeout else 0.0
-    await _step(endpoint.main, ctx, deadline)
-    # A refusal is sent even when the time is up; its middleware still has to see it.
-    await _step(endpoint.respond, ctx, deadline if ctx.response is None else 0.0)
+    before = asking.set(ctx)
+    try:
+        await _step(endpoint.main, ctx, deadline)
+        # A refusal is sent even when the time is up; its middleware still has to see it.
+        await _step(endpoint.respond, ctx, deadline if ctx.response is None else 0.0)
+    finally:
+        asking.reset(before)
     return ctx.response if ctx.response is not None else Response(204)
 
 

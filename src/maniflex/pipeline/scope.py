@@ -7,7 +7,7 @@ import re
 from collections.abc import MutableMapping
 from typing import Any
 
-from maniflex.errors import InvalidQuery, ValidationFailed
+from maniflex.errors import UnusableScope, ValidationFailed
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.body import Body
 from maniflex.query.operators import Op
@@ -20,7 +20,7 @@ def binding(model: ModelMeta, scope: Scope) -> Scope:
     """The scope, if every part of it binds this model; what cannot be bound is not looked at."""
     for forced in scope:
         if forced.on(model) is None:
-            raise InvalidQuery(f"{model.name} cannot be bound by {forced.name!r}")
+            raise UnusableScope(f"{model.name} cannot be bound by {forced.name!r}: it has no such field")
     return scope
 
 

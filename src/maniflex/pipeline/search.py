@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from maniflex.db.store import Store
-from maniflex.errors import DeclarationError, InvalidQuery
+from maniflex.errors import DeclarationError, InvalidQuery, UnusableScope
 from maniflex.model.base import Model
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.search import searched
@@ -53,20 +53,22 @@ async def search(
     return merged(found, limit, per_model_limit)
 
 
-def global_models(runtime: Runtime) -> list[Store]:
-    """The models that asked to be found by everybody, by name."""
-    stores = [s for s in runtime.stores.values() if s.meta.options.global_searchable]
+def global_models(runtime: Runtime, scope: Scope) -> list[Store]:
+    """The models that asked to be found by everybody, by name; what cannot be bound is left out."""
+    found = [s for s in runtime.stores.values() if s.meta.options.global_searchable]
+    stores = [store for store in found if _bound(store, scope)]
     return sorted(stores, key=lambda s: s.meta.name)
 
 
 def _chosen(runtime: Runtime, models: Models | None, scope: Scope) -> list[Store]:
-    if models is None:  # what cannot be bound to the scope is left out, as if it held nothing
-        return [s for s in global_models(runtime) if _bound(s, scope)]
+    if models is None:
+        return global_models(runtime, scope)
     listed = [models] if isinstance(models, type | str) else list(models)
     stores = list(dict.fromkeys(_store(runtime, model) for model in listed))
     for store in stores:
         if not _bound(store, scope):
-            raise InvalidQuery(f"{store.meta.name} cannot be bound by {', '.join(f.name for f in scope)}")
+            names = ", ".join(forced.name for forced in scope)
+            raise UnusableScope(f"{store.meta.name} cannot be bound by {names}: it has no such field")
     return stores
 
 

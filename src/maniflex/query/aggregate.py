@@ -22,9 +22,9 @@ from maniflex.query.tree import Compare, Filter, Query
 DEFAULT_GROUPS = 100
 MOST_GROUPS = 1000
 _PARTS = ("select", "group_by", "where", "having", "order_by", "limit")
-_ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _NUMBERS = frozenset({Kind.INT, Kind.FLOAT, Kind.DECIMAL})
-_KEYS = frozenset(Kind) - {Kind.JSON, Kind.BYTES}
+KEYS = frozenset(Kind) - {Kind.JSON, Kind.BYTES}
 
 
 class Fn(StrEnum):
@@ -40,11 +40,11 @@ class Fn(StrEnum):
 
 FITTING: dict[Fn, frozenset[Kind]] = {
     Fn.COUNT: frozenset(Kind),
-    Fn.COUNT_DISTINCT: _KEYS,
+    Fn.COUNT_DISTINCT: KEYS,
     Fn.SUM: _NUMBERS,
     Fn.AVG: _NUMBERS,
-    Fn.MIN: _KEYS - {Kind.BOOL, Kind.UUID},
-    Fn.MAX: _KEYS - {Kind.BOOL, Kind.UUID},
+    Fn.MIN: KEYS - {Kind.BOOL, Kind.UUID},
+    Fn.MAX: KEYS - {Kind.BOOL, Kind.UUID},
 }
 
 
@@ -179,7 +179,7 @@ class _Reader:
 
     def _key(self, name: Any) -> Key:
         field = self._asker.field(name, "group_by")
-        if field.kind not in _KEYS:
+        if field.kind not in KEYS:
             raise InvalidQuery(f"group_by: {name!r} cannot be grouped by")
         self._name(name, "group_by")
         return Key(name, field)
@@ -194,7 +194,7 @@ class _Reader:
             raise InvalidQuery(f"select: {fn} does not work on {name!r}")
         if alias is None:
             alias = fn.value if name is None else f"{fn}_{name}"
-        elif not isinstance(alias, str) or not _ALIAS.fullmatch(alias):
+        elif not isinstance(alias, str) or not ALIAS.fullmatch(alias):
             raise InvalidQuery("select: as is a name of letters, digits and underscores")
         self._name(alias, "select")
         return Measure(fn, field, alias)

@@ -34,7 +34,7 @@ class Asker:
         found = None
         if isinstance(name, str):
             found = find_field(model, name) if self.limits is None else model.by_api.get(name)
-        if found is None or (self.limits is not None and not _is_open(found)):
+        if found is None or (self.limits is not None and not is_open(found)):
             raise InvalidQuery(f"{part}: {name!r} is not a field that can be used here")
         return found
 
@@ -64,7 +64,7 @@ class Asker:
         else:
             deep = len(relations) > self.limits.path_depth
             found = None if model is None or deep else model.by_api.get(last)
-        if found is None or (self.limits is not None and not (_is_open(found) and found.filterable)):
+        if found is None or (self.limits is not None and not (is_open(found) and found.filterable)):
             raise InvalidQuery(f"{part}: {name!r} is not a field that can be used here")
         return path, found
 
@@ -75,7 +75,8 @@ class Asker:
         return other
 
 
-def _is_open(field: FieldMeta) -> bool:
+def is_open(field: FieldMeta) -> bool:
+    """Whether a client may compute with the field."""
     return (field.filterable or field.sortable) and not field.secret and comparable(field)
 
 

@@ -17,9 +17,6 @@ from maniflex.model.meta import FieldMeta, Kind
 from maniflex.query.operators import Op, Operator, Takes, operator
 from maniflex.query.values import check_pattern, parse_value
 
-_PATTERNS = (Op.LIKE, Op.ILIKE)
-_TEXTUAL = (*_PATTERNS, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH)
-_LONGEST_PATTERN = 5000  # SQLite refuses patterns of more than 50,000 bytes
 _OWN_TYPES: dict[Kind, type] = {
     Kind.BOOL: bool,
     Kind.DATETIME: datetime,
@@ -58,10 +55,7 @@ def operand(known: Operator, field: FieldMeta, value: Any, part: str, limits: Li
             if value is None and field.nullable and known.op in (Op.EQ, Op.NEQ):
                 return None
             member = known.op in (Op.EQ, Op.NEQ)
-            found = typed(value, field, part, member=member)
-            if known.op in _TEXTUAL and len(found) > _LONGEST_PATTERN:
-                raise InvalidQuery(f"{part}: at most {_LONGEST_PATTERN} characters to look for")
-            return check_pattern(found) if known.op in _PATTERNS else found
+            return check_pattern(known.op, typed(value, field, part, member=member), part)
 
 
 def typed(value: Any, field: FieldMeta, part: str, *, member: bool = True) -> Any:

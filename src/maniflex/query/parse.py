@@ -194,10 +194,9 @@ class _Reader:
             case Takes.ONE:
                 if text == "null" and found.nullable and known.op in (Op.EQ, Op.NEQ):
                     return Compare(found, known.op, None, path)
-                if known.op in (Op.LIKE, Op.ILIKE):
-                    return Compare(found, known.op, check_pattern(text), path)
                 member = known.op in (Op.EQ, Op.NEQ)
-                return Compare(found, known.op, parse_value(text, found, "filter", member=member), path)
+                wanted = parse_value(text, found, "filter", member=member)
+                return Compare(found, known.op, check_pattern(known.op, wanted, "filter"), path)
             case _:
                 values = tuple(parse_value(item, found, "filter") for item in split_list(text))
                 if known.takes is Takes.TWO and len(values) != 2:

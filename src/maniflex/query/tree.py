@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from maniflex._limits import DEFAULT_LIMIT
-from maniflex.errors import InvalidQuery
+from maniflex.errors import InvalidQuery, UnusableScope
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operands import known_operator, operand
 from maniflex.query.operators import Op, Operator, Takes
@@ -26,6 +26,7 @@ class Compare:
     op: Op
     value: Any = None
     path: tuple[RelationMeta, ...] = ()
+    few: bool = False  # of the records at the end of the path; then it is best to begin with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,7 @@ class Forced:
             return None
         if found.kind is self.kind:
             return Compare(found, self.op, self.value)
-        known = known_operator(self.op, found, "force")
-        return Compare(found, self.op, operand(known, found, self.value, "force", None))
+        return Compare(found, self.op, _imposed(model, found, self.op, self.value)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +183,9 @@ class Query:
         """
         found = find_field(self.model, name)
         if found is None:
-            raise InvalidQuery(f"{self.model.name} cannot be bound by {name!r}")
-        known = known_operator(op, found, "force")
-        if known.takes is Takes.FIELD:
-            raise InvalidQuery(f"{self.model.name} cannot be bound by {name!r} {op}")
-        if value is None and known.takes is not Takes.NOTHING:
-            # A tenant nobody set must not open the rows that have none; is_null says that it is meant.
-            raise InvalidQuery(f"{self.model.name} cannot be bound by {name!r} to nothing; use is_null")
-        wanted = operand(known, found, value, "force", None)
-        self.forced = (*self.forced, Forced(name, known.op, wanted, found.kind))
+            raise UnusableScope(f"{self.model.name} cannot be bound by {name!r}: it has no such field")
+        known, wanted = _imposed(self.model, found, op, value)
+        self.forced = (*self.forced, Forced(name, known, wanted, found.kind))
 
     def _value(self, known: Operator, found: FieldMeta, value: Any, path: tuple[RelationMeta, ...]) -> Any:
         if known.takes is not Takes.FIELD:
@@ -240,13 +234,29 @@ class Unaimed(Query):
     def force(self, name: str, value: Any = None, op: str = Op.EQ) -> None:
         bound = next((m for m in self.models.values() if find_field(m, name) is not None), None)
         if bound is None:
-            raise InvalidQuery(f"no model can be bound by {name!r}")
+            raise UnusableScope(f"no model can be bound by {name!r}")
         found = Query(bound, self.models)
         found.force(name, value, op)
         self.forced = (*self.forced, *found.forced)
 
     def _field(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
         raise InvalidQuery(f"this request is about no model, so {name!r} is no field of it")
+
+
+def _imposed(model: ModelMeta, field: FieldMeta, op: str, value: Any) -> tuple[Op, Any]:
+    """Operator and value of a forced condition; who made the mistake is no client, so none learns of it."""
+    where = f"{model.name} cannot be bound by {field.name!r}"
+    try:
+        known = known_operator(op, field, "force")
+        wanted = None if value is None else operand(known, field, value, "force", None)
+    except InvalidQuery as error:
+        raise UnusableScope(f"{where}: {error}") from error
+    if known.takes is Takes.FIELD:
+        raise UnusableScope(f"{where} {op}")
+    if value is None and known.takes is not Takes.NOTHING:
+        # A tenant nobody set must not open the rows that have none; is_null says that it is meant.
+        raise UnusableScope(f"{where} to nothing; use is_null")
+    return known.op, wanted
 
 
 def shows(model: ModelMeta, relation: RelationMeta, models: Models) -> bool:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.query.operators import Op
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -123,9 +124,17 @@ def parse_value(text: str, field: FieldMeta, parameter: str, *, member: bool = T
     return value
 
 
-def check_pattern(text: str) -> str:
-    """A LIKE pattern; a backslash at its end would escape nothing."""
-    stripped = text.rstrip("\\")
-    if (len(text) - len(stripped)) % 2:
-        raise InvalidQuery("filter: a pattern cannot end with a backslash")
-    return text
+_WILD = (Op.LIKE, Op.ILIKE)
+_TEXTUAL = (*_WILD, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH)
+LONGEST_PATTERN = 5000  # SQLite refuses patterns of more than 50,000 bytes
+
+
+def check_pattern(op: Op, value: Any, parameter: str) -> Any:
+    """What a text operator looks for; at the end of a pattern a backslash would escape nothing."""
+    if op not in _TEXTUAL:
+        return value
+    if len(value) > LONGEST_PATTERN:
+        raise InvalidQuery(f"{parameter}: at most {LONGEST_PATTERN} characters to look for")
+    if op in _WILD and (len(value) - len(value.rstrip("\\"))) % 2:
+        raise InvalidQuery(f"{parameter}: a pattern cannot end with a backslash")
+    return value

@@ -102,10 +102,11 @@ def _measure(model: ModelSql, measure: Measure) -> Any:
             return sa.func.count(column)
         case Fn.COUNT_DISTINCT:
             return sa.func.count(sa.distinct(column))
-        case Fn.MIN:
-            return sa.func.min(column)
-        case Fn.MAX:
-            return sa.func.max(column)
+        case Fn.MIN | Fn.MAX:
+            extreme: Any = sa.func.min(column) if measure.fn is Fn.MIN else sa.func.max(column)
+            if model.dialect is Dialect.SQLITE and field.kind is Kind.DECIMAL:
+                return extreme.collate("decimal")  # what a function gives does not inherit it
+            return extreme
         case Fn.SUM | Fn.AVG if model.dialect is Dialect.SQLITE:
             return _sqlite_number(measure.fn, field, column)
         case Fn.SUM:

@@ -37,19 +37,19 @@ def _children(model: ModelSql, key: str) -> Compiled:
     return compile_statement(statement, model.dialect)
 
 
-def remove(model: ModelSql, ids: Sequence[str], stamps: Mapping[str, Any]) -> Sql:
-    """Remove the rows, or mark them with `stamps`."""
+def remove(model: ModelSql, ids: Sequence[str], stamps: Mapping[str, Any], *, marked: bool = False) -> Sql:
+    """Remove the rows, or mark them with `stamps`; those marked before only if `marked`."""
     names = tuple(stamps)
-    compiled = model.shapes.get(("remove", names), _remove, model, names)
+    compiled = model.shapes.get(("remove", names, marked), _remove, model, names, marked)
     return compiled.bind({**encoded(model, stamps), _IDS: list_value(model.dialect, ids)})
 
 
-def _remove(model: ModelSql, names: tuple[str, ...]) -> Compiled:
+def _remove(model: ModelSql, names: tuple[str, ...], marked: bool) -> Compiled:
     statement: Any = sa.delete(model.table)
     if names:
         statement = sa.update(model.table).values(assigned(model, names))
-    statement = statement.where(one_of(model.dialect, model.id, _IDS), *model.live())
-    return compile_statement(statement, model.dialect)
+    live = [] if marked else model.live()
+    return compile_statement(statement.where(one_of(model.dialect, model.id, _IDS), *live), model.dialect)
 
 
 def unlink(model: ModelSql, key: str, parents: Sequence[str], stamps: Mapping[str, Any]) -> Sql:
@@ -135,3 +135,51 @@ def _restore(
 
 def _marked(model: ModelSql) -> list[sa.ColumnElement[bool]]:
     return [model.id == sa.bindparam(ID), sa.not_(sa.and_(*model.live()))]
+
+
+def marked(model: ModelSql, ids: Sequence[str], keys: tuple[str, ...], scope: Scope = ()) -> Sql:
+    """Id and these keys of the soft-deleted rows among `ids`, locked until the transaction ends."""
+    compiled = model.shapes.get(("marked", keys, shape((), scope)), _marked_rows, model, keys, scope)
+    return compiled.bind(_listed(model, ids, scope, compiled))
+
+
+def _marked_rows(model: ModelSql, keys: tuple[str, ...], scope: Scope) -> Compiled:
+    columns = [model.at(model.table, key) for key in keys]
+    deleted = sa.not_(sa.and_(*model.live()))
+    statement = sa.select(model.id, *columns).where(*_among(model, scope), deleted).order_by(model.id)
+    if model.dialect is Dialect.POSTGRES:
+        statement = statement.with_for_update()
+    return compile_statement(statement, model.dialect)
+
+
+def alive(model: ModelSql, ids: Sequence[str], scope: Scope = ()) -> Sql:
+    """Those of `ids` that can be referred to, held against deletion until the transaction ends."""
+    compiled = model.shapes.get(("alive", shape((), scope)), _alive, model, scope)
+    return compiled.bind(_listed(model, ids, scope, compiled))
+
+
+def _alive(model: ModelSql, scope: Scope) -> Compiled:
+    statement = sa.select(model.id).where(*_among(model, scope), *model.live()).order_by(model.id)
+    if model.dialect is Dialect.POSTGRES:
+        statement = statement.with_for_update(read=True, key_share=True)
+    return compile_statement(statement, model.dialect)
+
+
+def unmark(model: ModelSql, ids: Sequence[str], stamps: Mapping[str, Any]) -> Sql:
+    """Write `stamps`, which take the mark of deletion off, into these rows."""
+    names = tuple(stamps)
+    compiled = model.shapes.get(("unmark", names), _unmark, model, names)
+    return compiled.bind({**encoded(model, stamps), _IDS: list_value(model.dialect, ids)})
+
+
+def _unmark(model: ModelSql, names: tuple[str, ...]) -> Compiled:
+    statement = sa.update(model.table).values(assigned(model, names)).where(*_among(model, ()))
+    return compile_statement(statement, model.dialect)
+
+
+def _among(model: ModelSql, scope: Scope) -> list[sa.ColumnElement[bool]]:
+    return [one_of(model.dialect, model.id, _IDS), *scoped(model, model.table, scope)]
+
+
+def _listed(model: ModelSql, ids: Sequence[str], scope: Scope, compiled: Compiled) -> dict[str, Any]:
+    return {**values(model, (), scope, compiled.order), _IDS: list_value(model.dialect, ids)}

@@ -15,7 +15,9 @@ from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from maniflex.model.meta import Kind, ModelMeta, RelationKind
 from maniflex.sql.statement import Dialect
+from maniflex.sql.waiting import Waiting, lanes
 
+NAMED_BY_CONDITION = "named_by_condition"  # of an index: its name changes with its condition
 _MAX_IDENTIFIER = 63  # Postgres cuts longer names off without a word
 
 
@@ -104,7 +106,18 @@ def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.
         taken.add(name)
         live = _live_rows(meta, table) if unique else None
         sa.Index(name, *(table.c[n] for n in names), unique=unique, postgresql_where=live, sqlite_where=live)
+    for lane in lanes(meta):
+        _index_what_waits(Waiting(meta, lane, table, dialect), table, dialect)
     return table
+
+
+def _index_what_waits(waiting: Waiting, table: sa.Table, dialect: Dialect) -> None:
+    """An index on the rows a schedule has yet to serve, in the order they are served."""
+    text = str(waiting.condition.compile(dialect=sa_dialect(dialect)))
+    columns, condition = waiting.order, waiting.condition
+    name = index_name("due", table.name, *(c.name for c in columns[:-1]), _digest(text))
+    info = {NAMED_BY_CONDITION: True}
+    sa.Index(name, *columns, postgresql_where=condition, sqlite_where=condition, info=info)
 
 
 def _live_rows(meta: ModelMeta, table: sa.Table) -> sa.ColumnElement[bool] | None:
@@ -156,8 +169,11 @@ def index_name(*parts: str) -> str:
 
 
 def _shortened(name: str) -> str:
-    digest = hashlib.blake2s(name.encode(), digest_size=4).hexdigest()
-    return f"{name.encode()[: _MAX_IDENTIFIER - 9].decode(errors='ignore')}_{digest}"
+    return f"{name.encode()[: _MAX_IDENTIFIER - 9].decode(errors='ignore')}_{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2s(text.encode(), digest_size=4).hexdigest()
 
 
 def quoted(name: str, dialect: Dialect) -> str:

@@ -7,12 +7,13 @@ compare by value, whatever the SELECT makes them of.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import Subquery
 
 from maniflex.errors import DeclarationError
-from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.model.meta import FieldMeta, ModelMeta, TypedSelect
 from maniflex.sql.shapes import compile_statement
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.tables import column_type
@@ -23,14 +24,15 @@ _NAME = "given_by_query"  # no column is likely to be called like this
 def build_view(meta: ModelMeta, dialect: Dialect) -> Subquery:
     """What statements read from instead of a table."""
     inner = _inner(meta, dialect)
-    typed = [sa.cast(inner.c[f.column], column_type(f.kind, dialect)).label(f.column) for f in meta.fields]
+    # A cast hides a column from the indexes of its table.
+    of_type: Any = sa.type_coerce if isinstance(_given(meta, dialect), TypedSelect) else sa.cast
+    typed = [of_type(inner.c[f.column], column_type(f.kind, dialect)).label(f.column) for f in meta.fields]
     return sa.select(*typed).subquery(meta.table)
 
 
 def text_of(meta: ModelMeta, dialect: Dialect) -> str:
     """The SELECT for this database."""
-    given = meta.options.query
-    text = given.get(dialect.value) if isinstance(given, Mapping) else given
+    text = _given(meta, dialect)
     if not text:
         raise DeclarationError(f"{meta.name}: query= has no SELECT for {dialect}")
     return text.strip().rstrip(";").rstrip()
@@ -58,6 +60,11 @@ def gives(meta: ModelMeta, dialect: Dialect, field: FieldMeta, *, typed: bool) -
         sa.select(column).select_from(inner).limit(sa.literal_column("0")).offset(sa.literal_column("0"))
     )
     return Sql(compile_statement(statement, dialect).text)
+
+
+def _given(meta: ModelMeta, dialect: Dialect) -> str | None:
+    given = meta.options.query
+    return given.get(dialect.value) if isinstance(given, Mapping) else given
 
 
 def _inner(meta: ModelMeta, dialect: Dialect) -> Subquery:

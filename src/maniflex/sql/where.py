@@ -48,7 +48,8 @@ def shape(filters: Sequence[Filter], scope: Scope) -> tuple[Any, ...]:
 def _leaf(item: Compare) -> tuple[Any, ...]:
     value = item.value
     what = value.name if isinstance(value, FieldMeta) else value is None
-    return (item.field.name, item.op, what, tuple([r.name for r in item.path]) if item.path else ())
+    along = (item.few, *[r.name for r in item.path]) if item.path else ()
+    return (item.field.name, item.op, what, along)
 
 
 def values(model: ModelSql, filters: Sequence[Filter], scope: Scope, names: Sequence[str]) -> dict[str, Any]:
@@ -126,6 +127,10 @@ def _along(
         return _test(model, table, item, name)
     target, alias, joins = join(model, table, path[0], scope)
     rest = _along(target, alias, path[1:], item, name, scope)
+    if item.few and model.dialect is Dialect.SQLITE and path[0].kind is RelationKind.BELONGS_TO:
+        # SQLite asks an EXISTS for every row; only a list can be where it begins.
+        listed = sa.select(alias.c[target.id.name]).where(*joins[1:], rest)
+        return model.at(table, path[0].key or "").in_(listed)  # type: ignore[no-any-return]
     return sa.exists(sa.select(sa.literal_column("1")).where(*joins, rest))
 
 

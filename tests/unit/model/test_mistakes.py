@@ -313,6 +313,52 @@ def option_of(make: Callable[..., Any], **options: Any) -> Any:
     return make(**options)
 
 
+class Timed(Model, WithDeletedAt):
+    status: str = "draft"
+    tags: list[str] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        (lambda: scheduled(set_field="tags", to=[]), "tags is a JSON column and cannot be set by a schedule"),
+        (
+            lambda: scheduled(set_field="deleted_at", to=None),
+            "deleted_at marks deleted records",
+        ),
+        (lambda: scheduled(set_field="at", to=None), "at cannot be set by a schedule"),
+        (lambda: scheduled(set_field="status", from_="a", to="a"), "from_ and to are the same"),
+        (lambda: scheduled(set_field="status", to=None), "the scheduled to value None does not fit"),
+    ],
+)
+def test_a_schedule_that_could_not_be_kept_is_refused(spec: Callable[[], Any], part: str) -> None:
+    class Post(Timed):
+        at: datetime | None = spec()
+
+    assert any(part in problem for problem in problems_of(Post)), problems_of(Post)
+
+
+def test_the_mark_of_deletion_cannot_be_scheduled() -> None:
+    class Post(Model, soft_delete="gone_at"):
+        gone_at: datetime | None = scheduled(hard_delete=True)
+
+    assert problems_of(Post) == ("Post.gone_at: marks deleted records and cannot be scheduled",)
+
+
+def test_a_schedule_can_empty_a_key_and_not_point_it_elsewhere() -> None:
+    class Author(Model):
+        name: str
+
+    class Post(Model):
+        author_id: str | None = None
+        free_at: datetime | None = scheduled(set_field="author_id", to=None)
+        moved_at: datetime | None = scheduled(set_field="author_id", to="somebody")
+
+    assert problems_of(Author, Post) == (
+        "Post.moved_at: scheduled: author_id refers to another record; it can only become None",
+    )
+
+
 @pytest.mark.parametrize(("from_", "to"), [("draft", "publishd"), ("drft", "published"), ("draft", 5)])
 def test_a_schedule_to_a_value_its_field_refuses_is_refused(from_: Any, to: Any) -> None:
     class Post(Model):

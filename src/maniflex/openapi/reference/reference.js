@@ -40,7 +40,7 @@ const slug = (text) => text.replace(/[^A-Za-z0-9]+/g, "-");
 function typeOf(schema) {
   if (!schema) return "any";
   if (schema.$ref) return nameOf(schema).endsWith("Filter") ? "field:operator:value" : nameOf(schema);
-  if (schema.anyOf || schema.oneOf) return (schema.anyOf || schema.oneOf).map(typeOf).join(" | ");
+  if (schema.anyOf || schema.oneOf) return [...new Set((schema.anyOf || schema.oneOf).map(typeOf))].join(" | ");
   if (schema.type === "array") return `${typeOf(schema.items)}[]`;
   const kind = [].concat(schema.type || "any").join(" | ");
   return schema.format && !["double", "cursor"].includes(schema.format) ? `${kind} (${schema.format})` : kind;
@@ -68,14 +68,15 @@ function choices(schema) {
 function row(name, schema, required, description, seen) {
   const inner = schema.type === "array" ? schema.items : schema;
   const target = deref(inner);
-  const nested = target.properties && !seen.includes(nameOf(inner) || name);
+  const shapes = (target.anyOf || [target]).map(deref).filter((shape) => shape.properties);
+  const nested = shapes.length && !seen.includes(nameOf(inner) || name);
   return h("div", { class: "row" },
     h("div", { class: "head" }, h("span", { class: "name" }, name), h("span", { class: "type" }, typeOf(schema)),
       required ? h("span", { class: "must" }, "required") : null,
       rules(schema).map((rule) => h("span", { class: "chip" }, rule))),
     prose(description || schema.description), choices(schema),
     nested ? lazy(h("details", null, h("summary", null, `Fields of ${nameOf(inner) || name}`)),
-      () => [tree(target, seen.concat(nameOf(inner) || name))]) : null);
+      () => shapes.flatMap((shape, i) => [i ? h("p", { class: "muted" }, "or") : "", tree(shape, seen.concat(nameOf(inner) || name))])) : null);
 }
 function tree(schema, seen = []) {
   schema = deref(schema);
@@ -122,6 +123,8 @@ function operation(path, method, op) {
     op.deprecated ? h("span", { class: "chip" }, "deprecated") : null, h("span", { class: "what" }, op.summary || "")));
   return lazy(details, () => [h("div", { class: "inside" }, body(path, method, op))]);
 }
+/* The schema of a parameter whose text is JSON. */
+const inJson = (parameter) => parameter.content && parameter.content["application/json"].schema;
 function body(path, method, op) {
   const parameters = (op.parameters || []).map(deref);
   const content = op.requestBody && deref(op.requestBody).content;
@@ -129,7 +132,7 @@ function body(path, method, op) {
   return [
     prose(op.description),
     parameters.length ? [h("h3", null, "Parameters"), h("div", { class: "rows" }, parameters.map((p) =>
-      row(p.name, p.schema || {}, p.required, p.description, [])))] : null,
+      row(p.name, inJson(p) || p.schema || {}, p.required, p.description, [])))] : null,
     sent ? [h("h3", null, "Body ", h("span", { class: "chip" }, nameOf(sent.schema) || "JSON")), tree(sent.schema)] : null,
     h("h3", null, "Responses"),
     h("div", { class: "rows" }, Object.entries(op.responses).map(([status, given]) => response(status, deref(given)))),
@@ -155,7 +158,7 @@ function tryIt(path, method, op, parameters, sent) {
   const inputs = parameters.map((parameter) => {
     const id = `in-${slug(op.operationId)}-${slug(parameter.name)}`;
     const field = h("input", { id, placeholder: parameter.schema && parameter.schema.default !== undefined
-      ? String(parameter.schema.default) : parameter.in, required: parameter.required, autocomplete: "off" });
+      ? String(parameter.schema.default) : inJson(parameter) ? "JSON" : parameter.in, required: parameter.required, autocomplete: "off" });
     return { parameter, field, label: h("label", { for: id }, parameter.name) };
   });
   const key = h("input", { id: `auth-${slug(op.operationId)}`, placeholder: "Bearer …", autocomplete: "off", value: tryIt.key || "" });

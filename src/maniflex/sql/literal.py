@@ -1,0 +1,32 @@
+"""Values as SQL text: for DDL, and for conditions an index must recognise."""
+
+from __future__ import annotations
+
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+from maniflex.model.meta import Kind
+from maniflex.sql.codec import encoder
+from maniflex.sql.statement import Dialect
+
+
+def literal(value: Any, kind: Kind, dialect: Dialect) -> str:
+    """A declared value as SQL; it was checked against the field's type when the model was read."""
+    if value is None:
+        return "NULL"
+    convert = encoder(kind, dialect)
+    stored = convert(value) if convert else value
+    match stored.value if isinstance(stored, Enum) else stored:
+        case bool() as flag:
+            return ("TRUE" if flag else "FALSE") if dialect is Dialect.POSTGRES else str(int(flag))
+        case Decimal() as number:
+            return format(number, "f")
+        case int() | float() as number:
+            return repr(number)
+        case bytes() as content:
+            return f"'\\x{content.hex()}'" if dialect is Dialect.POSTGRES else f"x'{content.hex()}'"
+        case other:
+            text = other.isoformat() if isinstance(other, date | time) else str(other)
+            return "'" + text.replace("'", "''") + "'"
