@@ -72,6 +72,8 @@ async def until(adapter: PostgresAdapter, text: str, *params: object) -> None:
 
 
 class TestPoolerConformance(AdapterConformance):
+    hears = False
+
     @pytest.fixture(params=[None, "Orders"])
     async def adapter(
         self, postgres_url: str, request: pytest.FixtureRequest

@@ -70,7 +70,7 @@ class Slot:
         # The driver's public `PreparedStatement.fetch` wraps this call in three more coroutines,
         # which cost as much as a sixth of a whole primary-key read.
         self._bind_execute = _inner(con)._protocol.bind_execute
-        _notice_a_silent_server(con)
+        notice_a_silent_server(con)
 
     async def run(self, sql: Sql, limit: int = 0) -> Reply:
         """Run one statement, prepared now unless this connection already knows it."""
@@ -139,7 +139,7 @@ def _inner(con: Connection) -> Any:
     return con
 
 
-def _notice_a_silent_server(con: Connection) -> None:
+def notice_a_silent_server(con: Connection) -> None:
     """Let the kernel fail a connection whose server vanished without a word, in about half a minute."""
     sock = _inner(con)._transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):

@@ -7,7 +7,7 @@ does not bring it back, and the block then ends in `TX_COMMIT_ERROR`, never in a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -79,6 +79,10 @@ class PostgresTx(CommitHooks):
 
     def execute(self, sql: Sql) -> Coroutine[Any, Any, int]:
         return self.run(sql, touched)
+
+    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+        self._refuse_when_over()
+        return [await self.run(sql, all_rows) for sql in statements]
 
     async def run(self, sql: Sql, pick: Pick[T], limit: int = 0) -> T:
         """Run one statement on this transaction's connection, after those that came before it."""

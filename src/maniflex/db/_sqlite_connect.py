@@ -47,6 +47,13 @@ class Source:
         connection.execute("PRAGMA query_only = ON")
         return connection
 
+    def watcher(self) -> sqlite3.Connection:
+        """A connection that only looks whether there was a change; it waits for nobody and makes no file."""
+        location = f"{Path(self.path).absolute().as_uri()}?mode=rw"
+        connection = sqlite3.connect(location, timeout=0, isolation_level=None, uri=True)
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path,

@@ -12,57 +12,22 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from maniflex.db._sqlite_errors import stands_alone, translate
+from maniflex.db._sqlite_entries import Batch, Finish, Session, Write
+from maniflex.db._sqlite_errors import translate
 from maniflex.db._sqlite_threads import STALL_SECONDS, Clockwatch, Collect, Connect, Desk, Inbox, Statement
 from maniflex.errors import Conflict, DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
+from maniflex.sql.statement import Sql
 
 GROUP_LIMIT = 128
 RETRY_SECONDS = 0.001
 FAILED = "the transaction has failed; roll it back"
-
-
-class Write(Statement):
-    """A statement that is a transaction of its own."""
-
-    __slots__ = ("deadline", "error", "started", "value")
-
-    def __init__(
-        self, text: str, params: Sequence[Any], collect: Collect, future: asyncio.Future[Any]
-    ) -> None:
-        super().__init__(text, params, collect, future)
-        self.value: Any = None
-        self.error: ManiflexError | None = None
-        self.started = False
-        self.deadline = 0.0
-
-
-class Finish:
-    """The last call of a session."""
-
-    __slots__ = ("commit", "future")
-
-    def __init__(self, commit: bool, future: asyncio.Future[None]) -> None:
-        self.commit = commit
-        self.future = future
-
-
-class Session:
-    """A transaction that is open between calls; `future` resolves when it has begun."""
-
-    __slots__ = ("abandoned", "calls", "deadline", "failed", "future", "started")
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self.future = future
-        self.calls: SimpleQueue[Statement | Finish] = SimpleQueue()
-        self.started = self.abandoned = self.failed = False
-        self.deadline = 0.0
 
 
 class _Stop(Enum):
@@ -109,9 +74,15 @@ class Lane:
 
     # ── on the event loop ────────────────────────────────────────────────────────────────────
 
-    async def write(self, text: str, params: Sequence[Any], collect: Collect) -> Any:
+    def write(self, text: str, params: Sequence[Any], collect: Collect) -> Coroutine[Any, Any, Any]:
         """Run one statement and commit it."""
-        write = Write(text, params, collect, self._loop.create_future())
+        return self._written(Write(text, params, collect, self._loop.create_future()))
+
+    def batch(self, statements: Sequence[Sql]) -> Coroutine[Any, Any, Any]:
+        """Run several statements and commit them together."""
+        return self._written(Batch(statements, self._loop.create_future()))
+
+    async def _written(self, write: Write) -> Any:
         self._line_up(write)
         self._ask()
         try:
@@ -138,9 +109,17 @@ class Lane:
             raise
         return session
 
-    async def call(self, session: Session, text: str, params: Sequence[Any], collect: Collect) -> Any:
+    def call(
+        self, session: Session, text: str, params: Sequence[Any], collect: Collect
+    ) -> Coroutine[Any, Any, Any]:
         """Run one statement of a session."""
-        statement = Statement(text, params, collect, self._loop.create_future())
+        return self._called(session, Statement(text, params, collect, self._loop.create_future()))
+
+    def call_batch(self, session: Session, statements: Sequence[Sql]) -> Coroutine[Any, Any, Any]:
+        """Run several statements of a session, one after another."""
+        return self._called(session, Batch(statements, self._loop.create_future()))
+
+    async def _called(self, session: Session, statement: Statement) -> Any:
         session.calls.put(statement)
         self._ask()
         try:
@@ -247,12 +226,12 @@ class Lane:
     def _gather(self, first: Write) -> list[Write]:
         """The writes that wait behind `first` and may share its commit."""
         group = [first]
-        while len(group) < GROUP_LIMIT and not stands_alone(first.text):
+        while len(group) < GROUP_LIMIT and not first.alone:
             try:
                 entry = self._queue.get_nowait()
             except Empty:
                 break
-            if not isinstance(entry, Write) or stands_alone(entry.text):
+            if not isinstance(entry, Write) or entry.alone:
                 self._held = entry
                 break
             if self._claim(entry):
@@ -269,7 +248,7 @@ class Lane:
         if write.abandoned:
             return
         try:
-            if stands_alone(write.text):
+            if write.alone:
                 write.value = self._run_alone(write)
             else:
                 connection = self._begin()
@@ -323,12 +302,19 @@ class Lane:
     def _run_in_group(self, write: Write, connection: sqlite3.Connection) -> None:
         # SQLite undoes a statement that broke a constraint, and only that one, so the rest of the
         # group stands. After any other failure that is not certain, and the group starts over.
+        several = isinstance(write, Batch)
+        if several:
+            connection.execute("SAVEPOINT batch")
         try:
             write.value = self._desk.run(write, connection)
         except sqlite3.IntegrityError as error:
             if not connection.in_transaction:
                 raise
             write.error = self._translate(error, write.text)
+            if several:
+                connection.execute("ROLLBACK TO batch")
+        if several:
+            connection.execute("RELEASE batch")
 
     def _host(self, session: Session) -> None:
         try:

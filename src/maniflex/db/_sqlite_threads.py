@@ -40,9 +40,17 @@ class Statement:
         self.abandoned = False  # nobody waits for it
         self.expired = False  # it had its time
 
+    def perform(self, connection: sqlite3.Connection) -> Any:
+        return self.collect(connection.execute(self.text, self.params))
+
     def check_time(self, cause: Exception | None = None) -> None:
         if self.expired:
             raise Timeout("the statement took too long") from cause
+
+
+def refuse_control(text: str) -> None:
+    if controls_transaction(text):
+        raise DatabaseError("a transaction is begun and ended by transaction(), not by a statement")
 
 
 class Inbox:
@@ -95,14 +103,13 @@ class Desk:
         self._lock = threading.Lock()
 
     def run(self, statement: Statement, connection: sqlite3.Connection) -> Any:
-        if controls_transaction(statement.text):
-            raise DatabaseError("a transaction is begun and ended by transaction(), not by a statement")
+        refuse_control(statement.text)
         statement.check_time()
         # The time before the statement: whoever reads them the other way round sees it too young at worst.
         self.busy_since = time.monotonic()
         self.busy_with = statement
         try:
-            return statement.collect(connection.execute(statement.text, statement.params))
+            return statement.perform(connection)
         except sqlite3.OperationalError as error:
             statement.check_time(error)
             raise

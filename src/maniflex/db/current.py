@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 
+from maniflex._caller import asking
 from maniflex.db.port import Adapter, Executor, Isolation, Tx
 from maniflex.errors import DatabaseError
 
@@ -31,9 +32,10 @@ def current_tx(adapter: Adapter) -> Tx | None:
 
 
 def detached() -> Context:
-    """This context without its transaction, for work that outlives it."""
+    """This context without its transaction and its request, for work that outlives both."""
     context = copy_context()
     context.run(_open.set, None)
+    context.run(asking.set, None)
     return context
 
 

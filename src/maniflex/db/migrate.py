@@ -22,11 +22,11 @@ from maniflex.db.port import Adapter, Tx
 from maniflex.db.search_schema import migrate_search
 from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.sql.codec import encoder
+from maniflex.sql.literal import literal
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import VECTOR
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import column_type, quoted, sa_dialect
+from maniflex.sql.tables import NAMED_BY_CONDITION, column_type, quoted, sa_dialect
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -58,13 +58,33 @@ class _Index:
         return self.unique, frozenset(self.columns), self.predicate
 
 
-async def migrate(adapter: Adapter, models: Sequence[ModelSql]) -> None:
-    """Create tables, columns and indexes that are missing; warn about the rest."""
+async def migrate(adapter: Adapter, models: Sequence[ModelSql], extra: Sequence[Sql] = ()) -> None:
+    """Create tables, columns and indexes that are missing; warn about the rest; then run `extra`.
+
+    `extra` is what a model cannot declare, in statements that do no harm when they are repeated.
+    """
     async with adapter.transaction() as tx:
         if adapter.dialect is Dialect.POSTGRES:
             await _take_turn(tx)
         for model in models:
             await _migrate_model(tx, model)
+        for statement in extra:
+            if not await _is_there(tx, statement):
+                await tx.execute(statement)
+
+
+_INDEX_UNLESS_THERE = re.compile(
+    r"\s*CREATE\s+(?:UNIQUE\s+)?INDEX\s+IF\s+NOT\s+EXISTS\s+(\w+|\"[^\"]+\")", re.IGNORECASE
+)
+
+
+async def _is_there(tx: Tx, statement: Sql) -> bool:
+    """Whether `statement` would make an index that exists: asking, PostgreSQL would lock out all writers."""
+    named = _INDEX_UNLESS_THERE.match(statement.text)
+    if named is None or tx.dialect is not Dialect.POSTGRES:
+        return False
+    row = await tx.fetch_one(Sql("SELECT to_regclass($1) IS NOT NULL", (named[1],)))
+    return row is not None and bool(row[0])
 
 
 async def _take_turn(tx: Tx) -> None:
@@ -174,6 +194,8 @@ def _predicates(model: ModelSql) -> tuple[str, ...]:
 def _compare_index(model: ModelSql, index: sa.Index, found: _Index) -> None:
     """Stop where a promise of uniqueness would not be kept; warn about any other difference."""
     predicates = _predicates(model) if index.unique else ("",)
+    if index.info.get(NAMED_BY_CONDITION):  # another condition would be another index
+        predicates = (found.predicate,)
     columns = tuple(column.name for column in index.columns)
     expected = _Index(columns, bool(index.unique), predicates[0])
     if found.predicate in predicates:
@@ -207,9 +229,9 @@ async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
 async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta) -> str:
     """The SQL literal existing rows get in a new column that may not be null."""
     if field.default_factory is not None:
-        return _literal(_made(model, field), field, model.dialect)
+        return literal(_made(model, field), field.kind, model.dialect)
     if field.has_default:
-        return _literal(field.default, field, model.dialect)
+        return literal(field.default, field.kind, model.dialect)
     rows = await tx.fetch(Sql(f"SELECT 1 FROM {quoted(model.table.name, model.dialect)} LIMIT 1"))
     if rows:
         raise DeclarationError(
@@ -217,7 +239,7 @@ async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta) -> str:
             f" {field.column!r} has no value for them; give the field a default or make it `| None`"
         )
     # No row will ever show this value, but SQLite adds no NOT NULL column without one.
-    return _literal(_EMPTY[field.kind], field, model.dialect)
+    return literal(_EMPTY[field.kind], field.kind, model.dialect)
 
 
 _ALWAYS_EQUAL = (list, dict)
@@ -290,22 +312,6 @@ _EMPTY: dict[Kind, Any] = {
     Kind.BYTES: b"",
     Kind.JSON: {},
 }
-
-
-def _literal(value: Any, field: FieldMeta, dialect: Dialect) -> str:
-    """A default as SQL; it was checked against the field's type when the model was read."""
-    convert = encoder(field.kind, dialect)
-    stored = convert(value) if convert else value
-    match stored:
-        case bool():
-            return ("TRUE" if stored else "FALSE") if dialect is Dialect.POSTGRES else str(int(stored))
-        case int() | float() | Decimal():
-            return repr(stored) if not isinstance(stored, Decimal) else format(stored, "f")
-        case bytes():
-            return f"'\\x{stored.hex()}'" if dialect is Dialect.POSTGRES else f"x'{stored.hex()}'"
-        case _:
-            text = stored.isoformat() if isinstance(stored, date | time) else str(stored)
-            return "'" + text.replace("'", "''") + "'"
 
 
 async def _create_index(tx: Tx, model: ModelSql, index: sa.Index) -> None:

@@ -17,6 +17,7 @@ from maniflex.sql.statement import Dialect, Sql
 
 Row = Sequence[Any]
 AfterCommit = Callable[[], Awaitable[object] | object]
+Wake = Callable[[], object]
 STREAM_BATCH = 200
 
 log = logging.getLogger("maniflex.db")
@@ -50,6 +51,9 @@ class Executor(Protocol):
 
     async def execute(self, sql: Sql) -> int:
         """How many rows a write touched; outside a transaction it is committed when this returns."""
+
+    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+        """The rows of each statement, all of them in one transaction: this one, or one of their own."""
 
 
 class Tx(Executor, Protocol):
@@ -85,6 +89,22 @@ class Adapter(Executor, Protocol):
         """The rows of a read of any size, of one moment, at most `batch` at a time.
 
         It joins no transaction and no statement timeout ends it; whoever stops early closes it.
+        """
+
+    def sibling(self, *, steady: bool = False) -> Adapter:
+        """One more adapter for the same database, not open yet and small, for another event loop.
+
+        A `steady` one runs statements along keys and indexes as they are written, whatever the
+        database thinks it knows about the sizes of tables: for queues, whose tables are empty one
+        minute and huge the next.
+        """
+
+    def listen(self, channel: str, wake: Wake) -> AbstractAsyncContextManager[None]:
+        """Call `wake` on the event loop when something may have changed, and once at the beginning.
+
+        A hint that may come too often and, behind a pooler, never comes: whoever listens also polls.
+        SQLite notices every commit; PostgreSQL hears whoever runs
+        `pg_notify(left(channel || '.' || current_schema(), 63), '')`.
         """
 
 

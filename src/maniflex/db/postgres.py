@@ -11,13 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from maniflex.db.port import STREAM_BATCH, Isolation, Row
-from maniflex.errors import ConfigError, DeclarationError, RequestError, Timeout, Unavailable
+from maniflex.db.port import STREAM_BATCH, Isolation, Row, Wake
+from maniflex.errors import (
+    ConfigError,
+    DeclarationError,
+    RequestError,
+    SerializationFailure,
+    Timeout,
+    Unavailable,
+)
 from maniflex.sql.statement import Dialect, Sql
 
 try:
@@ -29,6 +36,7 @@ except ImportError as missing:
 
 from maniflex.db._pg_address import Address, parse_address
 from maniflex.db._pg_errors import STALE_STATEMENT, translate
+from maniflex.db._pg_listen import Ear
 from maniflex.db._pg_pool import Pool
 from maniflex.db._pg_tx import Pick, PostgresTx, all_rows, begin_text, first_row, touched
 
@@ -38,6 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PING_WITHIN = 5.0
+SIBLING_POOL = 2
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 _LOGIN_REFUSED = (
@@ -53,6 +62,14 @@ _BEGIN = {
 }
 # A result that is read slowly is neither a statement that hangs nor a transaction that was forgotten.
 _NO_TIMEOUTS = "; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
+
+# One plan for each statement, made once, that walks indexes.
+_STEADY = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
 
 log = logging.getLogger("maniflex.db")
 
@@ -118,6 +135,21 @@ class PostgresAdapter:
         if self._read_address:
             self._servers.append((self._reads, self._read_address))
         self._pools = tuple(pool for pool, _ in self._servers)
+        self._ear: Ear | None = None
+        self._sibling: Callable[[], PostgresAdapter] = lambda: PostgresAdapter(
+            url,
+            pool_size=SIBLING_POOL,
+            statement_timeout=statement_timeout,
+            lock_timeout=lock_timeout,
+            idle_in_transaction_timeout=idle_in_transaction_timeout,
+            application_name=application_name,
+            schema=schema,
+            pooler=pooler,
+            connect_timeout=connect_timeout,
+            pool_timeout=pool_timeout,
+            max_lifetime=max_lifetime,
+            max_idle=max_idle,
+        )
 
     @property
     def label(self) -> str:
@@ -140,6 +172,20 @@ class PostgresAdapter:
     async def fetch_named(self, sql: Sql) -> list[dict[str, Any]]:
         async with self._transaction(self._reads, read_only=True) as tx:
             return await tx.fetch_named(sql)
+
+    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+        if len(statements) < 2:  # a statement by itself is a transaction
+            return [await self.write(sql) for sql in statements]
+        try:
+            return await self._batch(statements)
+        except SerializationFailure as error:
+            if not isinstance(error.__cause__, STALE_STATEMENT):
+                raise
+        return await self._batch(statements)  # all of it was rolled back, and the plans are forgotten
+
+    async def _batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+        async with self._transaction(self._writes) as tx:
+            return await tx.batch(statements)
 
     async def _run(self, pool: Pool, sql: Sql, pick: Pick[T], limit: int = 0, *, again: bool = True) -> T:
         if self._needs_search_path:
@@ -178,7 +224,31 @@ class PostgresAdapter:
                 if not self._opened:  # whoever closes the pool does not have to wait for the last row
                     raise Unavailable("the database was closed")
 
+    # -- notifications
+
+    @asynccontextmanager
+    async def listen(self, channel: str, wake: Wake) -> AsyncIterator[None]:
+        if not self._opened:
+            raise Unavailable("the database is not open")
+        if self._pooler:  # it lends a connection for one transaction; nobody can listen on it
+            yield
+            return
+        if self._ear is None:
+            self._ear = Ear(lambda: self._connect(self._address), self.label)
+        ear = self._ear
+        listener = await ear.add(channel, wake)
+        try:
+            yield
+        finally:
+            await ear.remove(listener)
+
     # -- opening and closing
+
+    def sibling(self, *, steady: bool = False) -> PostgresAdapter:
+        sibling = self._sibling()
+        if steady and not self._pooler:  # behind one, no setting outlives its transaction
+            sibling._session |= _STEADY
+        return sibling
 
     async def open(self) -> None:
         """Connect once to each server; a login that is refused stops the start."""
@@ -196,6 +266,9 @@ class PostgresAdapter:
 
     async def close(self) -> None:
         self._opened = False
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            await ear.close()
         for pool in self._pools:
             await pool.close()
 
@@ -272,7 +345,8 @@ def _after_failure(pool: Pool, slot: Slot, error: BaseException, *, again: bool)
 
 def _session_settings(schema: str | None, application_name: str, **timeouts: timedelta) -> dict[str, str]:
     """What every session starts with; a zero timeout leaves the server's own."""
-    settings = {"application_name": application_name, "TimeZone": "UTC"}
+    # Compiling a statement takes longer than running any of ours.
+    settings = {"application_name": application_name, "TimeZone": "UTC", "jit": "off"}
     if schema is not None:
         settings["search_path"] = f'"{schema}"'
     for name, timeout in timeouts.items():

@@ -15,19 +15,21 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import timedelta
 from sqlite3 import Cursor
 from types import TracebackType
 from typing import Any
 
 from maniflex.db._sqlite_connect import MEMORY, Source, cannot_open, check_location, private_file, remove_file
+from maniflex.db._sqlite_entries import Session
 from maniflex.db._sqlite_errors import writes_after_with
-from maniflex.db._sqlite_lane import FAILED, Lane, Session
+from maniflex.db._sqlite_lane import FAILED, Lane
 from maniflex.db._sqlite_stream import Streams
 from maniflex.db._sqlite_threads import Collect, Readers
-from maniflex.db.port import STREAM_BATCH, CommitHooks, Isolation, Row, Tx
+from maniflex.db._sqlite_watch import Watch
+from maniflex.db.port import STREAM_BATCH, CommitHooks, Isolation, Row, Tx, Wake
 from maniflex.errors import ConfigError, DatabaseError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import Dialect, Sql
 
@@ -59,6 +61,7 @@ class SqliteAdapter:
         self._statement_timeout = statement_timeout.total_seconds()
         self._durable = durable
         self._cache_statements = cache_statements
+        self._shared_file: str | None = None  # the private file of another adapter, which removes it
         self._engine: _Engine | None = None
         self._release: weakref.finalize[Any, SqliteAdapter] | None = None
 
@@ -72,14 +75,15 @@ class SqliteAdapter:
         in_memory = self._path == MEMORY
         if not in_memory:
             check_location(self._path)
+        made = private_file() if in_memory and self._shared_file is None else None
         source = Source(
-            private_file() if in_memory else self._path,
+            made or self._shared_file or self._path,
             "OFF" if in_memory else "FULL" if self._durable else "NORMAL",
             self._lock_timeout,
             self._cache_statements,
         )
         engine = _Engine(source, asyncio.get_running_loop(), self._limit, self._statement_timeout)
-        self._release = weakref.finalize(self, _abandon, engine, source.path if in_memory else None)
+        self._release = weakref.finalize(self, _abandon, engine, made)
         try:
             await engine.writer.write("PRAGMA user_version", (), Cursor.fetchall)
             await engine.readers.run("SELECT 1", (), Cursor.fetchall)
@@ -121,6 +125,13 @@ class SqliteAdapter:
         touched: int = await self._opened().writer.write(sql.text, sql.params, _counter(sql.text))
         return touched
 
+    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+        engine = self._opened()
+        if not statements:
+            return []
+        rows: list[list[Row]] = await engine.writer.batch(tuple(statements))
+        return rows
+
     def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
         return self._opened().streams.read(sql, batch)
 
@@ -130,6 +141,29 @@ class SqliteAdapter:
         # One writer at a time and snapshots for readers: every level is serializable already.
         engine = self._opened()
         return _Block(engine, engine.snapshot_lane() if read_only else engine.writer)
+
+    def sibling(self, *, steady: bool = False) -> SqliteAdapter:
+        sibling = SqliteAdapter(
+            self._path,
+            readers=1,
+            lock_timeout=self._lock_timeout,
+            statement_timeout=timedelta(seconds=self._statement_timeout),
+            durable=self._durable,
+            cache_statements=self._cache_statements,
+        )
+        if self._path == MEMORY:
+            sibling._shared_file = self._opened().path
+        return sibling
+
+    @asynccontextmanager
+    async def listen(self, channel: str, wake: Wake) -> AsyncIterator[None]:
+        # The channel does not matter: what is noticed is a change of the file, not of what in it.
+        watch = self._opened().watch
+        listener = watch.add(wake)
+        try:
+            yield
+        finally:
+            watch.remove(listener)
 
     def _opened(self) -> _Engine:
         if self._engine is None:
@@ -173,13 +207,23 @@ class SqliteTx(CommitHooks):
         touched: int = await self._run(sql, _counter(sql.text))
         return touched
 
+    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+        session = self._usable()
+        if not statements:
+            return []
+        rows: list[list[Row]] = await self._lane.call_batch(session, tuple(statements))
+        return rows
+
     async def _run(self, sql: Sql, collect: Collect) -> Any:
+        return await self._lane.call(self._usable(), sql.text, sql.params, collect)
+
+    def _usable(self) -> Session:
         session = self._session
         if session is None:
             raise DatabaseError("the transaction has ended")
         if session.failed:
             raise DatabaseError(FAILED)
-        return await self._lane.call(session, sql.text, sql.params, collect)
+        return session
 
     def doom(self) -> None:
         if self._session is not None:
@@ -221,6 +265,9 @@ class _Block:
         await self._tx.end(commit=error is None)
 
 
+_Part = Readers | Lane | Streams | Watch
+
+
 class _Engine:
     """The threads of an open adapter."""
 
@@ -233,8 +280,10 @@ class _Engine:
         self._statement_timeout = statement_timeout
         self._snapshots: list[Lane] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self.path = source.path
         self.readers = Readers(source.reader, loop, limit, statement_timeout)
         self.streams = Streams(source.reader)
+        self.watch = Watch(source.watcher, loop)
         self.writer = Lane(
             source.writer,
             loop,
@@ -267,8 +316,8 @@ class _Engine:
         return lane
 
     @property
-    def _reading(self) -> Sequence[Readers | Lane | Streams]:
-        return self.readers, self.streams, *self._snapshots
+    def _reading(self) -> Sequence[_Part]:
+        return self.readers, self.streams, self.watch, *self._snapshots
 
     def stop_reading(self) -> None:
         for part in self._reading:
@@ -286,7 +335,7 @@ class _Engine:
         self.writer.stop()
         await self._joined(self.writer)
 
-    async def _joined(self, part: Readers | Lane | Streams) -> None:
+    async def _joined(self, part: _Part) -> None:
         """Wait for a part's threads, on one that does not keep the process from ending."""
         done = asyncio.Event()
 

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from maniflex._clock import Clock
 from maniflex._limits import Limits
+from maniflex.db.circles import bring_back, circle_of, undeletion
 from maniflex.db.current import executor, transaction
 from maniflex.db.port import Adapter, Row, Tx
 from maniflex.db.references import Family, References
@@ -264,9 +265,11 @@ class Store:
         tx: Tx | None = None,
         check: Callable[[Row], None] | None = None,
     ) -> Row:
-        """Bring a soft-deleted row inside the scope back; what must not dangle has to be there."""
-        marker = self.meta.soft_delete
-        if marker is None:
+        """Bring a soft-deleted row inside the scope back; what must not dangle has to be there.
+
+        Deleted rows that it refers to and that refer to it in a circle come back with it.
+        """
+        if self.meta.soft_delete is None:
             raise DeclarationError(f"{self.meta.name} removes its rows; there is nothing to restore")
         if tx is None:
             async with transaction(self.adapter) as opened:
@@ -277,14 +280,18 @@ class Store:
         row = found if self._decode is None else self._decode(found)
         if check is not None:
             check(row)
-        stamps = {**(changes or {}), marker.field: None if marker.timestamp else False}
-        stamps["updated_at"] = self.clock.now()
+        stamped = {"updated_at": self.clock.now()}
+        stamps = {**(changes or {}), **undeletion(self), **stamped}
         values = {**dict(zip(self.sql.names, row, strict=True)), **stamps}
         given = self.references.kept(values) if self.references is not None else ()
         statement = removal.restore(self.sql, record_id, stamps, given, values, scope)
         rows = await self._translated(statement, tx)
         if not rows and self.references is not None:
-            raise await self.references.dangling(given, values, scope, tx)
+            circle = await circle_of(self, values, scope, tx)
+            if circle is None:
+                raise await self.references.dangling(given, values, scope, tx)
+            await bring_back(circle, stamped, tx)
+            rows = await self._translated(statement, tx)
         return rows[0] if self._decode is None else self._decode(rows[0])
 
     async def _translated(self, statement: Any, tx: Tx | None) -> Sequence[Row]:

@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ForwardRef, Literal, NewType, Union, get_args, get_origin
 from uuid import UUID
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from typing_extensions import is_typeddict
 
 from maniflex.model.field import FieldSpec, LocaleString
@@ -75,6 +75,8 @@ def is_unresolved(annotation: Any) -> bool:
 
 
 def _unwrap(annotation: Any, specs: list[FieldSpec]) -> tuple[Any, bool]:
+    if annotation is JsonValue:  # whatever JSON can say; the alias names itself, so it is not looked into
+        return annotation, False
     if _is_alias(annotation):
         return _unwrap(annotation.__value__, specs)
     if isinstance(annotation, NewType):
@@ -124,7 +126,7 @@ def _enumeration(values: tuple[Any, ...]) -> tuple[Kind, tuple[Any, ...] | None,
 
 def _is_json(bare: Any) -> bool:
     origin = get_origin(bare) or bare
-    return origin in (dict, list, LocaleString) or _is_structured(bare)
+    return bare is JsonValue or origin in (dict, list, LocaleString) or _is_structured(bare)
 
 
 def _is_structured(bare: Any) -> bool:
@@ -153,6 +155,8 @@ def _relation_hint(bare: Any) -> str | None:
 def _parts(annotation: Any) -> Iterator[Any]:
     """The annotation and everything it is made of; Literal members are values, not types."""
     yield annotation
+    if annotation is JsonValue:
+        return
     if _is_alias(annotation):
         yield from _parts(annotation.__value__)
     elif get_origin(annotation) is Annotated:

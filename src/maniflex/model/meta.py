@@ -141,6 +141,12 @@ class Index:
     name: str | None = None
 
 
+class TypedSelect(str):
+    """A `query=` whose columns are of the types of their fields already, so that indexes serve them."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """Per-model options; the same names are class keywords, and these win over them."""

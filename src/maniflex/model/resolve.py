@@ -41,6 +41,7 @@ class _Resolver:
                 if spec.kind is not RelationKind.BELONGS_TO:
                     self._to_many(meta, name, spec)
             self._check_lock_scopes(meta)
+            self._check_schedules(meta)
         return {
             name: replace(meta, relations=MappingProxyType(self.relations[name]))
             for name, meta in self.metas.items()
@@ -206,6 +207,15 @@ class _Resolver:
     def _check_key_kind(self, meta: ModelMeta, name: str, field: FieldMeta, target: str) -> None:
         if not _can_hold_id(field):
             self.trouble(meta, name, f"the column {field.name} must be text to hold the id of a {target}")
+
+    def _check_schedules(self, meta: ModelMeta) -> None:
+        keys = {r.key for r in self.relations[meta.name].values() if r.kind is RelationKind.BELONGS_TO}
+        for field in meta.fields:
+            schedule = field.extra.get("scheduled", {})
+            if schedule.get("set_field") in keys and schedule.get("to") is not None:
+                # Whether the record is there could only be known when the time has come.
+                text = f"scheduled: {schedule['set_field']} refers to another record; it can only become None"
+                self.trouble(meta, field.name, text)
 
     def _check_lock_scopes(self, meta: ModelMeta) -> None:
         for field in meta.fields:

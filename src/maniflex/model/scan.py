@@ -24,11 +24,12 @@ from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
 from maniflex.model.checks import as_bound, locale_settings, option_problems, size_in_bytes, unique_within
 from maniflex.model.field import FLAGS, FieldSpec, LocaleString
-from maniflex.model.kinds import Shape
+from maniflex.model.kinds import Shape, type_name
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.options import index_list, option_value_problems
 from maniflex.model.readonly import query_model_problems
 from maniflex.model.relation import reference_name
+from maniflex.model.schedule import target_problems
 from maniflex.model.stored import lost
 from maniflex.model.validate import Validator, inside
 from maniflex.model.values import json_reader
@@ -83,10 +84,10 @@ class _Scan:
             validator = Validator(self.cls, list(self.fields.values()))
         _set_loaders(self.cls, self.fields.values())
         locks = self._locks(declared, validator)
+        self._settle_schedules(validator, soft_delete)
         meta = self._meta(validator, soft_delete, locks)
         self._check_options(soft_delete)
         self._check_query(soft_delete, locks)
-        self._check_schedules(declared, validator, soft_delete)
         return meta, self.problems
 
     def trouble(self, field_name: str, text: str) -> None:
@@ -132,7 +133,9 @@ class _Scan:
         found = []
         for name, info in self.model.__pydantic_fields__.items():
             rules = rules_of(info)
-            if rules is not None and (self.options.query is None or self._is_given(name)):
+            if rules is None:  # to go on without the column would lose what is written to it
+                self.trouble(name, f"the annotation {type_name(info.annotation)} cannot be resolved")
+            elif self.options.query is None or self._is_given(name):
                 found.append(_Declared(name, info, rules.shape, rules.spec))
         return found
 
@@ -318,26 +321,36 @@ class _Scan:
         elif item.nullable:
             self.trouble(item.name, "is the cursor_field, so it cannot be nullable")
 
-    def _check_schedules(
-        self, declared: list[_Declared], validator: Validator, soft_delete: SoftDelete | None
-    ) -> None:
-        for item in declared:
-            schedule = item.spec.options.get("scheduled", {})
-            if schedule.get("soft_delete") and soft_delete is None:
+    def _settle_schedules(self, validator: Validator, soft_delete: SoftDelete | None) -> None:
+        """Check what times change, and keep the values in the form the changed field gives them."""
+        for item in [item for item in self.fields.values() if "scheduled" in item.extra]:
+            schedule = item.extra["scheduled"]
+            if soft_delete is None and schedule.get("soft_delete"):
                 self.trouble(item.name, "scheduled(soft_delete=True) needs a soft-delete model")
+            if soft_delete is not None and soft_delete.field == item.name:
+                self.trouble(item.name, "marks deleted records and cannot be scheduled")
             if schedule.get("set_field"):
-                self._check_set_field(item.name, schedule, validator)
+                settled = self._settled(item.name, dict(schedule), validator, soft_delete)
+                extra = MappingProxyType({**item.extra, "scheduled": MappingProxyType(settled)})
+                self.fields[item.name] = replace(item, extra=extra)
 
-    def _check_set_field(self, owner: str, schedule: Mapping[str, Any], validator: Validator) -> None:
+    def _settled(
+        self, owner: str, schedule: dict[str, Any], validator: Validator, soft_delete: SoftDelete | None
+    ) -> dict[str, Any]:
         target = self._find(schedule["set_field"])
         if target is None:
             self.trouble(owner, f"scheduled: {self.unknown(schedule['set_field'])}")
-        elif target.name in (owner, *OWN_FIELDS):
-            self.trouble(owner, f"scheduled: {target.name} cannot be set by a schedule")
-        else:
-            for role in ("from_", "to"):
-                if role in schedule:
-                    self._fitted(target.name, schedule[role], f"scheduled {role} value", validator, owner)
+            return schedule
+        wrong = list(target_problems(owner, target, soft_delete))
+        for text in wrong:
+            self.trouble(owner, f"scheduled: {text}")
+        for role in ("from_", "to") if not wrong else ():
+            if role in schedule:
+                given = schedule[role]
+                schedule[role] = self._fitted(target.name, given, f"scheduled {role} value", validator, owner)
+        if "from_" in schedule and "to" in schedule and schedule["from_"] == schedule["to"]:
+            self.trouble(owner, "scheduled: from_ and to are the same, so nothing would ever change")
+        return {**schedule, "set_field": target.name}
 
     def _indices(self) -> tuple[Index, ...]:
         found, wrong = index_list(self.options.indices)

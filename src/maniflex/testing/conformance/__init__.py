@@ -16,18 +16,36 @@ from __future__ import annotations
 import pytest
 
 # Before the parts are imported, so that their failures show the values that differed.
-for _part in ("_case", "_constraints", "_statements", "_streams", "_transactions"):
+for _part in (
+    "_background",
+    "_case",
+    "_constraints",
+    "_job_workers",
+    "_jobs",
+    "_statements",
+    "_streams",
+    "_transactions",
+):
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
+from maniflex.testing.conformance._background import Batches, Listening, Siblings  # noqa: E402
 from maniflex.testing.conformance._case import sql  # noqa: E402
 from maniflex.testing.conformance._constraints import Constraints  # noqa: E402
+from maniflex.testing.conformance._job_workers import Failing, Working  # noqa: E402
+from maniflex.testing.conformance._jobs import Grouping, Leasing, Producing  # noqa: E402
 from maniflex.testing.conformance._statements import Statements  # noqa: E402
 from maniflex.testing.conformance._streams import Streams  # noqa: E402
 from maniflex.testing.conformance._transactions import Concurrency, Transactions  # noqa: E402
 
 
-class AdapterConformance(Statements, Streams, Constraints, Transactions, Concurrency):
+class AdapterConformance(
+    Statements, Streams, Constraints, Transactions, Concurrency, Batches, Siblings, Listening
+):
     """What an `Adapter` promises; override the `adapter` fixture with one open on an empty database."""
 
 
-__all__ = ["AdapterConformance", "sql"]
+class JobQueueConformance(Producing, Leasing, Grouping, Working, Failing):
+    """What a queue of jobs promises; override `queue`, `reopened` and, where need be, `pass_time`."""
+
+
+__all__ = ["AdapterConformance", "JobQueueConformance", "sql"]

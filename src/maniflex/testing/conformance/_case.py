@@ -45,6 +45,7 @@ class Case:
     """The fixtures. An adapter's author overrides `adapter`: open, on an empty database, closed after."""
 
     keeps_data: ClassVar[bool] = True  # False: what is stored is gone once the adapter is closed
+    hears: ClassVar[bool] = True  # False: `listen` never wakes anybody
 
     @pytest.fixture
     async def adapter(self) -> Adapter:
