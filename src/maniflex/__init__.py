@@ -1,5 +1,6 @@
 """Typed classes in; a REST API and a durable background engine out, on one database."""
 
+from maniflex.background.runs.run import Run
 from maniflex.config import Config, Trace
 from maniflex.db.port import Isolation
 from maniflex.errors import (
@@ -10,20 +11,24 @@ from maniflex.errors import (
     DatabaseError,
     DeclarationError,
     DeleteRestricted,
+    Fatal,
     ForeignKeyViolation,
     InvalidQuery,
+    LeaseLost,
     ManiflexError,
     NotFound,
     PreconditionFailed,
     RecordLocked,
     RequestError,
+    RunCancelled,
+    RunFailed,
     SerializationFailure,
     Timeout,
     Unavailable,
     ValidationFailed,
 )
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
-from maniflex.model.field import field
+from maniflex.model.field import field, scheduled
 from maniflex.model.meta import Index, ModelOptions
 from maniflex.model.relation import belongs_to, has_many, many_to_many
 from maniflex.pipeline.context import AuthInfo, Context
@@ -44,10 +49,12 @@ __all__ = [
     "DatabaseError",
     "DeclarationError",
     "DeleteRestricted",
+    "Fatal",
     "ForeignKeyViolation",
     "Index",
     "InvalidQuery",
     "Isolation",
+    "LeaseLost",
     "ManiflexError",
     "Model",
     "ModelOptions",
@@ -58,6 +65,9 @@ __all__ = [
     "RecordLocked",
     "RequestError",
     "Response",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
     "SerializationFailure",
     "Server",
     "Timeout",
@@ -70,5 +80,6 @@ __all__ = [
     "field",
     "has_many",
     "many_to_many",
+    "scheduled",
     "with_transaction",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,10 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 
 from maniflex._clock import Clock
+from maniflex.background.metrics import Metrics
 from maniflex.config import Config, sqlite_path
+from maniflex.control.face import Face, Site
+from maniflex.control.metrics import metrics_endpoints, metrics_problems
 from maniflex.db.port import Adapter
 from maniflex.db.removal import unenforceable
 from maniflex.db.store import Store
@@ -22,12 +25,12 @@ from maniflex.features.actions import Action, action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.export import export_endpoints, export_problems
 from maniflex.features.pending import refused
-from maniflex.features.search import GlobalSearch, search_endpoint, search_problems
+from maniflex.features.search import GlobalSearch, search_endpoints, search_problems
 from maniflex.http.asgi import App, HttpApp
-from maniflex.http.probes import Probes
+from maniflex.http.probes import Health, Probes
 from maniflex.http.routing import Router
 from maniflex.model.base import Model
-from maniflex.model.meta import ModelMeta
+from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.model.registry import Registry
 from maniflex.openapi.document import Document
 from maniflex.openapi.serve import Description
@@ -49,6 +52,7 @@ class Assembly:
     adapters: tuple[Adapter, ...]
     endpoints: tuple[Endpoint, ...]
     app: App
+    probes: App
     routes: list[tuple[str, str, str]]
     description: Description
 
@@ -93,48 +97,51 @@ class Assembly:
         return found[0], scope, receive
 
 
-def assemble(
-    config: Config,
-    clock: Clock,
-    logger: logging.Logger,
-    registry: Registry,
-    pipeline: Pipeline,
-    actions: Sequence[Action],
-    computed: Mapping[type[Model], Sequence[Computed]],
-    accepting: Callable[[], bool],
-    search: GlobalSearch | None = None,
-) -> Assembly:
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What an application has said by the time it is sealed."""
+
+    config: Config
+    clock: Clock
+    logger: logging.Logger
+    registry: Registry
+    pipeline: Pipeline
+    actions: Sequence[Action]
+    computed: Mapping[type[Model], Sequence[Computed]]
+    search: GlobalSearch | None
+    faces: Sequence[Face]  # the routes of durable work
+    metrics: Metrics
+    health: Health
+    problems: Sequence[str] = ()  # what is known to be wrong already
+    apart: Collection[type[Model]] = ()  # tables of durable work, which have guards of their own
+
+
+def assemble(declared: Declaration) -> Assembly:
     """Build the server, or raise one `DeclarationError` with every mistake there is."""
-    pipeline.seal()  # first, so that what comes in meanwhile is refused instead of forgotten
+    declared.pipeline.seal()  # first, so that what comes in meanwhile is refused instead of forgotten
     try:
-        return _build(config, clock, logger, registry, pipeline, actions, computed, accepting, search)
+        return _build(declared)
     except BaseException:
-        pipeline.unseal()
+        declared.pipeline.unseal()
         raise
 
 
-def _build(
-    config: Config,
-    clock: Clock,
-    logger: logging.Logger,
-    registry: Registry,
-    pipeline: Pipeline,
-    actions: Sequence[Action],
-    computed: Mapping[type[Model], Sequence[Computed]],
-    accepting: Callable[[], bool],
-    search: GlobalSearch | None = None,
-) -> Assembly:
-    found, problems, joined = _checked(registry, pipeline, actions, computed)
+def _build(declared: Declaration) -> Assembly:
+    config, logger, computed, search = declared.config, declared.logger, declared.computed, declared.search
+    actions = declared.actions
+    found, problems, joined = _checked(declared.registry, declared.pipeline, actions, computed)
+    problems += [*declared.problems, *metrics_problems(config)]
     models = found or ()
+    problems += _reaching(models, declared.apart)
     problems += [*search_problems(models), *(search.problems() if search is not None else ())]
     databases = _Databases(config)
-    stores, nowhere = _stores(models, databases, clock)
+    stores, nowhere = _stores(models, databases, declared.clock)
     problems += nowhere
 
     problems += _introduce(config, stores)
 
     # Built even from a declaration with problems: routes may want the same path, middleware may never run.
-    runtime = Runtime(config, clock, databases.default, stores, logger)
+    runtime = Runtime(config, declared.clock, databases.default, stores, logger)
     composer = Composer(joined, config.trace, logger)
     usable = [meta for meta in models if meta.cls in stores]
     endpoints = [e for m in usable for e in model_endpoints(runtime, composer, m, computed.get(m.cls, ()))]
@@ -142,9 +149,16 @@ def _build(
     endpoints += export_endpoints(runtime, composer, usable)
     endpoints += [action_endpoint(action, composer) for action in actions if not action.problems()]
     if search is not None:
-        endpoints.append(search_endpoint(search, composer, models))
-    probes = list(Probes(runtime, databases.all, accepting).endpoints())
-    document = Document(config, models, computed, partial(_guarded, joined))
+        endpoints += search_endpoints(search, composer, models)
+    site = Site(runtime, composer, computed)
+    for face in declared.faces:
+        endpoints = face.mounted(site, endpoints)
+    probes = list(Probes(runtime, databases.all, declared.health).endpoints())
+    probes += metrics_endpoints(runtime, declared.metrics)
+    watched = _watched(runtime, probes)
+    document = Document(
+        config, models, computed, partial(_guarded, joined), lambda meta: stores[meta.cls].adapter
+    )
 
     def described() -> dict[str, Any]:
         return document.make([(config.path_prefix, e) for e in endpoints] + [("", e) for e in probes])
@@ -165,7 +179,15 @@ def _build(
     routes = [(e.method, config.path_prefix + e.path, e.owner) for e in endpoints]
     routes += [(e.method, e.path, e.owner) for e in probes]
     app = HttpApp(runtime, router, mounts)
-    return Assembly(runtime, tuple(databases.all), tuple(endpoints), app, routes, description)
+    return Assembly(runtime, tuple(databases.all), tuple(endpoints), app, watched, routes, description)
+
+
+def _watched(runtime: Runtime, probes: Sequence[Endpoint]) -> App:
+    """The probes alone, for a process that serves nothing else."""
+    router: Router[Endpoint] = Router()
+    for endpoint in probes:
+        router.add(endpoint.method, endpoint.path, endpoint)
+    return HttpApp(runtime, router, {})
 
 
 def _guarded(pipeline: Pipeline, endpoint: Endpoint) -> bool:
@@ -185,6 +207,20 @@ def _introduce(config: Config, stores: Mapping[type[Model], Store]) -> list[str]
     for store in stores.values():
         store.meet(models, family, store.meta.options.limits or config.limits)
     return [problem for store in stores.values() for problem in unenforceable(store, family)]
+
+
+def _reaching(models: Sequence[ModelMeta], apart: Collection[type[Model]]) -> Iterator[str]:
+    """Relations into tables apart: what comes along with another record passes no guard of theirs."""
+    names = {cls.__name__ for cls in apart}
+    for meta in (meta for meta in models if meta.cls not in apart):
+        for relation in meta.relations.values():
+            if not {relation.target, relation.through} & names:
+                continue
+            if relation.kind is RelationKind.BELONGS_TO:
+                hint = f"{meta.name}.{relation.key}: keep the id as a plain field: relation=None"
+            else:
+                hint = f"{meta.name}.{relation.name}: leave it out, and look the records up by id"
+            yield f"{hint}; no model refers to {relation.target}, whose guard it would go around"
 
 
 def _stores(

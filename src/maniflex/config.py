@@ -22,6 +22,27 @@ from maniflex.errors import ConfigError
 
 _TEXTS: dict[str, type | UnionType] = {"static_dir": str | Path, "database": object}
 _POSTGRES = ("postgresql://", "postgres://")
+_POSITIVE = (
+    "pool_size",
+    "read_pool_size",
+    "sqlite_readers",
+    "max_body_size",
+    "max_exports",
+    "work_concurrency",
+    "outbox_batch_size",
+    "outbox_max_attempts",
+    "sweep_batch_size",
+)
+# Zero would mean "without pause", and nobody wants that of a loop.
+_INTERVALS = (
+    "work_lease",
+    "work_poll_interval",
+    "schedule_poll_interval",
+    "schedule_lock_timeout",
+    "schedule_execution_timeout",
+    "outbox_poll_interval",
+    "sweep_interval",
+)
 # A request's path comes decoded and without a query, so none of these would ever be found in it.
 _NOT_IN_A_PATH = re.compile(r"[\s\x00-\x1f\x7f{}?#%\\]")
 
@@ -67,6 +88,8 @@ class Config:
     shutdown_timeout: timedelta = timedelta(seconds=30)
     health_check_db: bool = False
     health_timeout: timedelta = timedelta(seconds=3)
+    ready_needs_work: bool = False  # /ready also asks whether the work of this process goes on
+    metrics_enabled: bool = False
     pool_size: int = 10
     read_pool_size: int = 10
     statement_timeout: timedelta = timedelta(seconds=30)
@@ -76,6 +99,23 @@ class Config:
     schema: str | None = None
     pooler: bool = False
     sqlite_readers: int = 4
+    background: bool = True  # whether this process works: runs, schedules, outbox, scheduled fields
+    worker_type_prefixes: tuple[str, ...] = ()  # none: `default.` and the types that have a handler here
+    work_concurrency: int = 10
+    work_lease: timedelta = timedelta(seconds=30)
+    work_poll_interval: timedelta = timedelta(seconds=1)
+    work_events: bool = True
+    work_retention: timedelta = timedelta(days=30)  # of finished runs; zero keeps them for good
+    schedule_poll_interval: timedelta = timedelta(seconds=10)
+    schedule_lock_timeout: timedelta = timedelta(minutes=5)
+    schedule_execution_timeout: timedelta = timedelta(minutes=10)
+    outbox_batch_size: int = 50
+    outbox_max_attempts: int = 10
+    outbox_base_backoff: timedelta = timedelta(seconds=5)
+    outbox_poll_interval: timedelta = timedelta(seconds=5)
+    outbox_retention: timedelta = timedelta(days=7)  # of delivered messages; zero keeps them for good
+    sweep_interval: timedelta = timedelta(minutes=1)
+    sweep_batch_size: int = 500
     log_level: str = "INFO"
     log_json: bool = False
     logger: logging.Logger | None = None
@@ -114,10 +154,14 @@ class Config:
         problems = []
         if not 0 <= self.port <= 65535:
             problems.append(f"port: {self.port} is not a port number")
-        for name in ("pool_size", "read_pool_size", "sqlite_readers", "max_body_size", "max_exports"):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value < 1:
                 problems.append(f"{name}: {value} is less than 1")
+        problems += [f"{name}: must be more than nothing" for name in _INTERVALS if not getattr(self, name)]
+        prefixes: Any = self.worker_type_prefixes
+        if not isinstance(prefixes, tuple) or not all(p and isinstance(p, str) for p in prefixes):
+            problems.append("worker_type_prefixes: it is a tuple of texts such as ('billing.', 'email.')")
         for name in ("path_prefix", "static_prefix"):
             prefix = getattr(self, name)
             if _NOT_IN_A_PATH.search(prefix) or {".", ".."} & set(prefix.split("/")):
@@ -221,11 +265,15 @@ def _bool(text: str) -> bool:
     return known[text.lower()]
 
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "": 1}
+def _texts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
 
 
 def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a duration such as 30s, 500ms or 5m")
     try:
@@ -262,6 +310,8 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "SHUTDOWN_TIMEOUT": ("shutdown_timeout", _duration),
     "HEALTH_CHECK_DB": ("health_check_db", _bool),
     "HEALTH_TIMEOUT": ("health_timeout", _duration),
+    "READY_NEEDS_WORK": ("ready_needs_work", _bool),
+    "METRICS_ENABLED": ("metrics_enabled", _bool),
     "DB_POOL_SIZE": ("pool_size", _int),
     "DB_READ_POOL_SIZE": ("read_pool_size", _int),
     "DB_STATEMENT_TIMEOUT": ("statement_timeout", _duration),
@@ -271,6 +321,23 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DB_SCHEMA": ("schema", str),
     "DB_POOLER": ("pooler", _bool),
     "SQLITE_READERS": ("sqlite_readers", _int),
+    "BACKGROUND": ("background", _bool),
+    "WORKER_TYPE_PREFIXES": ("worker_type_prefixes", _texts),
+    "WORK_CONCURRENCY": ("work_concurrency", _int),
+    "WORK_LEASE": ("work_lease", _duration),
+    "WORK_POLL_INTERVAL": ("work_poll_interval", _duration),
+    "WORK_EVENTS": ("work_events", _bool),
+    "WORK_RETENTION": ("work_retention", _duration),
+    "SCHEDULE_POLL_INTERVAL": ("schedule_poll_interval", _duration),
+    "SCHEDULE_LOCK_TIMEOUT": ("schedule_lock_timeout", _duration),
+    "SCHEDULE_EXECUTION_TIMEOUT": ("schedule_execution_timeout", _duration),
+    "OUTBOX_BATCH_SIZE": ("outbox_batch_size", _int),
+    "OUTBOX_MAX_ATTEMPTS": ("outbox_max_attempts", _int),
+    "OUTBOX_BASE_BACKOFF": ("outbox_base_backoff", _duration),
+    "OUTBOX_POLL_INTERVAL": ("outbox_poll_interval", _duration),
+    "OUTBOX_RETENTION": ("outbox_retention", _duration),
+    "SWEEP_INTERVAL": ("sweep_interval", _duration),
+    "SWEEP_BATCH_SIZE": ("sweep_batch_size", _int),
     "LOG_LEVEL": ("log_level", str),
     "LOG_JSON": ("log_json", _bool),
 }

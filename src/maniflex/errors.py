@@ -3,17 +3,21 @@
     ManiflexError
     ├── DeclarationError            ours: stops the start, all problems in one message
     │   └── ConfigError             a setting or environment variable that cannot be used
+    ├── Fatal                       raised by a handler of durable work: do not try again
+    ├── RunCancelled · LeaseLost    raised to a handler whose run is no longer its own to finish
+    ├── RunFailed                   a run that was waited for ended without a result
     └── RequestError                the caller's: becomes the error envelope
         ├── Abort                   raised by `ctx.abort(...)`
         ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery             400
         ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
-        ├── NotFound 404 · MethodNotAllowed 405
+        ├── Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
         ├── Conflict                                                         409
         │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted
         │   └── SerializationFailure    retryable
         ├── PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
         ├── UnsupportedMediaType 415
         ├── ValidationFailed · RecordLocked                                  422
+        ├── UnusableScope                                                    500
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR
         ├── Unavailable                                                      503
@@ -49,6 +53,26 @@ class DeclarationError(ManiflexError):
 
 class ConfigError(DeclarationError):
     """A setting or an environment variable cannot be used."""
+
+
+class Fatal(ManiflexError):
+    """Raised by a handler of durable work whose failure no retry can mend."""
+
+
+class RunCancelled(ManiflexError):
+    """The run was cancelled; whoever works on it stops."""
+
+
+class LeaseLost(ManiflexError):
+    """The run belongs to another worker now; nothing more of it may be written here."""
+
+
+class RunFailed(ManiflexError):
+    """A run that was waited for failed, was cancelled or deleted; `status` and `error` say how."""
+
+    def __init__(self, run_id: str, status: str, error: str | None) -> None:
+        self.run_id, self.status, self.error = run_id, status, error
+        super().__init__(f"run {run_id} {status}{f': {error}' if error else ''}")
 
 
 class RequestError(ManiflexError):
@@ -112,6 +136,18 @@ class InvalidQuery(RequestError):
     """A query parameter is unknown, malformed or not allowed."""
 
     status, code, message = 400, "INVALID_QUERY", "the query string is not valid"
+
+
+class Unauthorized(RequestError):
+    """It is not known who is asking, and that matters here."""
+
+    status, code, message = 401, "UNAUTHORIZED", "sign in first"
+
+
+class Forbidden(RequestError):
+    """The caller is known and may not do this."""
+
+    status, code, message = 403, "FORBIDDEN", "this is not yours to do"
 
 
 class NotFound(RequestError):
@@ -217,6 +253,12 @@ class RecordLocked(RequestError):
     """The record is in a state that `lock_when` declares final."""
 
     status, code, message = 422, "RECORD_LOCKED", "the record is locked"
+
+
+class UnusableScope(RequestError):
+    """What a request is bound by (`ctx.query.force`) cannot be applied; only the log says why."""
+
+    message = "the server failed to handle the request"
 
 
 class DatabaseError(RequestError):

@@ -59,6 +59,11 @@ class Lifecycle:
         return fresh
 
     @property
+    def running(self) -> Sequence[Service]:
+        """The services that are started."""
+        return tuple(self._started)
+
+    @property
     def accepting(self) -> bool:
         return self.state is State.RUNNING and self._deadline is None
 
@@ -86,9 +91,14 @@ class Lifecycle:
             self._logger.exception("%s failed", getattr(fn, "__name__", "a task of server.go"))
 
     async def start(
-        self, adapters: Sequence[Adapter], migrate: Callable[[], Awaitable[None]], *, services: bool = True
+        self,
+        adapters: Sequence[Adapter],
+        migrate: Callable[[], Awaitable[None]],
+        *,
+        services: bool = True,
+        background: Callable[[], Sequence[Service]] = tuple,
     ) -> None:
-        """Bring everything up, or leave nothing behind."""
+        """Bring everything up, or leave nothing behind; what works in the background comes last."""
         if self.state is not State.NEW:
             raise LifecycleError(f"the server is {self.state}; it starts once")
         self.state = State.STARTING
@@ -101,7 +111,7 @@ class Lifecycle:
             await migrate()
             for hook in self.on_start:
                 await call(hook)
-            for service in self.services if services else ():
+            for service in (*self.services, *background()) if services else ():
                 await call(service.start)
                 self._started.append(service)
         except BaseException:

@@ -16,7 +16,15 @@ from typing import Any, TypeVar, overload
 from maniflex._clock import Clock, SystemClock
 from maniflex._names import did_you_mean
 from maniflex._service import Service, StartOnly
-from maniflex.assembly import Assembly, assemble
+from maniflex.assembly import Assembly, Declaration, assemble
+from maniflex.background.jobs.client import Jobs
+from maniflex.background.loop import stalled
+from maniflex.background.metrics import Metrics
+from maniflex.background.outbox.inbox import Inbox
+from maniflex.background.outbox.outbox import Outbox
+from maniflex.background.runs.client import Work
+from maniflex.background.scheduled.facade import Scheduled
+from maniflex.background.schedules.schedules import Schedules
 from maniflex.config import Config
 from maniflex.db.current import detached, transaction
 from maniflex.db.migrate import migrate
@@ -24,9 +32,12 @@ from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.db.views import check_queries
+from maniflex.durable import Durable
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError
 from maniflex.features.actions import Action
 from maniflex.features.search import GlobalSearch
+from maniflex.http.asgi import App
+from maniflex.http.probes import Health
 from maniflex.http.signals import noticing
 from maniflex.http.streaming import Send
 from maniflex.lifecycle import Lifecycle, LifecycleError, State
@@ -63,10 +74,12 @@ class Server:
         self._actions: list[Action] = []
         self._computed: dict[type[Model], list[Computed]] = {}
         self._search: GlobalSearch | None = None
+        self._durable = Durable(self.config)
         self._lifecycle = Lifecycle(self._logger, self.config.shutdown_timeout.total_seconds())
         self._assembly: Assembly | None = None
         self._sealing = threading.RLock()
         self._starting: asyncio.Task[None] | None = None
+        self._lifecycle.on_shutdown.append(self._durable.close)
         for hook, hooks in (
             (self.config.on_start, self._lifecycle.on_start),
             (self.config.on_shutdown, self._lifecycle.on_shutdown),
@@ -76,6 +89,43 @@ class Server:
 
     def __repr__(self) -> str:
         return f"<Server {self._lifecycle.state} {self.config.path_prefix or '/'}>"
+
+    # -- durable work --------------------------------------------------------------------------
+
+    @property
+    def work(self) -> Work:
+        """Durable runs: handlers, submitting, asking after them."""
+        return self._durable.work
+
+    @property
+    def jobs(self) -> Jobs:
+        """Jobs: a queue, its handlers and the states of what is in it."""
+        return self._durable.jobs
+
+    @property
+    def schedules(self) -> Schedules:
+        """Cron schedules, kept in the database."""
+        return self._durable.schedules
+
+    @property
+    def outbox(self) -> Outbox:
+        """Messages that leave with the transaction that made them."""
+        return self._durable.outbox
+
+    @property
+    def inbox(self) -> Inbox:
+        """Tells messages that came before from those that did not."""
+        return self._durable.outbox.inbox
+
+    @property
+    def scheduled(self) -> Scheduled:
+        """Fields that change when their time has come."""
+        return self._durable.scheduled
+
+    @property
+    def metrics(self) -> Metrics:
+        """Numbers about durable work in this process."""
+        return self._durable.metrics
 
     # -- declaring -----------------------------------------------------------------------------
 
@@ -180,33 +230,57 @@ class Server:
         if self._assembly is None:
             with self._sealing:
                 if self._assembly is None:
-                    self._assembly = assemble(
-                        self.config,
-                        self._clock,
-                        self._logger,
-                        self._registry,
-                        self.pipeline,
-                        self._actions,
-                        self._computed,
-                        lambda: self._lifecycle.accepting,
-                        self._search,
-                    )
+                    self._durable.register(self._registry, self._actions)
+                    built = self._assembly = assemble(self._declared())
+                    self._durable.attach(built.runtime, built.endpoints)
         return self._assembly
+
+    def _declared(self) -> Declaration:
+        return Declaration(
+            self.config,
+            self._clock,
+            self._logger,
+            self._registry,
+            self.pipeline,
+            self._actions,
+            self._computed,
+            self._search,
+            self._durable.faces,
+            self._durable.metrics,
+            # Asked when a probe comes: another life has another lifecycle.
+            Health(lambda: self._lifecycle.accepting, lambda: stalled(self._lifecycle.running)),
+            self._durable.problems(),
+            self._durable.tables,
+        )
 
     # -- living --------------------------------------------------------------------------------
 
-    async def start(self, *, role: str = "server") -> None:
-        """Seal, open the databases, migrate and start services; `role="client"` starts no services."""
+    async def start(
+        self, *, role: str = "server", work: Callable[[], Sequence[Service]] | None = None
+    ) -> None:
+        """Seal, open the databases, migrate and start services.
+
+        `role="client"` starts no services, `role="worker"` only those of the application and of `work`.
+        """
         built = self._sealed()
         built.runtime.tasks.attach()
 
         async def migrated() -> None:
             for adapter, models in built.schemas():
                 if self.config.auto_migrate:
-                    await migrate(adapter, [model for model in models if not model.readonly])
+                    own = self._durable.schema(adapter.dialect) if adapter is built.runtime.adapter else ()
+                    await migrate(adapter, [model for model in models if not model.readonly], own)
                 await check_queries(adapter, models)
+            await self._durable.tell_time()
 
-        await self._lifecycle.start(built.adapters, migrated, services=role != "client")
+        works = self._durable.services if role == "server" and self.config.background else tuple
+
+        def background() -> Sequence[Service]:
+            return self._durable.on_time((work or works)())
+
+        await self._lifecycle.start(
+            built.adapters, migrated, services=role != "client", background=background
+        )
 
     async def stop(self, timeout: timedelta | None = None) -> None:
         """Stop services, await background work and close the databases, all before one deadline."""
@@ -215,9 +289,11 @@ class Server:
         await self._lifecycle.stop(built.runtime, built.adapters, seconds)
 
     @asynccontextmanager
-    async def lifespan(self, *, role: str = "server") -> AsyncIterator[Server]:
+    async def lifespan(
+        self, *, role: str = "server", work: Callable[[], Sequence[Service]] | None = None
+    ) -> AsyncIterator[Server]:
         """Everything but the listener: for scripts, tests and embedding."""
-        await self.start(role=role)
+        await self.start(role=role, work=work)
         try:
             yield self
         finally:
@@ -235,6 +311,8 @@ class Server:
             yield
         finally:
             self.config, self._lifecycle, self._assembly = before
+            if self._assembly is not None:
+                self._durable.attach(self._assembly.runtime, self._assembly.endpoints)
 
     def begin_shutdown(self) -> None:
         """Stop being ready; the shutdown deadline counts from here."""
@@ -350,6 +428,11 @@ class Server:
         await built.description.generate(ctx)
         document: dict[str, Any] = ctx.spec or json.loads(built.description.document())
         return document
+
+    @property
+    def probes(self) -> App:
+        """`/live`, `/ready`, `/health` and `/metrics` alone: an ASGI application for a process that works."""
+        return self._sealed().probes
 
     @property
     def routes(self) -> list[tuple[str, str, str]]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 import uvicorn
 
 from maniflex._logging import logging_config
+from maniflex.cli.living import end
 from maniflex.cli.target import load
 from maniflex.errors import ManiflexError
 from maniflex.http.serve import bind, uvicorn_settings
+from maniflex.server import Server
+
+IDLE = "_MANIFLEX_IDLE_TARGET"
 
 
 @click.command()
@@ -17,9 +23,14 @@ from maniflex.http.serve import bind, uvicorn_settings
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
 @click.option("--reload", is_flag=True, help="Start again when a source file changes.")
-def run(target: str, host: str | None, port: int | None, workers: int, reload: bool) -> None:
+@click.option(
+    "--no-work", is_flag=True, help="Leave runs, schedules, messages and sweeps to other processes."
+)
+def run(target: str, host: str | None, port: int | None, workers: int, reload: bool, no_work: bool) -> None:
     """Serve the server until it is interrupted."""
     server = load(target)
+    if no_work:
+        server.config = server.config.with_(background=False)
     config = server.config.with_(
         host=host or server.config.host, port=server.config.port if port is None else port
     )
@@ -27,10 +38,21 @@ def run(target: str, host: str | None, port: int | None, workers: int, reload: b
         server.seal()
         if workers == 1 and not reload:
             server.run(host=config.host, port=config.port)
+            end()
             return
         bind(config.host, config.port).close()
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
     name = target if ":" in target else f"{target}:server"
     settings = {**uvicorn_settings(config), "log_config": logging_config(config)}
+    if no_work:
+        os.environ[IDLE] = name  # the processes uvicorn starts know nothing else of this one
+        name, settings["factory"] = f"{__name__}:idle", True
     uvicorn.run(name, **settings, workers=workers if not reload else None, reload=reload, app_dir=".")
+
+
+def idle() -> Server:
+    """The server of a process that uvicorn starts, without its work."""
+    server = load(os.environ[IDLE])
+    server.config = server.config.with_(background=False)
+    return server

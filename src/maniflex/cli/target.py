@@ -13,6 +13,16 @@ from maniflex.errors import ManiflexError
 from maniflex.server import Server
 
 
+def sealed(target: str) -> Server:
+    """The server, its whole declaration checked."""
+    server = load(target)
+    try:
+        server.seal()
+    except ManiflexError as error:
+        raise click.ClickException(str(error)) from None
+    return server
+
+
 def load(target: str) -> Server:
     """Import the module and give its server, or say in one sentence why not."""
     module_name, _, attribute = target.partition(":")

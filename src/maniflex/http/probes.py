@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from maniflex.db.port import Adapter
 from maniflex.pipeline.about import About
@@ -16,7 +17,7 @@ from maniflex.pipeline.runtime import Runtime
 _STATUS = {
     "type": "object",
     "required": ["status"],
-    "properties": {"status": {"type": "string"}, "database": {"type": "string"}},
+    "properties": {name: {"type": "string"} for name in ("status", "database", "work")},
 }
 _ABOUT = {
     path: About(summary=text, tags=("Health",), answers=dict.fromkeys(statuses, _STATUS), security=())
@@ -28,13 +29,21 @@ _ABOUT = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the process is: whether it takes requests, and which of its work stands still."""
+
+    accepting: Callable[[], bool]
+    stalled: Callable[[], Sequence[str]] = tuple
+
+
 class Probes:
     """The three probe endpoints of a server."""
 
-    def __init__(self, runtime: Runtime, adapters: Sequence[Adapter], accepting: Callable[[], bool]) -> None:
+    def __init__(self, runtime: Runtime, adapters: Sequence[Adapter], health: Health) -> None:
         self._runtime = runtime
         self._adapters = adapters
-        self._accepting = accepting
+        self._of = health
 
     def endpoints(self) -> Iterator[Endpoint]:
         for path, main in (("/health", self._health), ("/live", self._live), ("/ready", self._ready)):
@@ -51,8 +60,11 @@ class Probes:
             ctx.response = await self._checked()
 
     async def _ready(self, ctx: Context) -> None:
-        if not self._accepting():  # starting or stopping: say so without asking anybody
+        if not self._of.accepting():  # starting or stopping: say so without asking anybody
             ctx.response = Response(503, body=b'{"status":"unavailable"}')
+        elif self._runtime.config.ready_needs_work and (still := self._of.stalled()):
+            self._runtime.logger.warning("not ready: %s makes no progress", ", ".join(still))
+            ctx.response = Response(503, body=b'{"status":"unavailable","work":"unavailable"}')
         else:
             ctx.response = await self._checked()
 

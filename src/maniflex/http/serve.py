@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
@@ -78,6 +79,27 @@ def serve(app: Application, config: Config) -> None:
         raise SystemExit(3)
 
 
+@asynccontextmanager
+async def listening(app: Any, config: Config, option: str) -> AsyncIterator[None]:
+    """Answer on a port while the block runs; signals and the life of the application are the caller's."""
+    with bind(config.host, config.port, option) as listener:
+        server = _Beside(uvicorn.Config(app, **uvicorn_settings(config) | {"lifespan": "off"}))
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+
+
+class _Beside(uvicorn.Server):
+    """uvicorn that leaves signals alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 def uvicorn_settings(config: Config) -> dict[str, Any]:
     """What uvicorn is told, however it is started."""
     return {
@@ -93,7 +115,7 @@ def uvicorn_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, option: str = "--port or port=") -> socket.socket:
     """A listening address, or one clear sentence why it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -104,5 +126,5 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         taken = error.errno == errno.EADDRINUSE
         reason = "is already in use" if taken else f"cannot be used ({error.strerror})"
-        raise ConfigError(f"port {port} on {host} {reason}; choose another with --port or port=") from None
+        raise ConfigError(f"port {port} on {host} {reason}; choose another with {option}") from None
     return listener

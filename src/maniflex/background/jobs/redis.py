@@ -1,0 +1,214 @@
+"""Jobs in Redis Streams, for fleets that want no database in between; needs `maniflex[redis]`.
+
+Each type has a stream that a consumer group reads. A delivery is an entry of the group's pending
+list: renewing resets its idle time, and whoever finds one that sat idle for a whole lease takes it
+back. Every step is one Lua script (`lua/`, `common.lua` says which keys there are), so a crash
+between two steps leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from maniflex._backoff import Backoff
+from maniflex._clock import Clock, SystemClock
+from maniflex._ids import new_id
+from maniflex.background.jobs.inproc import ABANDONED
+from maniflex.background.jobs.job import Job, Result, checked, dead_letter, dump, load
+from maniflex.background.jobs.port import Delivery, Recovered
+from maniflex.background.lease import Held
+from maniflex.db.current import detached
+from maniflex.errors import Conflict, NotFound, Timeout, Unavailable
+
+try:
+    from redis import asyncio as aioredis
+    from redis.exceptions import ConnectionError as Disconnected
+    from redis.exceptions import RedisError
+    from redis.exceptions import TimeoutError as TooSlow
+except ImportError as missing:
+    raise ImportError("jobs in Redis need the redis package: pip install 'maniflex[redis]'") from missing
+
+BLOCK = timedelta(seconds=2)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+log = logging.getLogger("maniflex.jobs")
+
+
+class RedisQueue:
+    """A queue, and the source of its workers, in Redis; all workers of a queue use the same lease."""
+
+    def __init__(
+        self,
+        url: str = "redis://127.0.0.1:6379",
+        *,
+        prefix: str = "maniflex:jobs",
+        lease: timedelta = timedelta(seconds=30),
+        timeout: timedelta = timedelta(seconds=10),
+        clock: Clock | None = None,
+    ) -> None:
+        self.lease = lease
+        self.prefix = "{" + prefix + "}"
+        self._url = url
+        self._timeout = timeout
+        self._clock = clock or SystemClock()
+        self._client: Any = None
+        self._scripts: dict[str, Any] = {}
+
+    # -- for producers
+
+    async def enqueue(self, job: Job) -> str:
+        """Keep the job; the id is free again when the job is over."""
+        job = checked(job)
+        if not await self._call("enqueue", *self._kept(job)):
+            raise Conflict("there is a job of this id already")
+        return job.id
+
+    async def enqueue_at(self, job: Job, when: datetime) -> str:
+        """Keep the job and start it no earlier than `when`."""
+        return await self.enqueue(replace(job, not_before=when))
+
+    async def cancel(self, id: str) -> None:
+        """Forget a job that waits."""
+        match (await self._call("cancel", id)).decode():
+            case "unknown":
+                raise NotFound("job not found")
+            case "running":
+                raise Conflict("the job is running and cannot be cancelled")
+
+    # -- for workers
+
+    def sibling(self) -> RedisQueue:
+        prefix = self.prefix[1:-1]
+        return RedisQueue(
+            self._url, prefix=prefix, lease=self.lease, timeout=self._timeout, clock=self._clock
+        )
+
+    async def open(self) -> None:
+        """Answers once Redis does."""
+        await self._guarded(self._redis().ping())
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        self._scripts = {}
+        if client is not None:
+            await client.aclose()
+
+    async def claim(self, types: Sequence[str], limit: int) -> list[Delivery]:
+        """Move what is due to the streams and read from those of these types."""
+        token = new_id()
+        rows = await self._call("claim", self._now(), token, limit, *types)
+        return [Delivery(replace(load(data), attempt=attempt), token) for data, attempt in rows]
+
+    async def extend(self, held: Sequence[Held]) -> set[str]:
+        """Reset how long the deliveries sat idle."""
+        gone = await self._call("extend", *(part for one in held for part in one))
+        return {id.decode() for id in gone}
+
+    async def ack(self, delivery: Delivery, result: Result) -> bool:
+        """The job is done and forgotten; what came of it is the status sink's to keep."""
+        return bool(await self._call("ack", *delivery.held))
+
+    async def retry(self, delivery: Delivery, at: datetime, error: str) -> bool:
+        """Wait for another attempt; meanwhile the group goes on."""
+        return await self._again(delivery, delivery.job.attempt, _later(at))
+
+    async def release(self, delivery: Delivery) -> bool:
+        """Be as if it had not been delivered."""
+        return await self._again(delivery, delivery.job.attempt - 1, 0)
+
+    async def _again(self, delivery: Delivery, attempt: int, due: int) -> bool:
+        return bool(await self._call("again", *delivery.held, attempt, due, self._now()))
+
+    async def bury(self, delivery: Delivery, error: str, letter: Job | None) -> bool:
+        """The job is dead; only its letter is left of it."""
+        kept = () if letter is None else self._kept(checked(letter))
+        return bool(await self._call("bury", *delivery.held, *kept))
+
+    async def recover(self, types: Sequence[str], letter: str | None) -> list[Recovered]:
+        """Take back what sat idle for a whole lease."""
+        token, idle = new_id(), int(self.lease.total_seconds() * 1000)
+        found = []
+        for data, attempt, dead in await self._call("recover", token, idle, *types):
+            job = replace(load(data), attempt=attempt)
+            told = dead_letter(job, ABANDONED, letter) if dead else None
+            if not dead or await self.bury(Delivery(job, token), ABANDONED, told):
+                found.append(Recovered(job, bool(dead), told))
+        return found
+
+    @asynccontextmanager
+    async def listen(self, wake: Callable[[], None]) -> AsyncIterator[None]:
+        # On a connection of its own: a blocking read must not keep a settled job waiting.
+        line = self.sibling()
+        listening = asyncio.create_task(line._listen(wake), name="maniflex-jobs-listen", context=detached())
+        try:
+            yield
+        finally:
+            while not listening.done():  # asyncio.wait_for, which redis uses, may swallow a cancellation
+                listening.cancel()
+                await asyncio.wait((listening,), timeout=0.1)
+            await line.close()
+
+    async def _listen(self, wake: Callable[[], None]) -> None:
+        key, failures, backoff = f"{self.prefix}:wake", 0, Backoff(cap=timedelta(seconds=5))
+        while True:
+            try:
+                newest = await self._redis().xrevrange(key, count=1)
+                last = newest[0][0] if newest else "0-0"
+                wake()
+                while not await self._redis().xread({key: last}, block=int(BLOCK.total_seconds() * 1000)):
+                    failures = 0
+            except RedisError as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("jobs in Redis are polled for, nothing is heard: %s", error)
+                await asyncio.sleep(backoff(failures).total_seconds())
+
+    # -- small things
+
+    def _kept(self, job: Job) -> tuple[Any, ...]:
+        """What `keep` of common.lua takes."""
+        due = 0 if job.not_before is None else _later(job.not_before)
+        texts = (job.id, new_id(), dump(job), job.type, job.group_key or "")
+        return (*texts, job.max_retry, due, self._now())
+
+    def _now(self) -> int:
+        return (self._clock.now() - _EPOCH) // _MILLISECOND
+
+    def _redis(self) -> Any:
+        if self._client is None:
+            self._client = aioredis.Redis.from_url(
+                self._url, socket_timeout=self._timeout.total_seconds(), socket_connect_timeout=5
+            )
+        return self._client
+
+    async def _call(self, name: str, *args: Any) -> Any:
+        if name not in self._scripts:
+            self._scripts[name] = self._redis().register_script(_script(name))
+        return await self._guarded(self._scripts[name](keys=[self.prefix], args=args))
+
+    async def _guarded(self, call: Any) -> Any:
+        try:
+            return await call
+        except TooSlow as error:
+            raise Timeout("the job queue took too long") from error
+        except Disconnected as error:
+            raise Unavailable("the job queue cannot be reached right now") from error
+
+
+def _later(moment: datetime) -> int:
+    """In milliseconds, never earlier than meant."""
+    return -((_EPOCH - moment) // _MILLISECOND)
+
+
+@cache
+def _script(name: str) -> str:
+    folder = files("maniflex.background.jobs") / "lua"
+    return (folder / "common.lua").read_text("utf-8") + (folder / f"{name}.lua").read_text("utf-8")

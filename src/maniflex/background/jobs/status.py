@@ -1,0 +1,157 @@
+"""What clients see of jobs: one row each, at `/job_statuses`.
+
+For jobs that are runs the rows are made of the runs themselves. Other queues keep nothing of a job
+that is over, so their workers write it down here (`TableStatus`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from maniflex.background.jobs.job import Job, Result
+from maniflex.background.jsons import encode
+from maniflex.background.loop import Loop
+from maniflex.background.parts import Parts
+from maniflex.background.statements import load
+from maniflex.db.current import executor
+from maniflex.model.base import Model
+from maniflex.model.field import field
+from maniflex.model.meta import TypedSelect
+from maniflex.sql.codec import encode_datetime
+from maniflex.sql.statement import Dialect, Sql
+
+Status = Literal["enqueued", "running", "succeeded", "failed", "dead", "cancelled"]
+
+_OF_RUNS = """
+SELECT id, type, CASE status WHEN 'leased' THEN 'running' WHEN 'failed' THEN 'dead'
+                     WHEN 'pending' THEN CASE WHEN attempt = 0 THEN 'enqueued' ELSE 'failed' END
+                     ELSE status END AS status,
+       attempt, max_attempts AS max_retry, actor_id, tenant_id, trace_id,
+       {url} AS result_url, {output} AS output, last_error AS error, created_at,
+       CASE WHEN status IN ('succeeded', 'failed', 'cancelled') THEN updated_at END AS completed_at,
+       updated_at
+  FROM workflow_run WHERE deleted_at IS NULL"""
+OF_RUNS = {
+    "sqlite": TypedSelect(
+        _OF_RUNS.format(url="CAST(result ->> '$.url' AS TEXT)", output="result -> '$.output'")
+    ),
+    "postgresql": TypedSelect(_OF_RUNS.format(url="result ->> 'url'", output="result -> 'output'")),
+}
+OF_ROWS = TypedSelect("SELECT * FROM job_status")
+
+
+class StatusModel(Model, table="job_statuses", query=OF_RUNS):
+    """How a job is doing. `failed` waits for its next attempt, `dead` has none left."""
+
+    id: str = field(filterable=True, sortable=True)
+    type: str = field(filterable=True, sortable=True)
+    status: Status = field(filterable=True, sortable=True)
+    attempt: int = field(filterable=True, sortable=True)
+    max_retry: int
+    actor_id: str | None = field(filterable=True, relation=None)
+    tenant_id: str | None = field(filterable=True, relation=None)
+    trace_id: str | None = field(filterable=True, relation=None)
+    result_url: str | None
+    output: JsonValue | None
+    error: str | None
+    created_at: datetime = field(filterable=True, sortable=True)
+    completed_at: datetime | None = field(filterable=True, sortable=True)
+    updated_at: datetime = field(filterable=True, sortable=True)
+
+
+class JobStatus(Model, table="job_status", headless=True):
+    """The row of a job whose queue keeps nothing of it; `StatusModel` shows it to clients."""
+
+    type: str
+    status: Status
+    attempt: int = field(default=0)
+    max_retry: int
+    actor_id: str | None = field(default=None, relation=None)
+    tenant_id: str | None = field(default=None, relation=None)
+    trace_id: str | None = field(default=None, relation=None)
+    result_url: str | None = field(default=None)
+    output: JsonValue | None = field(default=None)
+    error: str | None = field(default=None)
+    completed_at: datetime | None = field(default=None)
+
+
+class TableStatus:
+    """Writes the rows of `job_status`, inside the open transaction if there is one."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._adapter = parts.adapter
+        self._clock = parts.clock
+        self._sql = load("jobs", parts.adapter.dialect)
+
+    async def put(
+        self, job: Job, status: str, *, result: Result | None = None, error: str | None = None
+    ) -> None:
+        """Note the status of an attempt; an older attempt, or one that is over, changes nothing."""
+        now = self._clock.now()
+        over = status in ("succeeded", "dead")
+        output = None if result is None or result.output is None else encode(result.output, "output")
+        await self._run(
+            "put",
+            id=job.id,
+            type=job.type,
+            status=status,
+            attempt=job.attempt,
+            max_retry=job.max_retry,
+            actor_id=job.actor_id,
+            tenant_id=job.tenant_id,
+            trace_id=job.trace_id,
+            result_url=None if result is None else result.url,
+            output=output,
+            error=error,
+            completed_at=self._time(now) if over else None,
+            now=self._time(now),
+        )
+
+    async def cancelled(self, id: str) -> None:
+        """Note that a waiting job was cancelled."""
+        await self._run("cancelled", id=id, now=self._time(self._clock.now()))
+
+    async def make_room(self, id: str) -> None:
+        """Remove the row of a job that is over: another one is about to have its id."""
+        await self._run("make_room", id=id)
+
+    async def forget(self, id: str) -> None:
+        """Remove the row of a job that could not be enqueued."""
+        await self._run("forget", id=id)
+
+    async def prune(self, before: datetime, limit: int = 500) -> int:
+        """Remove rows of jobs that were over before this time; how many."""
+        sql = self._sql["prune"].bind(before=self._time(before), limit=limit)
+        return len(await self._adapter.write(sql))
+
+    async def _run(self, statement: str, **values: Any) -> None:
+        await executor(self._adapter).execute(self._sql[statement].bind(**values))
+
+    def _time(self, moment: datetime) -> Any:
+        return encode_datetime(moment) if self._adapter.dialect is Dialect.SQLITE else moment
+
+
+class StatusPruner(Loop):
+    """Removes the rows of jobs that were over long ago."""
+
+    name = "maniflex-jobs-pruner"
+
+    def __init__(self, status: TableStatus, parts: Parts) -> None:
+        super().__init__(parts.clock, timedelta(minutes=10), parts.logger)
+        self._status = status
+        self._retention = parts.config.work_retention
+
+    async def tick(self) -> bool:
+        if not self._retention:
+            return False
+        return await self._status.prune(self.clock.now() - self._retention) > 0
+
+
+def schema(dialect: Dialect) -> list[Sql]:
+    """What the table of `job_status` needs beyond its model."""
+    return [
+        statement.bind() for name, statement in load("jobs", dialect).items() if name.startswith("schema_")
+    ]

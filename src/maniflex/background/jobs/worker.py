@@ -1,0 +1,376 @@
+"""A worker for any source of jobs: claims as it has room, works side by side, says what came of it.
+
+An outcome is said to the source until it is heard. Only a shutdown whose time is up stops that; the
+job is then delivered again once its lease has run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from inspect import isawaitable
+from typing import Any
+
+from maniflex._backoff import Backoff
+from maniflex._clock import Clock, SystemClock
+from maniflex.background.jobs.inproc import ABANDONED
+from maniflex.background.jobs.job import Job, Result, dead_letter
+from maniflex.background.jobs.port import Delivery, EventBus, Recovered, Source, StatusSink
+from maniflex.background.jsons import encode
+from maniflex.background.lease import Heart
+from maniflex.background.loop import Loop
+from maniflex.background.runs.executor import RESULT, Failed, bad_payload, failure
+from maniflex.background.runs.handlers import Handler, Handlers, as_duration
+from maniflex.background.runs.run import call
+from maniflex.db.current import detached
+from maniflex.errors import DeclarationError
+
+CONCURRENCY = 8
+SHUTDOWN = timedelta(seconds=20)
+HAND_BACK = 2.0  # seconds for what is told to stop, when the time is up
+_SAY_AGAIN = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=5))
+
+
+class Worker:
+    """Runs the jobs of a source until it is shut down."""
+
+    def __init__(
+        self,
+        source: Source,
+        handlers: Mapping[str, Callable[[Job], Any]] | Handlers,
+        *,
+        concurrency: int = CONCURRENCY,
+        status: StatusSink | None = None,
+        dlq_type: str | None = None,
+        event_bus: EventBus | None = None,
+        logger: logging.Logger | None = None,
+        clock: Clock | None = None,
+        poll_interval: timedelta = timedelta(seconds=1),
+    ) -> None:
+        self.concurrency = concurrency
+        self._source = source
+        self._handlers = _handlers(handlers)
+        self._types = [handler.type for handler in self._handlers]
+        self._status = status
+        self._dlq_type = dlq_type
+        self._bus = event_bus
+        self._clock = clock or SystemClock()
+        self._logger = logger or logging.getLogger("maniflex.jobs")
+        self._heart: Heart[Any] = Heart(
+            source, lambda line, held: line.extend(held), source.lease / 3, self._logger
+        )
+        self._feeder = _Feeder(self, poll_interval)
+        self._rescuer = _Rescuer(self, min(poll_interval * 5, source.lease / 2))
+        self._running: set[asyncio.Task[None]] = set()
+        self._concluding: set[asyncio.Task[None]] = set()  # of those: only the outcome is left to say
+        self._stack = AsyncExitStack()
+        self._stopped = asyncio.Event()
+        self._started = False
+
+    # -- living
+
+    async def run(self) -> None:
+        """Work until `shutdown`; when this is cancelled no job is begun any more."""
+        await self.start()
+        try:
+            await self._stopped.wait()
+        except asyncio.CancelledError:
+            await self._stop_claiming()
+            raise
+
+    async def start(self) -> None:
+        """Begin to claim, beside whatever else runs."""
+        self._started = True
+        self._stopped.clear()
+        await self._heart.start()
+        await self._stack.enter_async_context(self._source.listen(self._feeder.wake))
+        await self._rescuer.start()
+        await self._feeder.start()
+
+    async def shutdown(self, timeout: timedelta | float = SHUTDOWN) -> None:
+        """Claim nothing more, let what runs finish, then hand back the rest; never takes much longer."""
+        deadline = asyncio.get_running_loop().time() + as_duration(timeout, "timeout").total_seconds()
+        self._started = False
+        await self._in_time(self._stop_claiming(), deadline)
+        if self._running:
+            await asyncio.wait(self._running, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
+        await self._cancel(set(self._running) - self._concluding)
+        await self._cancel(set(self._running))
+        await self._in_time(self._stack.aclose(), deadline)
+        await self._in_time(self._heart.stop(), deadline)
+        self._stopped.set()
+
+    async def stop(self) -> None:
+        """`shutdown` with its usual patience; what a server calls."""
+        await self.shutdown()
+
+    async def _stop_claiming(self) -> None:
+        await self._feeder.stop()
+        await self._rescuer.stop()
+
+    async def _in_time(self, work: Awaitable[None], deadline: float) -> None:
+        left = max(deadline - asyncio.get_running_loop().time(), 0)
+        try:
+            await asyncio.wait_for(work, left + HAND_BACK)
+        except TimeoutError:
+            self._logger.warning("the job queue did not answer before the shutdown deadline")
+
+    async def _cancel(self, tasks: set[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running, timeout=HAND_BACK)
+
+    @property
+    def busy(self) -> int:
+        return len(self._running)
+
+    # -- working
+
+    async def run_once(self) -> int:
+        """Work on what is due now, as much as there is room for, to its end; how many jobs that were."""
+        await self.recover()
+        tasks = await self.begin()
+        if tasks:
+            await asyncio.wait(tasks)
+        return len(tasks)
+
+    async def drain(self) -> int:
+        """`run_once` until nothing is due; how many jobs that were."""
+        total, beating = 0, self._started
+        if not beating:
+            await self._heart.start()
+        try:
+            while done := await self.run_once():
+                total += done
+        finally:
+            if not beating:  # what is left, there is only when we are told to stop
+                await self._cancel(set(self._running))
+                await self._heart.stop()
+        return total
+
+    async def begin(self) -> list[asyncio.Task[None]]:
+        """Claim as much as there is room for and start on it."""
+        room = self.concurrency - len(self._running)
+        if room <= 0:
+            return []
+        self._types.append(self._types.pop(0))  # so that no type has to wait for all jobs of another
+        deliveries = await self._source.claim(self._types, room)
+        return [self._start(delivery) for delivery in deliveries]
+
+    def _start(self, delivery: Delivery) -> asyncio.Task[None]:
+        handler = self._handlers.get(delivery.job.type)
+        assert handler is not None, "only types that have a handler are claimed"
+        task = asyncio.create_task(self._attempt(delivery, handler), context=detached())
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._logger.error("a job was left to its lease", exc_info=task.exception())
+        if self._started:
+            self._feeder.wake()
+
+    async def recover(self) -> int:
+        """Take back what dead workers hold; how many jobs that were."""
+        found = await self._source.recover(self._types, self._dlq_type)
+        for one in found:
+            self._logger.warning(
+                "job %s (%s) was abandoned by its worker%s",
+                one.job.id,
+                one.job.type,
+                "; it is dead" * one.dead,
+            )
+            await self._tell_recovered(one)
+        return len(found)
+
+    async def _tell_recovered(self, one: Recovered) -> None:
+        await self._note(one.job, "dead" if one.dead else "failed", error=ABANDONED)
+        if one.letter is not None:
+            await self._note(one.letter, "enqueued")
+        if one.dead:
+            await self._publish(one.job, "failed", {"error": ABANDONED})
+
+    # -- one attempt
+
+    async def _attempt(self, delivery: Delivery, handler: Handler) -> None:
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        assert task is not None
+
+        def lost() -> None:
+            loop.call_soon_threadsafe(task.cancel)  # what it goes on to do, another worker does already
+
+        self._heart.hold(delivery.held, lost)
+        try:
+            await self._note(delivery.job, "running")
+            outcome = await _perform(delivery.job, handler)
+            self._concluding.add(task)
+            await self._conclude(delivery, outcome, handler)
+        except asyncio.CancelledError:
+            if task not in self._concluding and handler.is_async:
+                await self._hand_back(delivery)
+        finally:
+            self._heart.drop(delivery.held)
+            self._concluding.discard(task)
+
+    async def _hand_back(self, delivery: Delivery) -> None:
+        """Not for a plain function, which goes on in its thread: its lease ends as after a crash."""
+        async with asyncio.timeout(HAND_BACK):
+            if not await self._source.release(delivery):
+                self._logger.warning("job %s (%s) is not ours by now", delivery.job.id, delivery.job.type)
+
+    async def _conclude(self, delivery: Delivery, outcome: Result | Failed, handler: Handler) -> None:
+        job, source = delivery.job, self._source
+        if isinstance(outcome, Result):
+            await self._note(job, "succeeded", result=outcome)
+            if await self._said(delivery, lambda: source.ack(delivery, outcome)):
+                await self._publish(job, "completed", {"result": outcome.stored()})
+            return
+        self._logger.warning("job %s (%s) failed: %s", job.id, job.type, outcome.message)
+        if not outcome.final and job.attempt < job.max_retry:
+            delay = outcome.delay if outcome.delay is not None else handler.backoff(job.attempt)
+            at = self._clock.now() + delay
+            await self._note(job, "failed", error=outcome.message)
+            await self._said(delivery, lambda: source.retry(delivery, at, outcome.message))
+            return
+        letter = dead_letter(job, outcome.message, self._dlq_type)
+        await self._note(job, "dead", error=outcome.message)
+        if letter is not None:
+            await self._note(letter, "enqueued")
+        if await self._said(delivery, lambda: source.bury(delivery, outcome.message, letter)):
+            await self._publish(job, "failed", {"error": outcome.message})
+
+    async def _said(self, delivery: Delivery, say: Callable[[], Awaitable[bool]]) -> bool:
+        """Tell the source until it has heard; whether the job was still ours."""
+        failures = 0
+        while True:
+            try:
+                kept = await say()
+            except Exception as error:
+                failures += 1
+                if failures == 1:
+                    self._logger.warning("what came of a job is not written yet: %s", error, exc_info=error)
+                await asyncio.sleep(_SAY_AGAIN(failures).total_seconds())
+            else:
+                if not kept:
+                    self._logger.warning("job %s (%s) is not ours by now", delivery.job.id, delivery.job.type)
+                return kept
+
+    # -- telling
+
+    async def _note(self, job: Job, status: str, **about: Any) -> None:
+        """Before the source is told: a crash in between repeats the job, not leaves its status behind."""
+        if self._status is None:
+            return
+        try:
+            await self._status.put(job, status, **about)
+        except Exception as error:
+            self._logger.warning("the status of job %s was not written: %s", job.id, error, exc_info=error)
+
+    async def _publish(self, job: Job, what: str, about: dict[str, Any]) -> None:
+        if self._bus is not None:
+            await publish(self._bus, job, what, about, self._logger)
+
+
+async def publish(bus: EventBus, job: Job, what: str, about: dict[str, Any], logger: logging.Logger) -> None:
+    """Tell the bus `job.{type}.completed` or `.failed`; what it does with that is its own affair."""
+    who = {"actor_id": job.actor_id, "tenant_id": job.tenant_id, "trace_id": job.trace_id}
+    payload = {"id": job.id, "type": job.type, "attempt": job.attempt, **who, **about}
+    try:
+        told = bus.publish(f"job.{job.type}.{what}", payload)
+        if isawaitable(told):
+            await told
+    except Exception as error:
+        logger.warning("the bus did not take job.%s.%s: %s", job.type, what, error, exc_info=error)
+
+
+def _handlers(given: Mapping[str, Callable[[Job], Any]] | Handlers) -> Handlers:
+    if isinstance(given, Handlers):
+        handlers = given
+    else:
+        handlers = Handlers()
+        for type, fn in given.items():
+            handlers.add(type, fn)
+    problems = handlers.problems()
+    if not len(handlers):
+        problems.append("a worker needs a handler")
+    if problems:
+        raise DeclarationError(*problems)
+    return handlers
+
+
+async def _perform(job: Job, handler: Handler) -> Result | Failed:
+    """Call the handler and name what came of it; only a cancelled worker makes this raise."""
+    try:
+        job = replace(job, payload=_payload(job, handler))
+    except ValueError as error:
+        return bad_payload(error)
+    try:
+        result = Result.of(await _called(job, handler))
+        encode(result.stored(), RESULT)
+        return result
+    except Exception as error:
+        return failure(error)
+    except BaseException as error:  # SystemExit and the like: neither the worker nor the loop shall end
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        return Failed("interrupted", type(error).__name__)
+
+
+def _payload(job: Job, handler: Handler) -> Any:
+    return job.payload if handler.payload is None else handler.payload.validate_python(job.payload)
+
+
+async def _called(job: Job, handler: Handler) -> Any:
+    if handler.timeout is None:
+        return await call(handler.fn, job)
+    if not handler.is_async:
+        return await _timed(job, handler, handler.timeout)
+    async with asyncio.timeout(handler.timeout.total_seconds()):
+        return await call(handler.fn, job)
+
+
+async def _timed(job: Job, handler: Handler, timeout: timedelta) -> Any:
+    """A plain function cannot be stopped; that it took too long counts when it returns."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    result = await call(handler.fn, job)
+    if loop.time() - begun > timeout.total_seconds():
+        raise TimeoutError
+    return result
+
+
+class _Feeder(Loop):
+    """Claims whenever there is room."""
+
+    name = "maniflex-jobs"
+
+    def __init__(self, worker: Worker, interval: timedelta) -> None:
+        super().__init__(worker._clock, interval, worker._logger)
+        self._worker = worker
+
+    async def tick(self) -> bool:
+        return bool(await self._worker.begin()) and self._worker.busy < self._worker.concurrency
+
+
+class _Rescuer(Loop):
+    """Takes back jobs whose workers died, whoever they were."""
+
+    name = "maniflex-jobs-rescuer"
+
+    def __init__(self, worker: Worker, interval: timedelta) -> None:
+        super().__init__(worker._clock, interval, worker._logger)
+        self._worker = worker
+
+    async def tick(self) -> bool:
+        if await self._worker.recover():
+            self._worker._feeder.wake()
+        return False

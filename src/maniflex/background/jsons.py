@@ -1,0 +1,55 @@
+"""JSON as durable work stores it: what cannot be stored and read back the same is refused.
+
+>>> encode({"order_id": 7}, "payload")
+'{"order_id":7}'
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from typing import Any, NoReturn
+
+import msgspec
+from pydantic_core import PydanticSerializationError, to_json
+
+from maniflex.errors import ValidationFailed
+
+decode = msgspec.json.decode
+_SUSPECT = re.compile(rb"NaN|Infinity|\\u0000")
+# An even number of backslashes before it only quote each other.
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def encode(value: Any, what: str) -> str:
+    """The value as JSON text; `ValidationFailed` naming `what` when there is no such text."""
+    try:
+        text = to_json(value, inf_nan_mode="constants")
+        if _SUSPECT.search(text):
+            json.loads(text, parse_constant=_not_json)
+            if _NUL.search(text):
+                raise ValueError("it contains the NUL character")
+        return text.decode()
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        message = f"cannot be stored as JSON: {_short(error)}"
+        raise ValidationFailed(f"the {what} {message}", [{"field": what, "message": message}]) from None
+
+
+def _not_json(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _short(error: Exception) -> str:
+    return clean(str(error).splitlines()[0] if str(error) else type(error).__name__, 300)
+
+
+def clean(text: str, most: int = 2000) -> str:
+    """Text that every database takes, cut where it would go on for pages."""
+    text = text.replace("\x00", "\\0").encode(errors="backslashreplace").decode()
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def instant(text: str | datetime) -> datetime:
+    """A stored time, whichever database it comes from."""
+    return datetime.fromisoformat(text) if isinstance(text, str) else text

@@ -1,0 +1,131 @@
+"""A service that ticks: now and then, or at once when it is woken or there is more to do.
+
+`Loop` owns starting, stopping, the pause between ticks and surviving a bad one. A subclass says
+what a tick does and whether there is more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from random import random
+
+from maniflex._backoff import Backoff
+from maniflex._clock import Clock
+from maniflex.db.current import detached
+
+PATIENCE = timedelta(seconds=30)
+
+
+def stalled(services: Iterable[object]) -> list[str]:
+    """The names of those whose loop stands still; a service may be a `Loop` or have one as `loop`."""
+    loops = [one if isinstance(one, Loop) else getattr(one, "loop", None) for one in services]
+    return [loop.name for loop in loops if isinstance(loop, Loop) and loop.stalled]
+
+
+class Loop:
+    """Calls `tick` every `interval`, give or take `jitter` of it."""
+
+    name = "loop"
+
+    def __init__(
+        self, clock: Clock, interval: timedelta, logger: logging.Logger, *, jitter: float = 0.1
+    ) -> None:
+        self.clock = clock
+        self.interval = interval
+        self.logger = logger
+        self.ticks = 0
+        self.errors = 0
+        self.last_ok: datetime | None = None
+        self.started: datetime | None = None
+        self._jitter = jitter
+        self._backoff = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=10))
+        self._streak = 0
+        self._stopping = False
+        self._woken: asyncio.Event | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+
+    async def tick(self) -> bool:
+        """Do what is due; True asks for another tick at once."""
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        self._stopping, self._woken = False, asyncio.Event()
+        self.started = self.clock.now()
+        self._event_loop = asyncio.get_running_loop()
+        self._running = self._event_loop.create_task(self._run(), name=self.name, context=detached())
+
+    async def stop(self) -> None:
+        """Begin no further tick and wait for the one that runs."""
+        self._stopping = True
+        if self._running is not None:
+            if self._woken is not None:
+                self._woken.set()
+            await self._running
+            self._running = None
+
+    def wake(self) -> None:
+        """Tick now; may be called from any thread."""
+        woken, loop = self._woken, self._event_loop
+        if woken is None or loop is None or loop.is_closed():
+            return
+        if asyncio._get_running_loop() is loop:
+            woken.set()
+        else:
+            loop.call_soon_threadsafe(woken.set)
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it is started and has had no good tick for longer than it should take."""
+        if self.started is None or self._stopping:
+            return False
+        return self.clock.now() - (self.last_ok or self.started) > max(3 * self.interval, PATIENCE)
+
+    def pause(self) -> timedelta:
+        """How long to wait when there is nothing more to do."""
+        return self.interval * (1 + self._jitter * (random() * 2 - 1))
+
+    async def _run(self) -> None:
+        assert self._woken is not None
+        while not self._stopping:
+            self._woken.clear()
+            again, pause = await self._survive()
+            if not again and not self._stopping:
+                await self._wait(pause)
+
+    async def _survive(self) -> tuple[bool, timedelta]:
+        try:
+            again = await self.tick()
+        except Exception as error:
+            self.errors += 1
+            self._streak += 1
+            self.failed(error)
+            if self._streak == 1:  # once per streak: a database that is away would fill the log
+                self.logger.exception("%s: a tick failed; it goes on trying", self.name)
+            return False, self._backoff(self._streak)
+        if self._streak:
+            self.logger.info("%s: works again after %d failed ticks", self.name, self._streak)
+        self.ticks += 1
+        self._streak = 0
+        self.last_ok = self.clock.now()
+        return again, self.pause()
+
+    def failed(self, error: Exception) -> None:
+        """A tick failed; for counting."""
+
+    async def _wait(self, pause: timedelta) -> None:
+        assert self._woken is not None
+        slept = asyncio.ensure_future(self.clock.sleep(pause))
+        woken = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait((slept, woken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            slept.cancel()
+            woken.cancel()

@@ -1,0 +1,129 @@
+"""Who deals with messages of which kind: collected while declaring, looked up while delivering."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from msgspec import MsgspecError
+from pydantic import TypeAdapter, ValidationError
+
+from maniflex.background.jsons import decode
+from maniflex.background.outbox.message import Message
+from maniflex.background.threads import on_thread
+
+EVERY_KIND = "*"
+
+
+class Unreadable(Exception):
+    """The payload is not what the handler takes, and never will be; `broken` when it is not even JSON."""
+
+    def __init__(self, reason: str, *, broken: bool) -> None:
+        self.broken = broken
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One function for one kind, or for `*`."""
+
+    kind: str
+    fn: Callable[..., Any]
+    payload: TypeAdapter[Any] | None
+    is_async: bool
+
+    @classmethod
+    def of(cls, kind: str, fn: Callable[..., Any], payload: Any = None) -> Handler:
+        is_async = any(inspect.iscoroutinefunction(part) for part in (fn, type(fn).__call__))
+        return cls(kind, fn, None if payload is None else TypeAdapter(payload), is_async)
+
+    def read(self, stored: str | bytes) -> Any:
+        """The payload as the function takes it."""
+        try:
+            value = decode(stored)
+        except (MsgspecError, ValueError, RecursionError) as error:
+            raise Unreadable(f"the payload is not JSON: {error}", broken=True) from error
+        if self.payload is None:
+            return value
+        try:
+            return self.payload.validate_json(stored)
+        except ValidationError as error:
+            shown = error.errors(include_url=False, include_input=False, include_context=False)
+            places = [".".join(map(str, e["loc"])) + f": {e['msg']}" for e in shown[:5]]
+            raise Unreadable(f"the payload does not fit: {'; '.join(places)}", broken=False) from error
+
+    async def __call__(self, *arguments: Any) -> None:
+        """Run it, a plain function on a thread."""
+        if self.is_async:
+            await self.fn(*arguments)
+            return
+        outcome = await on_thread(partial(self.fn, *arguments))
+        if inspect.isawaitable(outcome):
+            await outcome
+
+
+def readable(stored: str | bytes) -> Any:
+    """The payload, or None when it cannot be read."""
+    try:
+        return decode(stored)
+    except (MsgspecError, ValueError, RecursionError):
+        return None
+
+
+class Handlers:
+    """The handlers of one application."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, Handler] = {}
+        self._problems: list[str] = []
+        self.sink: Handler | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._by_kind)
+
+    def add(self, kind: Any, fn: Callable[..., Any], payload: Any) -> None:
+        where = f"outbox handler {kind!r}"
+        if not isinstance(kind, str) or not kind:
+            self._problems.append(f"{where}: a kind is a text such as 'order.placed', or '*' for all")
+        elif kind in self._by_kind:
+            self._problems.append(f"{where}: there is a handler for it already")
+        elif not _takes(fn, 1):
+            self._problems.append(f"{where}: it is called with (message), which it does not take")
+        else:
+            self._by_kind[kind] = Handler.of(kind, fn, payload)
+
+    def set_sink(self, fn: Callable[..., Any]) -> None:
+        if self.sink is not None:
+            self._problems.append("outbox dead_letter: there is one already")
+        elif not _takes(fn, 2):
+            self._problems.append(
+                "outbox dead_letter: it is called with (message, reason), which it does not take"
+            )
+        else:
+            self.sink = Handler.of("dead_letter", fn)
+
+    def problems(self) -> list[str]:
+        return list(self._problems)
+
+    @property
+    def kinds(self) -> tuple[str, ...] | None:
+        """What is dealt with here; None for everything."""
+        return None if EVERY_KIND in self._by_kind else tuple(self._by_kind)
+
+    def of(self, kind: str) -> Handler | None:
+        return self._by_kind.get(kind) or self._by_kind.get(EVERY_KIND)
+
+
+def _takes(fn: Any, count: int) -> bool:
+    if not callable(fn):
+        return False
+    try:
+        inspect.signature(fn).bind(*(Message,) * count)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin that does not say
+        return True
+    return True

@@ -1,0 +1,31 @@
+"""What a handler gets: a message, the same on every delivery but for its count of attempts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from maniflex.background.outbox import cloudevents
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message; its `id` stays the same however often it is delivered."""
+
+    id: str
+    kind: str
+    key: str | None
+    payload: Any  # decoded, or an instance of the type the handler asked for
+    attempts: int
+    created_at: datetime
+    stored: str | bytes  # the payload as the database has it
+
+    @property
+    def raw(self) -> bytes:
+        """The payload as stored, byte for byte."""
+        return self.stored.encode() if isinstance(self.stored, str) else self.stored
+
+    def cloudevent(self, source: str) -> dict[str, Any]:
+        """The message in the structured form of CloudEvents 1.0."""
+        return cloudevents.structured(self, source)

@@ -1,0 +1,49 @@
+"""The tables of the outbox and the inbox, as ordinary models.
+
+Their statements are in `background/sql`; a model here is how REST, filters, OpenAPI and code read them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import JsonValue
+
+from maniflex.model.base import Model
+from maniflex.model.field import field
+from maniflex.model.meta import Index
+
+Status = Literal["pending", "delivered", "dead"]
+
+
+class OutboxMessage(Model, table="outbox_event"):
+    """A message on its way: what it says, how often it was tried and what became of it."""
+
+    seq: int = field(default=0, filterable=True, sortable=True)  # the order of enqueueing
+    kind: str = field(filterable=True, sortable=True)
+    key: str | None = field(default=None, filterable=True)
+    payload: JsonValue | None = field(default=None)
+    raw: str | None = field(default=None)  # of a dead message whose payload is not JSON
+    status: Status = field(default="pending", filterable=True, sortable=True)
+    attempts: int = field(default=0, filterable=True, sortable=True)
+    last_error: str | None = field(default=None)
+    retry_at: datetime = field(filterable=True, sortable=True)  # not before
+    lease: str | None = field(default=None, hidden=True)
+    lease_until: datetime | None = field(default=None, filterable=True)
+    leased_by: str | None = field(default=None, filterable=True)
+    # How many messages its last claim took; 0 when it was taken alone, after a relay that died with it.
+    claimed_with: int = field(default=0, hidden=True)
+    published_at: datetime | None = field(default=None, filterable=True, sortable=True)
+
+
+class InboxMessage(
+    Model,
+    table="inbox_message",
+    headless=True,
+    indices=[Index(("consumer", "message_id"), unique=True, name="inbox_message_once_idx")],
+):
+    """A message a consumer has dealt with."""
+
+    consumer: str
+    message_id: str = field(relation=None)

@@ -1,0 +1,99 @@
+"""The relay that stays: it delivers whenever something is there, and sweeps up what was delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+from maniflex._clock import Clock
+from maniflex.background.loop import Loop
+from maniflex.background.metrics import Metrics
+from maniflex.background.outbox.dispatcher import Dispatcher
+from maniflex.background.outbox.store import CHANNEL, OutboxStore
+from maniflex.sql.statement import Dialect
+
+PRUNE_EVERY = timedelta(minutes=1)
+PRUNE_AT_ONCE = 500
+
+
+class Worker(Loop):
+    """Polls the outbox, catches up without a pause, and is woken when something is enqueued."""
+
+    name = "outbox"
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        dispatcher: Callable[[Callable[[], bool]], Dispatcher],
+        clock: Clock,
+        interval: timedelta,
+        logger: logging.Logger,
+        metrics: Metrics,
+    ) -> None:
+        super().__init__(clock, interval, logger)
+        self._store = store
+        self._metrics = metrics
+        self._dispatcher = dispatcher(lambda: self.stopping)
+        # There a claim takes the write lock, which is much to ask on every hint.
+        self._asks_first = store.adapter.dialect is Dialect.SQLITE
+        self._open = AsyncExitStack()
+
+    @property
+    def delivered(self) -> int:
+        """How many messages this worker has delivered."""
+        return self._dispatcher.delivered
+
+    async def tick(self) -> bool:
+        if self._asks_first and self._dispatcher.idle and not await self._store.waiting(self.clock.now()):
+            return False
+        return await self._dispatcher.step()
+
+    def failed(self, error: Exception) -> None:
+        self._metrics.add("outbox_poll_errors_total")
+
+    async def start(self) -> None:
+        try:
+            await self._dispatcher.heart.start()
+            await super().start()
+            await self._open.enter_async_context(self._store.adapter.listen(CHANNEL, self.wake))
+        except BaseException:
+            await self._dispatcher.in_time(self.stop())
+            raise
+
+    async def stop(self) -> None:
+        """Claim nothing more, let the running handler finish and give back the rest."""
+        async with AsyncExitStack() as last:  # each whatever becomes of the others
+            last.push_async_callback(self._dispatcher.heart.stop)
+            last.push_async_callback(self._open.aclose)
+            await super().stop()
+            await self._dispatcher.hand_back()
+
+    async def run(self) -> None:
+        """Work until this is cancelled."""
+        await self.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._dispatcher.in_time(self.stop())
+
+
+class Pruner(Loop):
+    """Removes what was delivered or noted long ago, in small batches."""
+
+    name = "outbox pruner"
+
+    def __init__(
+        self, store: OutboxStore, retention: timedelta, clock: Clock, logger: logging.Logger
+    ) -> None:
+        super().__init__(clock, PRUNE_EVERY, logger)
+        self._store = store
+        self._retention = retention
+
+    async def tick(self) -> bool:
+        before = self.clock.now() - self._retention
+        messages = await self._store.prune(before, PRUNE_AT_ONCE)
+        noted = await self._store.prune_inbox(before, PRUNE_AT_ONCE)
+        return PRUNE_AT_ONCE in (messages, noted)

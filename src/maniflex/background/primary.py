@@ -1,0 +1,30 @@
+"""Reads that must not be behind: durable work asks the primary, whatever replica there is."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from maniflex.db.current import current_tx
+from maniflex.db.port import Adapter, Row, Tx
+from maniflex.sql.statement import Dialect, Sql
+
+
+class Primary:
+    """The reads of an adapter, answered where its writes go; on SQLite there is but one place."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._only = adapter.dialect is Dialect.SQLITE
+
+    async def fetch(self, sql: Sql) -> list[Row]:
+        return await (self._adapter.fetch(sql) if self._only else self._adapter.write(sql))
+
+    async def fetch_one(self, sql: Sql) -> Row | None:
+        rows = await self.fetch(sql)
+        return rows[0] if rows else None
+
+
+def reading(adapter: Adapter, tx: Tx | None = None) -> Tx:
+    """Where to read what is true now: in the transaction handed over, the open one, or the primary."""
+    primary: Any = Primary(adapter)
+    return tx or current_tx(adapter) or cast(Tx, primary)

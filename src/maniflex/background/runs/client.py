@@ -1,0 +1,443 @@
+"""`server.work`: handlers, submitting runs, asking after them, and workers.
+
+>>> run = await server.work.submit("email.receipt.v1", {"order_id": 7}, idempotency_key="receipt:7")
+>>> (await server.work.wait(run.id)).status
+'succeeded'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, Unpack
+
+from maniflex._clock import Clock
+from maniflex._ids import new_id
+from maniflex._service import Service
+from maniflex.background.jsons import encode
+from maniflex.background.metrics import Values
+from maniflex.background.parts import Parts
+from maniflex.background.primary import reading
+from maniflex.background.runs import checks
+from maniflex.background.runs.access import Access
+from maniflex.background.runs.family import Family
+from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers, as_duration
+from maniflex.background.runs.model import WorkflowEvent, WorkflowRun, WorkflowSignal, WorkflowStep
+from maniflex.background.runs.pruner import Pruner
+from maniflex.background.runs.run import CHILD, UNDO_ATTEMPTS
+from maniflex.background.runs.store import CHANNEL, Change, Claimed, Reaped, RunStore, schema
+from maniflex.background.runs.submitter import Submitter
+from maniflex.background.runs.worker import Worker
+from maniflex.db.current import current_tx, detached, transaction
+from maniflex.db.port import Adapter, Tx
+from maniflex.db.records import Records
+from maniflex.errors import Conflict, DeclarationError, NotFound
+from maniflex.model.base import Model
+from maniflex.sql.statement import Dialect, Sql
+
+F = TypeVar("F", bound=Callable[..., Any])
+LIST_LIMIT = 100
+_WAIT_AT_MOST = timedelta(seconds=1)
+
+
+class Work:
+    """Durable runs of one server."""
+
+    parts: Parts
+    store: RunStore
+    clock: Clock
+
+    def __init__(self) -> None:
+        self.handlers = Handlers()
+        self.workers: list[Callable[[], None]] = []  # how to wake those of this process
+        self.access = Access()
+        self._enabled = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._waiting: dict[str, asyncio.Event] = {}
+        self.observers: list[Callable[[str], None]] = []  # told the id of each run that was settled
+
+    # -- declaring
+
+    def enable(
+        self, *, admin_role: str = "admin", routes: bool = True, public_submit: bool | Sequence[str] = True
+    ) -> None:
+        """Have durable work even where this application handles no run itself, and say who sees it over REST.
+
+        Callers submit what has a handler here, or with `public_submit` these types and prefixes
+        such as `email.`, or nothing; `admin_role` sees the runs of all.
+        """
+        if hasattr(self, "parts"):
+            raise DeclarationError("the server is sealed; durable work is enabled before it starts")
+        given = (public_submit,) if isinstance(public_submit, str) else public_submit
+        self.access = Access(admin_role, routes, given if isinstance(given, bool) else tuple(given))
+        self._enabled = True
+
+    def handler(
+        self,
+        type: str,
+        *,
+        max_attempts: int = MAX_ATTEMPTS,
+        lease: timedelta | None = None,
+        timeout: timedelta | None = None,
+        backoff: Callable[[int], timedelta] | None = None,
+        payload: Any = None,
+        internal: bool = False,
+        dead_letter: str | None = None,
+    ) -> Callable[[F], F]:
+        """Give runs of exactly this type to the decorated function, async or plain."""
+
+        def decorate(fn: F) -> F:
+            if hasattr(self, "parts"):
+                raise DeclarationError("the server is sealed; handlers are added before it starts")
+            self.handlers.add(
+                type,
+                fn,
+                max_attempts=max_attempts,
+                lease=lease,
+                timeout=timeout,
+                backoff=backoff,
+                payload=payload,
+                internal=internal,
+                dead_letter=dead_letter,
+            )
+            return fn
+
+        return decorate
+
+    @property
+    def used(self) -> bool:
+        return self._enabled or len(self.handlers) > 0
+
+    def models(self) -> Sequence[type[Model]]:
+        return (WorkflowRun, WorkflowEvent, WorkflowStep, WorkflowSignal) if self.used else ()
+
+    def schema(self, dialect: Dialect) -> Sequence[Sql]:
+        return schema("runs", dialect) if self.used else ()
+
+    def problems(self) -> builtins.list[str]:
+        return self.handlers.problems()
+
+    def attach(self, parts: Parts) -> None:
+        self.parts = parts
+        self.clock = parts.clock
+        self.store = RunStore(parts.adapter, logged=parts.config.work_events)
+        self._family = Family(self)
+        self._submitter = Submitter(self.handlers, self.store, self.clock, parts.stores)
+        if self.used:
+            parts.metrics.add("runs_poll_errors_total", 0)
+            parts.metrics.gauges_of(("runs_due", "runs_oldest_due_seconds"), self._depth)
+
+    def services(self, prefixes: Sequence[str] = (), concurrency: int | None = None) -> Sequence[Service]:
+        """One worker and the pruner, when there is anything to handle."""
+        if not len(self.handlers):
+            return ()
+        return (self.worker(prefixes, concurrency), Pruner(self))
+
+    def worker(
+        self,
+        prefixes: Sequence[str] = (),
+        concurrency: int | None = None,
+        *,
+        lease: timedelta | None = None,
+        poll_interval: timedelta | None = None,
+    ) -> Worker:
+        """A worker for runs whose type starts with one of the prefixes."""
+        self.ready()
+        given = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
+        return Worker(self, prefixes=given, concurrency=concurrency, lease=lease, poll_interval=poll_interval)
+
+    # -- submitting
+
+    async def submit(
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        tx: Tx | None = None,
+        **options: Unpack[checks.Options],
+    ) -> WorkflowRun:
+        """Store a run; inside a transaction it is there when that commits. One of the same key is returned.
+
+        Options: `priority` (higher first), `run_at` or `delay`, `max_attempts`, `group_key`,
+        `timeout`, `actor_id`, `tenant_id`, `trace_id`; the last three are the caller's inside a request.
+        """
+        run, _ = await self.offer(type, payload, idempotency_key=idempotency_key, tx=tx, **options)
+        return run
+
+    async def offer(
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        tx: Tx | None = None,
+        **options: Unpack[checks.Options],
+    ) -> tuple[WorkflowRun, bool]:
+        """As `submit`, and whether the run is new: not when there was one of the same key."""
+        [offered] = await self._submitted(type, [payload], [idempotency_key], tx, **options)
+        return offered
+
+    async def submit_many(
+        self,
+        type: str,
+        payloads: Sequence[Any],
+        *,
+        idempotency_keys: Sequence[str | None] | None = None,
+        tx: Tx | None = None,
+        **options: Unpack[checks.Options],
+    ) -> builtins.list[WorkflowRun]:
+        """Store a run for each payload, all or none, in few statements."""
+        keys = idempotency_keys or [None] * len(payloads)
+        return [run for run, _ in await self._submitted(type, payloads, keys, tx, **options)]
+
+    async def _submitted(
+        self,
+        type: str,
+        payloads: Sequence[Any],
+        keys: Sequence[str | None],
+        tx: Tx | None,
+        **options: Unpack[checks.Options],
+    ) -> builtins.list[tuple[WorkflowRun, bool]]:
+        """The run of each payload, and whether it is new."""
+        self.ready()
+        runs, due = await self._submitter.submit(type, payloads, keys, tx, **options)
+        if due:
+            self.wake_after(tx)
+        return runs
+
+    # -- asking
+
+    async def get(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
+        """The run of that id; `NotFound` when there is none."""
+        return await self.records(tx).read(id)
+
+    async def list(
+        self,
+        *,
+        type: str | None = None,
+        prefix: str | None = None,
+        status: str | None = None,
+        actor_id: str | None = None,
+        tenant_id: str | None = None,
+        limit: int = LIST_LIMIT,
+        page: int = 1,
+    ) -> builtins.list[WorkflowRun]:
+        """Runs, the newest first."""
+        checks.check_int("limit", limit, 1)
+        equal = {"type": type, "status": status, "actor_id": actor_id, "tenant_id": tenant_id}
+        filters: builtins.list[Any] = [(name, "eq", v) for name, v in equal.items() if v is not None]
+        if prefix is not None:
+            filters.append(("type", "starts_with", prefix))
+        return await self.records().list(filters, sorts="id:desc", limit=limit, page=page)
+
+    async def events(self, id: str) -> builtins.list[WorkflowEvent]:
+        """What happened to a run, in order."""
+        stores = self.ready().stores
+        records = Records[WorkflowEvent](stores[WorkflowEvent], reading(self.store.adapter))
+        return await records.list([("workflow_id", "eq", id)], sorts=["created_at", "id"])
+
+    async def wait(self, id: str, timeout: timedelta | float | None = None) -> WorkflowRun:
+        """The run once it is finished; `TimeoutError` when that takes longer than `timeout`."""
+        deadline = None if timeout is None else self.clock.now() + as_duration(timeout, "timeout")
+        pause = timedelta(milliseconds=10)
+        ended = self._waiting.setdefault(id, asyncio.Event())
+        try:
+            while not (run := await self.get(id)).finished:
+                if deadline is not None and self.clock.now() >= deadline:
+                    raise TimeoutError(f"run {id} is still {run.status}")
+                pause = min(pause * 2, _WAIT_AT_MOST)
+                await self._until(
+                    ended, pause if deadline is None else min(pause, deadline - self.clock.now())
+                )
+                ended.clear()  # that may have been the end of an attempt only
+        finally:
+            self._waiting.pop(id, None)
+        return run
+
+    async def _until(self, ended: asyncio.Event, pause: timedelta) -> None:
+        told = asyncio.ensure_future(ended.wait())
+        slept = asyncio.ensure_future(self.clock.sleep(pause))
+        try:
+            await asyncio.wait((told, slept), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            told.cancel()
+            slept.cancel()
+
+    # -- changing
+
+    async def cancel(self, id: str, *, running: bool = True, tx: Tx | None = None) -> WorkflowRun:
+        """Cancel a run that is not finished; `Conflict` when it is, or when it runs and `running` is off."""
+        if not await self.store.cancel(id, self.clock.now(), running=running, tx=tx):
+            raise await self._why_not(id, "cancelled", tx)
+        run = await self.records(tx).read(id)
+        if run.parent_id is not None:
+            await self._family.tell_parents([id], tx)
+        return run
+
+    async def retry(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
+        """Try a failed or cancelled run again, with all its attempts; finished steps stay done."""
+        async with _joined(self.store.adapter, tx) as on:
+            if not await self.store.retry(id, self.clock.now(), tx=on):
+                raise await self._why_not(id, "retried", on)
+            await on.execute(self.store.bind("restore_attempts", id=id))
+            await on.execute(self.store.bind("forget_undone", id=id))
+            self.wake_after(on)
+            return await self.records(on).read(id)
+
+    async def delete(self, id: str, reason: str | None = None, *, tx: Tx | None = None) -> None:
+        """Delete a run softly: it is never claimed again, and its idempotency key is free."""
+        if not await self.store.delete(id, reason, self.clock.now(), tx=tx):
+            raise NotFound("run not found")
+        await self._family.tell_parents([id], tx)
+
+    async def signal(self, id: str, name: str, payload: Any = None, *, tx: Tx | None = None) -> None:
+        """Tell a run something; it is kept until the run waits for it."""
+        text = encode(payload, "payload")
+        now = self.clock.now()
+        store = self.store
+        async with _joined(store.adapter, tx) as on:
+            # The lock orders us and a run that is about to wait: one of the two sees the other.
+            found = await on.write(store.bind("lock", id=id))
+            if not found:
+                raise NotFound("run not found")
+            if found[0][0] not in ("pending", "leased"):
+                raise Conflict(f"the run is {found[0][0]}; it waits for nothing")
+            await on.execute(
+                store.bind("add_signal", signal=new_id(), id=id, name=name, payload=text, now=now)
+            )
+            await self._awaken(id, name, now, on)
+
+    async def _awaken(self, id: str, name: str, now: datetime, tx: Tx | None) -> None:
+        store = self.store
+        run = tx or store.adapter
+        if await run.write(store.bind("awaken", id=id, name=name, now=now, channel=CHANNEL)):
+            self.wake_after(tx)
+
+    async def _why_not(self, id: str, what: str, tx: Tx | None) -> Exception:
+        try:
+            run = await self.records(tx).read(id)
+        except NotFound:
+            return NotFound("run not found")
+        still = " and still being stopped" if run.status == "cancelled" and run.lease_until else ""
+        return Conflict(f"the run is {run.status}{still} and cannot be {what}")
+
+    # -- for workers
+
+    async def reap(self, now: datetime) -> builtins.list[Reaped]:
+        """Take back runs whose lease ran out; those that failed for good go to their dead letters."""
+        async with transaction(self.store.adapter) as tx:
+            await self.store.turn_back(now, UNDO_ATTEMPTS, tx)
+            reaped = await self.store.reap(now, [handler.type for handler in self.handlers], tx=tx)
+            for run in reaped:
+                if run.status == "failed" and self.dead_letter(run.type):
+                    await self.bury(run.id, run.type, "lease_expired", tx)
+            tx.after_commit(lambda: self._observed(*(run.id for run in reaped)))
+            if failed := [run.id for run in reaped if run.status == "failed"]:
+                await self._family.tell_parents(failed, tx)
+        return reaped
+
+    def dead_letter(self, type: str) -> str | None:
+        handler = self.handlers.get(type)
+        return handler.dead_letter if handler is not None else None
+
+    async def bury(self, id: str, type: str, error: str | None, tx: Tx) -> None:
+        """Submit the dead letter of a run that failed for good, in the transaction that fails it."""
+        try:
+            run = await self.records(tx).read(id)
+        except NotFound:  # deleted while it ran: nobody misses it
+            return
+        payload = {"run_id": id, "type": type, "payload": run.payload, "error": error, "attempt": run.attempt}
+        who = checks.Options(actor_id=run.actor_id, tenant_id=run.tenant_id, trace_id=run.trace_id)
+        letter = self.dead_letter(type) or ""
+        await self.submit(letter, payload, idempotency_key=f"dead:{id}:{new_id()}", tx=tx, **who)
+
+    async def unless_signalled(self, change: Change, now: datetime, tx: Tx) -> Change:
+        """The change of a run that is about to wait; at once again when what it waits for has come."""
+        if change.waiting_for is None:
+            return change
+        await tx.write(self.store.bind("lock", id=change.held.id))
+        if change.waiting_for.startswith(CHILD):
+            come = await self._family.is_over(change.waiting_for, tx)
+            self._family.look_once_more(change.held.id, change.waiting_for, tx)
+        else:
+            asked = self.store.bind("has_signal", id=change.held.id, name=change.waiting_for)
+            come = bool(await tx.fetch(asked))
+        if not come:
+            return change
+        return Change(change.held, change.status, change.event, change.data, now, change.unspent)
+
+    def settled(self, claimed: Claimed, *, kept: bool = True) -> None:
+        """A run of this process was settled: wake who waits for it; not `kept`, it was no longer ours."""
+        if kept:
+            self._observed(claimed.id)
+        waiting = self._waiting.get(claimed.id)
+        if waiting is not None:
+            waiting.set()
+        if claimed.parent_id is not None:
+            self.spawn(self._family.awaken_parents([claimed.id]))
+
+    def _observed(self, *ids: str) -> None:
+        for id in ids:
+            for observer in self.observers:
+                observer(id)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run something small beside; its failure is logged."""
+        task = asyncio.create_task(self.guarded(work), context=detached())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def guarded(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something that may fail; that is logged."""
+        try:
+            await work
+        except Exception as error:
+            self.parts.logger.warning("a hint was lost: %s", error)
+
+    # -- small things
+
+    def wake_after(self, tx: Tx | None) -> None:
+        """Wake this process's workers, after the commit that makes the run visible."""
+        open_tx = tx or current_tx(self.store.adapter)
+        if open_tx is None:
+            self.wake()
+        else:
+            open_tx.after_commit(self.wake)
+
+    def wake(self) -> None:
+        """Have the workers of this process look for work."""
+        for wake in self.workers:
+            wake()
+
+    def ready(self) -> Parts:
+        """What the server was built of; `DeclarationError` while there is nothing to work with."""
+        if not hasattr(self, "parts"):
+            raise DeclarationError(
+                "the server has not started; outside it, work inside `async with server.lifespan():`"
+            )
+        if not self.used:
+            raise DeclarationError(
+                "durable work is not in use: register a handler or call server.work.enable() before the start"
+            )
+        return self.parts
+
+    def records(self, tx: Tx | None = None) -> Records[WorkflowRun]:
+        """The stored runs, as models."""
+        return Records(self.ready().stores[WorkflowRun], reading(self.store.adapter, tx))
+
+    async def _depth(self) -> Sequence[Values]:
+        """How many are due by type, and for how long the oldest is, from one look."""
+        now = self.clock.now()
+        found = await self.store.depth(now)
+        due: Values = [((("type", type),), float(count)) for type, count, _ in found]
+        ages = [(now - oldest).total_seconds() for _, _, oldest in found]
+        return due, [((), max(ages, default=0.0))]
+
+
+def _joined(adapter: Adapter, tx: Tx | None) -> AbstractAsyncContextManager[Tx]:
+    """The transaction that was handed over, or the open one, or one of its own."""
+    return transaction(adapter) if tx is None else nullcontext(tx)

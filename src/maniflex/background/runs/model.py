@@ -1,0 +1,75 @@
+"""The tables of durable runs, as ordinary models.
+
+Their statements are in `background/sql`; a model here is how REST, filters, OpenAPI and code read them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import JsonValue
+
+from maniflex.model.base import Model, WithDeletedAt
+from maniflex.model.field import field
+
+Status = Literal["pending", "leased", "succeeded", "failed", "cancelled"]
+FINISHED = ("succeeded", "failed", "cancelled")
+
+
+class WorkflowRun(Model, WithDeletedAt, table="workflow_run"):
+    """One durable unit of work: what to do, when, how often it was tried and what came of it."""
+
+    type: str = field(filterable=True, sortable=True)
+    status: Status = field(default="pending", filterable=True, sortable=True)
+    priority: int = field(default=0, filterable=True, sortable=True)  # higher is more urgent
+    idempotency_key: str | None = field(default=None, filterable=True)
+    payload: JsonValue = field(default_factory=dict)
+    result: JsonValue | None = field(default=None)
+    error: dict[str, JsonValue] | None = field(default=None)
+    last_error: str | None = field(default=None)
+    attempt: int = field(default=0, filterable=True, sortable=True)
+    max_attempts: int = field(default=3)
+    run_at: datetime = field(filterable=True, sortable=True)
+    timeout: float | None = field(default=None)  # seconds one attempt may take
+    group_key: str | None = field(default=None, filterable=True)
+    lease: str | None = field(default=None, hidden=True)
+    lease_until: datetime | None = field(default=None, filterable=True)
+    leased_by: str | None = field(default=None, filterable=True)
+    waiting_for: str | None = field(default=None, filterable=True)
+    actor_id: str | None = field(default=None, filterable=True, relation=None)
+    tenant_id: str | None = field(default=None, filterable=True, relation=None)
+    trace_id: str | None = field(default=None, filterable=True, relation=None)
+    parent_id: str | None = field(default=None, filterable=True, relation=None)
+    delete_reason: str | None = field(default=None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return self.status in FINISHED
+
+
+class WorkflowEvent(Model, table="workflow_event"):
+    """What happened to a run; written in the same transaction as the change."""
+
+    workflow_id: str = field(filterable=True, index=True, relation="WorkflowRun")
+    event_type: str = field(filterable=True)
+    data: dict[str, JsonValue] | None = field(default=None)
+
+
+class WorkflowStep(Model, table="workflow_step", headless=True):
+    """What a step of a run returned, so that a retry does not repeat it."""
+
+    workflow_id: str = field(relation=None)
+    name: str
+    result: JsonValue | None = field(default=None)
+    undoable: bool = field(default=False)  # it has something that takes it back
+    compensated: bool = field(default=False)
+
+
+class WorkflowSignal(Model, table="workflow_signal", headless=True):
+    """Something told to a run from outside, kept until the run asks for it."""
+
+    workflow_id: str = field(relation=None)
+    name: str
+    payload: JsonValue | None = field(default=None)

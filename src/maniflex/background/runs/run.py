@@ -1,0 +1,335 @@
+"""`Run`, what a handler is given: the payload, and durable steps, pauses and signals.
+
+A handler that pauses leaves the worker and is called again later from its first line; steps it has
+finished are not repeated but give what they gave before. So the order of steps has to be the
+same every time, and what happens between them must not matter.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+
+from maniflex._caller import Caller
+from maniflex.background.jsons import instant
+from maniflex.background.lease import Held
+from maniflex.background.runs.handlers import as_duration
+from maniflex.background.threads import on_thread
+from maniflex.db.current import current_tx, transaction
+from maniflex.db.port import Tx
+from maniflex.errors import DeclarationError, LeaseLost, NotFound, RunCancelled, RunFailed
+
+if TYPE_CHECKING:
+    from maniflex.background.runs.client import Work
+    from maniflex.background.runs.steps import Memory
+    from maniflex.background.runs.store import Claimed
+
+T = TypeVar("T")
+FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
+LOOK_AGAIN = timedelta(seconds=30)  # a missed hint about a sub-run delays its parent as long as it
+LOOK_RARELY = timedelta(hours=1)  # has waited already, within these two
+FAILED = "saga.failed"
+CHILD = "run:"  # and its id: what a parent waits for
+UNDO_ATTEMPTS = 10
+
+log = logging.getLogger("maniflex.work")
+
+
+class Suspend(BaseException):
+    """The handler leaves the worker until a time or a signal; no `except Exception` stops it."""
+
+    def __init__(self, until: datetime, waiting_for: str | None = None) -> None:
+        self.until, self.waiting_for = until, waiting_for
+        super().__init__()
+
+
+class RetryIn(Exception):
+    """The attempt failed, and the handler says when to try again."""
+
+    def __init__(self, delay: timedelta, reason: str) -> None:
+        self.delay = delay
+        super().__init__(reason)
+
+
+class Undone(Exception):
+    """Raised where a failed saga would go forward again: it only goes back from here."""
+
+
+class Run:
+    """One attempt at a durable run."""
+
+    def __init__(self, claimed: Claimed, payload: Any, memory: Memory, work: Work) -> None:
+        self.id = claimed.id
+        self.type = claimed.type
+        self.payload = payload
+        self.attempt = claimed.attempt
+        self.max_attempts = claimed.max_attempts
+        self.actor_id = claimed.actor_id
+        self.tenant_id = claimed.tenant_id
+        self.trace_id = claimed.trace_id
+        self.parent_id = claimed.parent_id
+        self.group_key = claimed.group_key
+        self.cancelled = False
+        self.handed_back = False  # the worker stops and cannot wait for us
+        self._held: Held = claimed.held
+        self._memory = memory
+        self._work = work
+        self._counts: dict[str, int] = {}
+        self._undo: list[tuple[str, Callable[[Any], Any], Any]] = []
+        self._under_way: set[str] = set()
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records say which run they are about."""
+        about = {"run_id": self.id, "run_type": self.type, "attempt": self.attempt}
+        return logging.LoggerAdapter(log, about)
+
+    def caller(self) -> Caller:
+        """On whose behalf the run was submitted."""
+        return Caller(self.actor_id, self.tenant_id, self.trace_id)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.type} {self.id} attempt {self.attempt}>"
+
+    # -- steps
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[T]],
+        *args: Any,
+        compensate: Callable[[Any], Any] | None = None,
+        transactional: bool = False,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., T],
+        *args: Any,
+        compensate: Callable[[Any], Any] | None = None,
+        transactional: bool = False,
+        **kwargs: Any,
+    ) -> T: ...
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        compensate: Callable[[Any], Any] | None = None,
+        transactional: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """What `fn(*args)` returns, remembered: a retry is given it without calling `fn` again.
+
+        `compensate(result)` is called when the run fails for good, those of later steps first. A
+        `transactional` step runs inside the transaction that remembers it, so that what it writes
+        to this database happens exactly once.
+        """
+        with self._alone(name):
+            done, result = await self._remembered(name)
+            if not done:
+                work = partial(call, fn, *args, **kwargs)
+                result = await self._perform(name, work, transactional, compensate is not None)
+        if compensate is not None:
+            self._undo.append((name, compensate, result))
+        return result
+
+    async def _perform(
+        self, name: str, work: Callable[[], Awaitable[Any]], transactional: bool, undoable: bool
+    ) -> Any:
+        remember = partial(self._memory.remember, self._held, name, undoable=undoable)
+        if not transactional:
+            return await remember(await work())
+        async with transaction(self._work.store.adapter) as tx:
+            return await remember(await work(), tx)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        if name in self._under_way:
+            raise DeclarationError(f"step {name!r} is under way already; side by side they need two names")
+        self._under_way.add(name)
+        try:
+            yield
+        finally:
+            self._under_way.discard(name)
+
+    async def _remembered(self, name: str) -> tuple[bool, Any]:
+        if not name:
+            raise DeclarationError("a step has a name")
+        self._check()
+        steps = await self._memory.steps(self.id)
+        if name in steps:
+            return True, steps[name]
+        if self.undoing is not None:
+            raise Undone(self.undoing)
+        return False, None
+
+    # -- pauses
+
+    async def sleep(self, duration: timedelta | float, name: str | None = None) -> None:
+        """Leave the worker and go on after `duration`; survives restarts."""
+        self._may_pause()
+        step = self._named("sleep", name)
+        done, until = await self._remembered(step)
+        if not done:
+            wake = self._work.clock.now() + as_duration(duration, "a sleep")
+            until = await self._memory.remember(self._held, step, wake.isoformat())
+        if instant(until) > self._work.clock.now():
+            raise Suspend(instant(until))
+
+    async def wait_for(self, name: str, timeout: timedelta | float | None = None) -> Any:
+        """The payload of the next signal called `name`; `TimeoutError` when none comes in time."""
+        self._may_pause()
+        step = self._named("signal", name)
+        done, outcome = await self._remembered(step)
+        if not done:
+            outcome = await self._receive(step, name, timeout)
+        if outcome["timed_out"]:
+            raise TimeoutError(f"no signal {name!r} came in time")
+        return outcome["payload"]
+
+    async def _receive(self, step: str, name: str, timeout: timedelta | float | None) -> dict[str, Any]:
+        until = FOREVER
+        if timeout is not None:
+            deadline = self._work.clock.now() + as_duration(timeout, "a timeout")
+            asked, kept = await self._remembered(f"{step}:deadline")
+            if not asked:
+                kept = await self._memory.remember(self._held, f"{step}:deadline", deadline.isoformat())
+            until = instant(kept)
+        async with transaction(self._work.store.adapter) as tx:
+            found = await self._memory.take_signal(self.id, name, tx)
+            if found is None and until > self._work.clock.now():
+                raise Suspend(until, name)
+            outcome = {"timed_out": found is None, "payload": None if found is None else found[0]}
+            await self._memory.remember(self._held, step, outcome, tx)
+        return outcome
+
+    # -- sub-runs
+
+    async def submit(self, type: str, payload: Any = None, *, name: str | None = None, **options: Any) -> str:
+        """Submit a run of our own, once however often we are retried; returns its id."""
+        step = self._named("run", name)
+        done, child_id = await self._remembered(step)
+        if not done:
+            ours = {"actor_id": self.actor_id, "tenant_id": self.tenant_id, "trace_id": self.trace_id}
+            async with transaction(self._work.store.adapter) as tx:
+                given: Any = {**ours, **options, "parent_id": self.id, "tx": tx}
+                child = await self._work.submit(type, payload, **given)
+                child_id = await self._memory.remember(self._held, step, child.id, tx)
+        return str(child_id)
+
+    async def call(self, type: str, payload: Any = None, *, name: str | None = None, **options: Any) -> Any:
+        """Submit a run and leave the worker until it is done; its result, or `RunFailed`."""
+        self._may_pause()
+        step = self._named("call", name)
+        done, outcome = await self._remembered(step)
+        if not done:
+            child_id = await self.submit(type, payload, name=step, **options)
+            outcome = await self._outcome(child_id)
+            await self._memory.remember(self._held, step, outcome)
+        if outcome["status"] != "succeeded":
+            raise RunFailed(outcome["id"], outcome["status"], outcome["error"])
+        return outcome["result"]
+
+    async def _outcome(self, child_id: str) -> dict[str, Any]:
+        """What came of a run of ours; as long as nothing did, we leave the worker."""
+        try:
+            async with transaction(self._work.store.adapter) as tx:  # a replica may not know it yet
+                child = await self._work.get(child_id, tx=tx)
+        except NotFound:
+            return {"id": child_id, "status": "deleted", "result": None, "error": None}
+        if not child.finished:
+            now = self._work.clock.now()
+            pause = min(max(LOOK_AGAIN, now - child.created_at), LOOK_RARELY)
+            raise Suspend(now + pause, f"{CHILD}{child_id}")
+        return {
+            "id": child_id,
+            "status": child.status,
+            "result": child.result,
+            "error": child.last_error,
+        }
+
+    # -- being told and telling
+
+    async def heartbeat(self) -> None:
+        """Ask whether the run is still ours: `RunCancelled` or `LeaseLost` when it is not."""
+        if not await self._work.store.owns(self._held):
+            self.cancelled = True
+            if not await self._work.store.is_cancelled(self._held):
+                raise LeaseLost(f"run {self.id} was given to another worker")
+        self._check()
+
+    def retry_in(self, delay: timedelta | float, reason: str = "the handler asked for a retry") -> NoReturn:
+        """End this attempt as failed and try again after `delay`, while attempts are left."""
+        raise RetryIn(as_duration(delay, "a delay"), reason)
+
+    def _check(self) -> None:
+        if self.cancelled:
+            raise RunCancelled(f"run {self.id} was cancelled")
+
+    def _may_pause(self) -> None:
+        if current_tx(self._work.store.adapter) is not None:  # what it remembers would be rolled back
+            raise DeclarationError("a run cannot pause inside a transaction")
+
+    def _named(self, kind: str, name: str | None) -> str:
+        """The name of a pause: its own, and which of that name it is in this run."""
+        label = f"{kind}:{name}" if name else kind
+        self._counts[label] = count = self._counts.get(label, 0) + 1
+        return label if name and count == 1 else f"{label}:{count}"
+
+    # -- going back
+
+    @property
+    def undoing(self) -> str | None:
+        """Why the run failed for good; from then on it only takes back its steps."""
+        return self._memory.undoing
+
+    @property
+    def unreached(self) -> set[str]:
+        """Steps that are to be taken back and that this attempt did not come to."""
+        return self._memory.owed - {name for name, _, _ in self._undo}
+
+    async def recall(self) -> None:
+        """Read what is remembered."""
+        await self._memory.steps(self.id)
+
+    def later(self) -> datetime:
+        """When to ask a database again that was away."""
+        return self._work.clock.now() + LOOK_AGAIN
+
+    async def turn_back(self, reason: str) -> bool:
+        """Begin to go back, if there is anything to take back; not when we did before."""
+        await self.recall()
+        if self.undoing is not None or not (self._undo or self._memory.owed):
+            return False
+        await self._memory.begin_undo(self._held, reason, self.max_attempts)
+        self.max_attempts = self.attempt + UNDO_ATTEMPTS
+        return True
+
+    async def compensate(self) -> None:
+        """Undo the finished steps this attempt came to, the last one first, each once."""
+        for name, undo, result in reversed(self._undo):
+            if not self._memory.is_compensated(name):
+                await call(undo, result)
+                await self._memory.mark_compensated(self._held, name)
+        if self.undoing is not None and not self.unreached:
+            await self._memory.mark_compensated(self._held, FAILED)
+
+
+async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call an async function here and a plain one on a thread."""
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args, **kwargs)
+    outcome = await on_thread(partial(fn, *args, **kwargs))
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+__all__ = ["RetryIn", "Run", "Suspend", "Tx", "Undone", "call"]

@@ -1,0 +1,445 @@
+"""The rows of runs: submit, claim, renew, settle, reap and prune, in either database.
+
+Every change and its event rows go in one transaction. A worker's writes name the token of its
+claim, so what is no longer its own stays untouched; each says which runs it did change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import getrandbits
+from threading import Lock
+from typing import Any, NamedTuple
+
+import msgspec
+
+from maniflex._ids import new_id
+from maniflex.background.jsons import instant
+from maniflex.background.lease import Held
+from maniflex.background.primary import Primary
+from maniflex.background.statements import Statement, load
+from maniflex.db.current import executor
+from maniflex.db.port import Adapter, Executor, Row, Tx
+from maniflex.sql.codec import encode_datetime
+from maniflex.sql.statement import Dialect, Sql
+
+CHANNEL = "maniflex_work"
+FORSAKEN = timedelta(minutes=5)  # a run nobody knows may wait this long for one who does
+MOST_EVENTS = 10_000  # of one statement
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What runs submitted together have in common."""
+
+    type: str
+    run_at: datetime
+    max_attempts: int
+    priority: int = 0
+    timeout: float | None = None
+    group_key: str | None = None
+    actor_id: str | None = None
+    tenant_id: str | None = None
+    trace_id: str | None = None
+    parent_id: str | None = None
+
+
+@dataclass(slots=True)
+class Claimed:
+    """A run that is ours until its lease ends."""
+
+    id: str
+    type: str
+    payload: str
+    attempt: int
+    max_attempts: int
+    timeout: float | None
+    priority: int
+    run_at: Any
+    group_key: str | None
+    actor_id: str | None
+    tenant_id: str | None
+    trace_id: str | None
+    parent_id: str | None
+    held: Held
+    until: datetime | None = None  # what the claim was given; renewals come on top
+    tried: list[datetime] = field(default_factory=list)  # when its outcome was sent, confirmed or not
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a run becomes when its handler is done with it, other than succeeded."""
+
+    held: Held
+    status: str
+    event: str
+    data: str | None = None
+    run_at: datetime | None = None
+    unspent: int = 0  # 1: this attempt does not count
+    error: str | None = None
+    last_error: str | None = None
+    waiting_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """A run whose worker let its lease run out."""
+
+    id: str
+    type: str
+    status: str
+
+
+class Renewed(NamedTuple):
+    """What a renewal could not renew: what is `gone` to somebody else, and what somebody has `locked`."""
+
+    gone: set[str]
+    locked: set[str]
+
+
+class State(NamedTuple):
+    """What a worker asks about a run whose outcome was not taken."""
+
+    status: str
+    lease: str | None
+    attempt: int
+    updated_at: datetime
+
+
+class RunStore:
+    """All statements about runs on one database."""
+
+    def __init__(self, adapter: Adapter, *, logged: bool = True) -> None:
+        self.adapter = adapter
+        self._logged = logged
+        self._sqlite = adapter.dialect is Dialect.SQLITE
+        self._sql = load("runs", adapter.dialect)
+
+    # -- what producers do
+
+    async def submit(
+        self, draft: Draft, rows: Sequence[tuple[str, str, str | None]], now: datetime, tx: Tx | None = None
+    ) -> set[str]:
+        """Store runs given as id, payload and idempotency key; which were new."""
+        due = draft.run_at <= now
+        common = {
+            "type": draft.type,
+            "priority": draft.priority,
+            "max_attempts": draft.max_attempts,
+            "run_at": self._time(draft.run_at),
+            "timeout": draft.timeout,
+            "group_key": draft.group_key,
+            "actor_id": draft.actor_id,
+            "tenant_id": draft.tenant_id,
+            "trace_id": draft.trace_id,
+            "parent_id": draft.parent_id,
+            "now": self._time(now),
+        }
+        run = executor(self.adapter, tx)
+        if self._sqlite:
+            text = _json(rows)
+            statements = [self._sql["submit"].bind(rows=text, **common)]
+            if self._logged:
+                statements.append(self._sql["log_submit"].bind(rows=text, now=common["now"], **_event_ids()))
+            return {row[0] for row in await _rows(run, statements)}
+        ids, payloads, keys = zip(*rows, strict=True)
+        statement = self._sql["submit"].bind(
+            ids=ids, payloads=payloads, keys=keys, due=due, **common, **self._log(), channel=CHANNEL
+        )
+        return {row[0] for row in await run.write(statement)}
+
+    async def by_keys(self, keys: Sequence[str], tx: Tx | None = None) -> dict[str, str]:
+        """Idempotency key → id of the live run that has it."""
+        given: Any = _json(keys) if self._sqlite else keys
+        rows = await self._current(tx).write(self._sql["by_keys"].bind(keys=given))
+        return {row[1]: row[0] for row in rows}
+
+    async def cancel(self, run_id: str, now: datetime, *, running: bool = True, tx: Tx | None = None) -> bool:
+        return await self._change_one("cancel", "cancelled", run_id, now, tx, running=running)
+
+    async def retry(self, run_id: str, now: datetime, *, tx: Tx | None = None) -> bool:
+        return await self._change_one("retry", "retried", run_id, now, tx)
+
+    async def delete(self, run_id: str, reason: str | None, now: datetime, *, tx: Tx | None = None) -> bool:
+        return await self._change_one("delete", "deleted", run_id, now, tx, reason=reason)
+
+    async def awaken_parents(self, ids: Sequence[str], now: datetime) -> bool:
+        """Let the runs that wait for one of these go on, as far as those are over; whether any did."""
+        values = {"ids": _json(ids) if self._sqlite else ids, "now": self._time(now), "channel": CHANNEL}
+        return bool(await self.adapter.write(self._sql["awaken_parents"].bind(**values)))
+
+    async def _change_one(
+        self, name: str, event: str, run_id: str, now: datetime, tx: Tx | None, **given: Any
+    ) -> bool:
+        """Change one run if its state allows it; whether it did."""
+        statement = self._sql[name]
+        values = {"id": run_id, "now": self._time(now), **given, **self._log(), "channel": CHANNEL}
+        statements = [statement.bind(**values)]
+        if self._sqlite and self._logged:
+            data = _json({"reason": given["reason"]}) if "reason" in given else None
+            log = self._sql["log_one"].bind(**values, event_type=event, data=data)
+            statements.append(log)
+        return bool(await _rows(executor(self.adapter, tx), statements))
+
+    # -- what workers do
+
+    async def claim(
+        self,
+        ranges: Sequence[tuple[str, str]],
+        limit: int,
+        owner: str,
+        now: datetime,
+        lease: timedelta,
+        leases: dict[str, timedelta],
+        token: str,
+    ) -> list[Claimed]:
+        """Lease up to `limit` due runs whose type lies in one of the ranges, most urgent first."""
+        values = {
+            "limit": limit,
+            "owner": owner,
+            "lease": token,
+            "now": self._time(now),
+            "until": self._time(now + lease),
+            "untils": _json({t: encode_datetime(now + d) for t, d in leases.items()}),
+        }
+        if self._sqlite:
+            statements = [self._sql["claim"].bind(**values, ranges=_json(ranges))]
+            if self._logged:
+                statements.append(self._sql["log_claim"].bind(**values, **_event_ids()))
+            rows = await _rows(self.adapter, statements)
+        else:
+            lows, highs = zip(*ranges, strict=True)
+            rows = await self.adapter.write(
+                self._sql["claim"].bind(**values, lows=lows, highs=highs, **self._log())
+            )
+        claimed = [Claimed(*(*row, Held(row[0], token))) for row in rows]
+        if self._sqlite:  # RETURNING gives rows in no particular order
+            claimed.sort(key=lambda run: (-run.priority, run.run_at, run.id))
+        return claimed
+
+    async def claimed(self, token: str) -> list[Claimed]:
+        """What the claim of this token took and still has."""
+        rows = await self.adapter.write(self._sql["claimed"].bind(lease=token))
+        return [Claimed(*(*row, Held(row[0], token))) for row in rows]
+
+    async def renew(self, adapter: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
+        """Extend leases; the ids of those that are no longer ours, and of those that have to wait."""
+        statement = self._sql["renew"]
+        if self._sqlite:
+            rows = [(h.id, h.lease, encode_datetime(until)) for h, until in held]
+            kept = await adapter.write(statement.bind(rows=_json(rows)))
+        else:
+            ids, leases, untils = zip(*((h.id, h.lease, until) for h, until in held), strict=True)
+            kept = await adapter.write(statement.bind(ids=ids, leases=leases, untils=untils))
+        gone = {h.id for h, _ in held} - {row[0] for row in kept if row[1] == "leased"}
+        return Renewed(gone, set() if self._sqlite else {row[0] for row in kept if row[2]})
+
+    async def succeed(self, done: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
+        """Settle runs with their results; the ids of those that were still ours."""
+        stamp = self._time(now)
+        if self._sqlite:
+            text = _json([(h.id, h.lease, result) for h, result in done])
+            log = [(h.id, h.lease, "succeeded", None) for h, _ in done]
+            return await self._settled("succeed", text, log, stamp)
+        ids, leases, results = zip(*((h.id, h.lease, result) for h, result in done), strict=True)
+        statement = self._sql["succeed"].bind(
+            ids=ids, leases=leases, results=results, now=stamp, **self._log()
+        )
+        return {row[0] for row in await self.adapter.write(statement)}
+
+    async def settle(self, changes: Sequence[Change], now: datetime, tx: Tx | None = None) -> set[str]:
+        """Settle runs that did not succeed; the ids of those that were still ours."""
+        stamp = self._time(now)
+        rows = [
+            (
+                *c.held,
+                c.status,
+                None if c.run_at is None else self._time(c.run_at),
+                c.unspent,
+                c.error,
+                c.last_error,
+                c.waiting_for,
+            )
+            for c in changes
+        ]
+        if self._sqlite:
+            log = [(*c.held, c.event, c.data) for c in changes]
+            return await self._settled("settle", _json(rows), log, stamp, tx)
+        names = ("ids", "leases", "statuses", "run_ats", "unspents", "errors", "last_errors", "waits")
+        columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+        events, datas = [c.event for c in changes], [c.data for c in changes]
+        statement = self._sql["settle"].bind(**columns, events=events, datas=datas, now=stamp, **self._log())
+        return {row[0] for row in await executor(self.adapter, tx).write(statement)}
+
+    async def _settled(
+        self, name: str, rows: str, log: Sequence[Any], stamp: Any, tx: Tx | None = None
+    ) -> set[str]:
+        statements = [self._sql[name].bind(rows=rows, now=stamp)]
+        if self._logged:
+            statements.insert(0, self._sql["log_settle"].bind(rows=_json(log), now=stamp, **_event_ids()))
+        run = executor(self.adapter, tx)
+        results = await run.batch(statements)
+        return {row[0] for row in results[-1]}
+
+    async def let_go(self, held: Sequence[Held], now: datetime) -> set[str]:
+        """Clear the leases of runs that were cancelled while we had them; which those are."""
+        statement, stamp = self._sql["let_go"], self._time(now)
+        if self._sqlite:
+            sql = statement.bind(rows=_json(held), now=stamp)
+        else:
+            ids, leases = zip(*held, strict=True)
+            sql = statement.bind(ids=ids, leases=leases, now=stamp)
+        return {row[0] for row in await self.adapter.write(sql)}
+
+    async def try_lock(self, ids: Sequence[str], tx: Tx) -> set[str]:
+        """Lock runs for the transaction; those that nobody else has."""
+        if self._sqlite:  # the transaction is the lock
+            return set(ids)
+        return {row[0] for row in await tx.write(self._sql["try_lock"].bind(ids=ids))}
+
+    async def states(self, ids: Sequence[str]) -> dict[str, State]:
+        """How things stand with these runs, as the primary knows it."""
+        given: Any = _json(ids) if self._sqlite else ids
+        rows = await executor(self.adapter).write(self._sql["states"].bind(ids=given))
+        return {row[0]: State(row[1], row[2], row[3], instant(row[4])) for row in rows}
+
+    async def is_cancelled(self, held: Held) -> bool:
+        """Whether the run was cancelled; `LeaseLost` is for the caller to tell by `owns`."""
+        return await self._state(held) == ("cancelled", held.lease)
+
+    async def owns(self, held: Held) -> bool:
+        """Whether the run is leased by this claim right now."""
+        return await self._state(held) == ("leased", held.lease)
+
+    async def _state(self, held: Held) -> tuple[Any, ...] | None:
+        """As the primary knows it, and through the open transaction: SQLite has no second writer."""
+        rows = await executor(self.adapter).write(self._sql["state"].bind(id=held.id))
+        return tuple(rows[0]) if rows else None
+
+    async def turn_back(self, now: datetime, more: int, tx: Tx, limit: int = 500) -> None:
+        """Let expired runs that spent their attempts, and have steps to take back, go on just for that."""
+        values = {"now": self._time(now), "limit": limit, **_event_ids()}
+        rows = await tx.write(self._sql["turn_back"].bind(**values))
+        ids = [row[0] for row in rows]
+        if ids:
+            given: Any = _json(ids) if self._sqlite else ids
+            await tx.execute(self._sql["allow_turned"].bind(ids=given, more=more, now=values["now"]))
+
+    async def reap(
+        self, now: datetime, known: Sequence[str], limit: int = 500, tx: Tx | None = None
+    ) -> list[Reaped]:
+        """Take back runs whose lease ran out; `known` types are given up after their last try."""
+        values = {
+            "now": self._time(now),
+            "forsaken": self._time(now - FORSAKEN),
+            "known": _json(known) if self._sqlite else known,
+            "limit": limit,
+            **self._log(),
+        }
+        run = executor(self.adapter, tx)
+        if self._sqlite:
+            statements = [self._sql["reap"].bind(**values)]
+            if self._logged:
+                statements.insert(0, self._sql["log_reap"].bind(**values))
+            rows = (await run.batch(statements))[-1]
+        else:
+            rows = await run.write(self._sql["reap"].bind(**values))
+        freed = ("pending", "failed")  # others were cancelled before, and only lost their lease now
+        return [Reaped(row[0], row[1], row[2]) for row in rows if row[3] == "leased" and row[2] in freed]
+
+    async def has_expired(self, now: datetime) -> bool:
+        """Whether there is anything to reap; a read, so that idle workers do not write."""
+        return bool(await Primary(self.adapter).fetch(self._sql["expired"].bind(now=self._time(now))))
+
+    async def prune(
+        self, before: datetime, limit: int = 500, *, after: str = "", look: int = 5_000
+    ) -> tuple[int, str]:
+        """Remove finished runs that nobody changed since `before`, with all that belongs to them.
+
+        Looks at up to `look` runs behind the id `after`; how many went, and where to go on, or "".
+        """
+        below = f"{int(before.timestamp() * 1000):012x}"
+        values = {"below": f"{below[:8]}-{below[8:]}", "before": self._time(before)}
+        seen = await self.adapter.fetch(self._sql["prunable"].bind(**values, after=after, look=look))
+        old = [row[0] for row in seen if row[1]]
+        removed = 0
+        for n in range(0, len(old), limit):
+            removed += await self._remove(old[n : n + limit], values["before"])
+        return removed, seen[-1][0] if len(seen) == look else ""
+
+    async def _remove(self, ids: Sequence[str], before: Any) -> int:
+        if not self._sqlite:
+            return len(await self.adapter.write(self._sql["prune"].bind(ids=ids, before=before)))
+        async with self.adapter.transaction() as tx:
+            rows = await tx.write(self._sql["prune"].bind(ids=_json(ids), before=before))
+            gone = _json([row[0] for row in rows])
+            names = ("prune_events", "prune_steps", "prune_signals")
+            await tx.batch([self._sql[name].bind(ids=gone) for name in names])
+        return len(rows)
+
+    async def depth(self, now: datetime) -> list[tuple[str, int, datetime]]:
+        """Type, number and oldest due time of the runs that are due and not yet claimed."""
+        rows = await self.adapter.fetch(self._sql["depth"].bind(now=self._time(now)))
+        return [(row[0], row[1], instant(row[2])) for row in rows]
+
+    # -- small things
+
+    def bind(self, statement: str, /, **values: Any) -> Sql:
+        """A statement with its values; times are brought to the form of the database."""
+        return self._sql[statement].bind(
+            **{k: self._time(v) if isinstance(v, datetime) else v for k, v in values.items()}
+        )
+
+    def _current(self, tx: Tx | None) -> Executor:
+        return executor(self.adapter, tx)
+
+    def _time(self, moment: datetime) -> Any:
+        return encode_datetime(moment) if self._sqlite else moment
+
+    def _log(self) -> dict[str, Any]:
+        return {"logged": self._logged, **_event_ids()}
+
+
+def schema(name: str, dialect: Dialect) -> list[Sql]:
+    """The statements that make what a model cannot declare, in order."""
+    found = [(title, s) for title, s in load(name, dialect).items() if title.startswith("schema_")]
+    return [statement.bind() for _, statement in sorted(found, key=_number)]
+
+
+def _number(item: tuple[str, Statement]) -> int:
+    return int(item[0].removeprefix("schema_"))
+
+
+class _EventIds:
+    """What a statement makes the ids of its event rows from: a prefix of now and where to count from.
+
+    Later statements of a process count on, so that the ids of a run's events are in their order.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._prefix = ""
+        self._tail = 0
+
+    def __call__(self) -> dict[str, Any]:
+        with self._lock:
+            prefix = new_id()[:24]
+            self._tail = self._tail + MOST_EVENTS if prefix == self._prefix else getrandbits(46)
+            self._prefix = prefix
+            return {"event": prefix, "tail": self._tail}
+
+
+_event_ids = _EventIds()
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+async def _rows(run: Executor, statements: Sequence[Sql]) -> list[Row]:
+    """The rows of the first statement; the others go along in its transaction."""
+    if len(statements) == 1:
+        return await run.write(statements[0])
+    return (await run.batch(statements))[0]

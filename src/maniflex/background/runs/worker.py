@@ -1,0 +1,448 @@
+"""A worker: claims runs as it has room for them, works on them side by side, settles them in batches.
+
+What is claimed is started at once, so a crash costs an attempt only of runs that had begun. Outcomes
+wait in memory until the database has taken them, however often it fails; a run is forgotten only when
+it is settled or known to belong to somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from maniflex._backoff import Backoff
+from maniflex._ids import new_id
+from maniflex.background.lease import Heart, Held
+from maniflex.background.loop import Loop
+from maniflex.background.runs.executor import (
+    NO_HANDLER,
+    Done,
+    Dropped,
+    Failed,
+    Outcome,
+    Released,
+    bad_payload,
+    perform,
+    read_payload,
+    settle,
+)
+from maniflex.background.runs.handlers import Handler
+from maniflex.background.runs.rounds import Feeder, Rescuer
+from maniflex.background.runs.run import Run
+from maniflex.background.runs.settler import Settler
+from maniflex.background.runs.steps import Memory
+from maniflex.background.runs.store import CHANNEL, Claimed, Renewed, RunStore
+from maniflex.background.threads import DaemonThreads
+from maniflex.db.current import current_tx, detached, executor
+from maniflex.db.port import Adapter, Executor
+from maniflex.errors import Conflict, DeclarationError, TransactionError
+from maniflex.sql.statement import Dialect
+
+if TYPE_CHECKING:
+    from maniflex.background.runs.client import Work
+
+CLAIM_AT_MOST = 1000
+PATIENCE = 0.05
+
+
+class Worker:
+    """Works on the runs of some types until it is stopped."""
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        prefixes: Sequence[str] = (),
+        concurrency: int | None = None,
+        lease: timedelta | None = None,
+        poll_interval: timedelta | None = None,
+    ) -> None:
+        config = work.parts.config
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
+        self.concurrency = concurrency or config.work_concurrency
+        self.lease = lease or config.work_lease
+        self.work = work
+        self.store = self.queue = work.store
+        self.clock = work.clock
+        self.logger = work.parts.logger
+        self.metrics = work.parts.metrics
+        self._asked = tuple(prefixes or config.worker_type_prefixes)
+        if not all(self._asked):
+            raise DeclarationError(
+                "a prefix of types is not empty; without any, a worker takes its own types"
+            )
+        self._ranges = work.handlers.ranges(self._asked)
+        self._leases = work.handlers.leases()
+        self._grace = config.shutdown_timeout * 2 / 3
+        self._running: dict[asyncio.Task[None], tuple[Claimed, Run | None]] = {}
+        self._heart = Heart(self.store.adapter, self._renew, self.beat, self.logger, self._heart_failed)
+        self._settler = Settler(work, self._heart.drop)
+        poll = poll_interval or config.work_poll_interval
+        self._feeder = Feeder(self, poll)
+        self._rescuer = Rescuer(self, poll)
+        self._threads: DaemonThreads | None = None
+        self._stack = AsyncExitStack()
+        self._started = False
+        self._hurried = asyncio.Event()
+        self._unsure: dict[str, datetime] = {}  # claims that were not answered, and until when they may hold
+        self._patient = False
+
+    @property
+    def _shortest(self) -> timedelta:
+        return min([self.lease, *self._leases.values()])
+
+    @property
+    def beat(self) -> timedelta:
+        """How long a living worker may take to renew a lease."""
+        return self._shortest / 3
+
+    # -- starting and stopping
+
+    async def start(self) -> None:
+        self._started = True
+        await self._heart.start()
+        try:
+            await self._open_queue()
+            await self._settler.start()
+            await self._stack.enter_async_context(self.store.adapter.listen(CHANNEL, self._feeder.wake))
+        except BaseException:
+            await self.stop(timedelta(0))
+            raise
+        self.work.workers.append(self._feeder.wake)
+        await self._rescuer.start()
+        await self._feeder.start()
+        self._introduce()
+
+    async def _open_queue(self) -> None:
+        """On Postgres, claim and settle on connections whose plans do not change with the weather."""
+        adapter = self.store.adapter
+        if adapter.dialect is Dialect.POSTGRES:
+            steady = adapter.sibling(steady=True)
+            await steady.open()
+            self._stack.push_async_callback(self._close_queue, steady)
+            self.queue = RunStore(steady, logged=self.work.parts.config.work_events)
+            self._settler.use(self.queue)
+
+    async def _close_queue(self, steady: Adapter) -> None:
+        self.queue = self.store
+        self._settler.use(self.store)
+        await steady.close()
+
+    def _introduce(self) -> None:
+        types = sorted(handler.type for handler in self.work.handlers)
+        for prefix in self._asked:
+            if not any(type.startswith(prefix) for type in types):
+                self.logger.warning(
+                    "no handler has a type that starts with %r: such runs fail here with %s",
+                    prefix,
+                    NO_HANDLER,
+                )
+        what = ", ".join(f"{prefix}*" for prefix in self._asked) or ", ".join(types)
+        self.logger.info("works on runs of %s, %d at a time", what or "default.*", self.concurrency)
+
+    async def stop(self, timeout: timedelta | None = None) -> None:
+        """Claim nothing more, let what runs finish, then hand back the rest; no outcome is lost."""
+        self._started = False
+        if self._feeder.wake in self.work.workers:
+            self.work.workers.remove(self._feeder.wake)
+        try:
+            await self._feeder.stop()
+            await self._rescuer.stop()
+            grace = (self._grace if timeout is None else timeout).total_seconds()
+            if self._running:
+                await self._finished(grace)
+            await self._hand_back()
+            await self._settler.stop()
+        finally:  # however little time or database there is left
+            await self._close()
+
+    async def _close(self) -> None:
+        """Keep nothing: what still runs here is not ours any more when its lease ends."""
+        self._tell_to_stop()
+        self._settler.give_up()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+        try:
+            await self._heart.stop()
+        finally:
+            await self._stack.aclose()
+
+    def hurry(self) -> None:
+        """While stopping: wait no longer for what runs, hand it back now."""
+        self._hurried.set()
+
+    async def _finished(self, grace: float) -> None:
+        """Until nothing runs any more, or time is up."""
+        ended = asyncio.ensure_future(asyncio.wait(list(self._running)))
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        await asyncio.wait((ended, hurried), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        hurried.cancel()
+
+    def _tell_to_stop(self) -> list[asyncio.Task[None]]:
+        late = list(self._running)
+        for task in late:
+            claimed, run = self._running[task]
+            handler = self.work.handlers.get(claimed.type)
+            if run is not None:
+                run.cancelled = run.handed_back = True  # all a plain function can be told
+            if run is None or handler is None or handler.is_async:
+                task.cancel()
+        return late
+
+    async def _hand_back(self) -> None:
+        late = self._tell_to_stop()
+        if late:
+            await asyncio.wait(late, timeout=1)
+        for claimed, _ in self._running.values():
+            # Nobody may have it while it still runs here; its lease ends some time after we did.
+            self.logger.warning("run %s (%s) did not stop in time", claimed.id, claimed.type)
+        if self._unsure:
+            with suppress(Exception):  # else their leases end
+                for claimed in await self._found():
+                    self._release(claimed)
+
+    # -- working
+
+    @property
+    def free(self) -> int:
+        return self.concurrency - len(self._running)
+
+    @property
+    def busy(self) -> int:
+        return len(self._running)
+
+    @property
+    def loop(self) -> Loop:
+        """What claims, for those who watch over it."""
+        return self._feeder
+
+    def wake(self) -> None:
+        """Look for work now."""
+        self._feeder.wake()
+
+    async def run_once(self) -> int:
+        """Work on what is due now, as much as there is room for, to its end; how many runs that were."""
+        async with self._beating():
+            return await self._round()
+
+    async def _round(self) -> int:
+        await self._rescuer.at_once()
+        claimed = await self.claim(self.free)
+        tasks = [self.begin(run) for run in claimed]
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._settler.flush_all()
+        return len(claimed)
+
+    @asynccontextmanager
+    async def _beating(self) -> AsyncIterator[None]:
+        """With leases that are renewed, also where the worker is not started."""
+        if current_tx(self.store.adapter) is not None:
+            # What it wrote would wait for our commit, and with a rollback work would be undone that was done.
+            raise TransactionError("TX_OPEN", "a worker does not work inside a transaction; commit it first")
+        if self._heart.beating:
+            yield
+            return
+        await self._heart.start()
+        try:
+            yield
+        finally:
+            try:
+                await self._hand_back()  # there is something only when we are told to stop
+                await self._settler.flush_all()
+            finally:
+                await self._heart.stop()
+
+    async def drain(self, progress: Callable[[int], object] = lambda done: None) -> int:
+        """`run_once` until nothing is due; how many runs that were. `progress` is told after each round."""
+        total = 0
+        async with self._beating():
+            while done := await self._round():
+                total += done
+                progress(total)
+        return total
+
+    async def claim(self, room: int) -> list[Claimed]:
+        """Lease due runs for this worker."""
+        claimed = await self._found() if self._unsure else []
+        if room > len(claimed):
+            claimed += await self._claim(room - len(claimed))
+        for type, number in Counter(run.type for run in claimed).items():
+            self.metrics.add("runs_claimed_total", number, type=type)
+        return claimed
+
+    async def _claim(self, room: int) -> list[Claimed]:
+        now, token = self.clock.now(), new_id()
+        until = now + self._shortest
+        limit = min(room, CLAIM_AT_MOST)
+        try:
+            claimed = await self.queue.claim(
+                self._ranges, limit, self.name, now, self.lease, self._leases, token
+            )
+        except Conflict:  # another worker took a run of the same group in the same moment
+            self.metrics.add("runs_claim_conflicts_total")
+            return []
+        except BaseException:
+            self._unsure[token] = until
+            raise
+        for run in claimed:
+            run.until = until
+        return claimed
+
+    async def _found(self) -> list[Claimed]:
+        """What claims took whose answers were lost: nobody else begins it, and its attempt is spent."""
+        found = []
+        for token, until in list(self._unsure.items()):
+            taken = await self.queue.claimed(token)
+            if taken or self.clock.now() >= until:
+                del self._unsure[token]
+            for run in taken:
+                run.until = until
+            found += taken
+        return found
+
+    def begin(self, claimed: Claimed) -> asyncio.Task[None]:
+        """Start working on a run we hold."""
+        task = asyncio.create_task(self._attempt(claimed), context=detached())
+        self._running[task] = (claimed, None)
+        # Before it begins: whatever blocks the loop until then must not cost it its lease.
+        self._heart.hold(claimed.held, self._lost(task, claimed))
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        claimed, _ = self._running.pop(task)
+        if task.cancelled():  # before it began
+            self._release(claimed)
+        if self._started:
+            self._feeder.room()
+
+    def _release(self, claimed: Claimed) -> None:
+        self._settler.put(claimed, settle(claimed, Released(), Backoff(), self.clock.now()), None)
+
+    async def _attempt(self, claimed: Claimed) -> None:
+        outcome: Outcome
+        handler = self.work.handlers.get(claimed.type)
+        try:
+            outcome = await self._outcome(claimed, handler)
+        except BaseException as error:  # KeyboardInterrupt, SystemExit: the run is not to blame
+            self.logger.error("run %s was interrupted", claimed.id, exc_info=error)
+            outcome = Failed("interrupted", type(error).__name__)
+        if isinstance(outcome, Failed):
+            self._tell(claimed, outcome)
+        result = outcome.result if isinstance(outcome, Done) else None
+        change = settle(claimed, outcome, handler.backoff if handler else Backoff(), self.clock.now())
+        if change is not None or isinstance(outcome, Done):
+            self._settler.put(claimed, change, result)
+        else:
+            self._settler.let_go(claimed)
+
+    async def _outcome(self, claimed: Claimed, handler: Handler | None) -> Outcome:
+        late = claimed.until is not None and self.clock.now() >= claimed.until
+        # We were stopped, or the loop was blocked, before we could begin: somebody else may have.
+        if late and not await self.store.owns(claimed.held):
+            return Dropped()
+        if handler is None:
+            return Failed(NO_HANDLER, f"no handler is registered for {claimed.type}", final=True)
+        try:
+            payload = read_payload(handler, claimed.payload)
+        except Exception as error:  # a validator may raise anything
+            return bad_payload(error)
+        run = Run(claimed, payload, Memory(self.store, self.clock), self.work)
+        task: Any = asyncio.current_task()
+        self._running[task] = (claimed, run)
+        seconds = claimed.timeout
+        if seconds is None and handler.timeout is not None:
+            seconds = handler.timeout.total_seconds()
+        outcome = await perform(run, handler, seconds, self._pool())
+        claimed.max_attempts = run.max_attempts  # more when it began to take its steps back
+        return outcome
+
+    def _tell(self, claimed: Claimed, failed: Failed) -> None:
+        over = failed.final or claimed.attempt >= claimed.max_attempts
+        self.logger.log(
+            logging.ERROR if over else logging.WARNING,
+            "run %s (%s) failed in attempt %d%s: %s",
+            claimed.id,
+            claimed.type,
+            claimed.attempt,
+            " and is given up" if over else f" of {claimed.max_attempts} and is tried again",
+            f"{failed.message}\n{failed.trace}" if over and failed.code == "error" else failed.message,
+        )
+
+    def _pool(self) -> DaemonThreads:
+        if self._threads is None:
+            self._threads = DaemonThreads(self.concurrency, "maniflex-run")
+        return self._threads
+
+    # -- leases
+
+    async def _renew(self, adapter: Adapter, held: Sequence[Held]) -> set[str]:
+        """Called on the heart's thread."""
+        gone, locked = await self._renewed(adapter, held)
+        if locked:
+            self._heart.hurry()
+            if not self._patient:
+                self._patient = True
+                first = next(one for one in held if one.id in locked)
+                self._heart.beside(self._renew_next(adapter, first))
+        return gone
+
+    async def _renewed(self, on: Executor, held: Sequence[Held]) -> Renewed:
+        now = self.clock.now()
+        types = {claimed.held: claimed.type for claimed, _ in list(self._running.values())}
+        until = [(h, now + self._leases.get(types.get(h, ""), self.lease)) for h in held]
+        return await self.store.renew(on, until)
+
+    async def _renew_next(self, adapter: Adapter, locked: Held) -> None:
+        """Stand in line for a row that somebody has locked, to be there before it is taken back."""
+        try:
+            while locked in self._heart.held:
+                try:
+                    async with adapter.transaction() as tx:
+                        await tx.write(self.store.bind("lock", id=locked.id))
+                        await self._renewed(tx, [locked])
+                    await self._renewed(adapter, self._heart.held or [locked])
+                    break
+                except Exception:  # it is locked for longer than a statement may wait
+                    await asyncio.sleep(PATIENCE)
+        finally:
+            self._patient = False
+
+    async def renew_own(self) -> None:
+        """Renew what we hold, in the open transaction if there is one."""
+        held = self._heart.held
+        if held:
+            await self._renewed(executor(self.store.adapter), held)
+
+    def _heart_failed(self, error: Exception) -> None:
+        self.metrics.add("runs_heartbeat_errors_total")
+
+    def _lost(self, task: asyncio.Task[Any], claimed: Claimed) -> Callable[[], None]:
+        """Called on the heart's thread when a renewal finds the run not ours any more."""
+        loop = asyncio.get_running_loop()
+
+        def lost() -> None:
+            _, run = self._running.get(task, (claimed, None))
+            if run is not None:
+                run.cancelled = True
+            loop.call_soon_threadsafe(self._examine, task, claimed)
+
+        return lost
+
+    def _examine(self, task: asyncio.Task[Any], claimed: Claimed) -> None:
+        async def stop_if_lost() -> None:
+            if not task.done() and not await self.store.is_cancelled(claimed.held):
+                task.cancel()  # what it goes on to do, another worker does already
+
+        if not task.done():
+            self.work.spawn(stop_if_lost())

@@ -1,0 +1,193 @@
+"""When a schedule is due: a cron expression read in a zone of its own.
+
+The only home of cron. `Cron.parse` takes five fields or a name such as `@daily` and the name of an
+IANA zone; what it cannot read, or what would never be due, is `InvalidSchedule` with the reason.
+Matching is cronsim's. A time of day that a clock change leaves out is due at the first moment after
+the gap and one that comes twice is due the first time; with `*` in minute or hour it is real time
+that counts, as in Debian's cron.
+
+>>> Cron.parse("30 2 * * *", "Europe/Berlin").after(datetime(2026, 3, 29, tzinfo=UTC))
+datetime.datetime(2026, 3, 29, 1, 0, tzinfo=datetime.timezone.utc)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from maniflex.errors import Detail, RequestError
+
+NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_SECOND = timedelta(seconds=1)
+_DAY = timedelta(days=1)
+_REFERENCE = datetime(2000, 1, 1)
+_NOT_ZONES = ("posix/", "right/", "localtime", "posixrules", "Factory")
+
+
+class InvalidSchedule(RequestError):
+    """A schedule that cannot be kept; `details` names the field at fault."""
+
+    status, code, message = 400, "INVALID_SCHEDULE", "the schedule is not valid"
+
+    def __init__(self, field: str, problem: str) -> None:
+        details: list[Detail] = [{"field": field, "message": problem}]
+        super().__init__(f"{field}: {problem}", details)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """An expression and the zone it is read in."""
+
+    fields: str
+    zone: ZoneInfo
+    real_time: bool  # due by the hour or more often: clock changes do not move it
+
+    @staticmethod
+    def parse(expression: str, timezone: str = "UTC") -> Cron:
+        """The schedule of an expression, or `InvalidSchedule`."""
+        return _parsed(expression, timezone)
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first due time later than `moment`, in UTC; None when there is none within fifty years."""
+        if moment.tzinfo is None:
+            raise ValueError("a due time is found from an aware datetime")
+        try:
+            return self._by_real_time(moment) if self.real_time else self._by_the_clock(moment)
+        except (StopIteration, OverflowError):  # not within what cronsim, or the calendar, looks through
+            return None
+
+    def around(self, since: datetime, until: datetime) -> tuple[datetime, datetime | None]:
+        """The last due time from `since`, which is one, to `until`, and the one after it."""
+        due, following = since, self.after(since)
+        if following is None or following > until:  # nearly always: nothing was missed
+            return due, following
+        reach = following - since
+        # Widening steps from the end, so that a year of missed minutes is not walked through.
+        while until - reach > following:
+            found = self.after(until - reach)
+            if found is not None and found <= until:
+                following = found
+                break
+            reach *= 2
+        while following is not None and following <= until:
+            due, following = following, self.after(following)
+        return due, following
+
+    def _by_the_clock(self, moment: datetime) -> datetime:
+        """cronsim walks over wall times here, and may begin with one whose second pass we are in."""
+        for due in CronSim(self.fields, moment.astimezone(self.zone)):
+            instant = due.astimezone(UTC)
+            if instant > moment:
+                return instant
+        raise StopIteration
+
+    def _by_real_time(self, moment: datetime) -> datetime:
+        """The next match at the present offset, or after the clock changes if it does so before.
+
+        cronsim steps by whole hours, which a change of half an hour (Lord Howe) puts off beat, so it
+        is asked only within stretches of one offset.
+        """
+        start, at_start = moment.astimezone(UTC).replace(microsecond=0), False
+        while True:
+            offset = self._offset(start)
+            wall = (start + offset).replace(tzinfo=None)
+            found = next(CronSim(self.fields, wall - _SECOND if at_start else wall))
+            due = found.replace(tzinfo=UTC) - offset
+            change = self._change(start, due)
+            if change is None:
+                return due
+            start, at_start = change, True
+
+    def _offset(self, instant: datetime) -> timedelta:
+        found = instant.astimezone(self.zone).utcoffset()
+        assert found is not None
+        return found
+
+    def _change(self, start: datetime, end: datetime) -> datetime | None:
+        """The first moment after `start`, up to `end`, at which the zone's offset is another."""
+        offset = self._offset(start)
+        low = start
+        while low < end:
+            high = min(low + _DAY, end)
+            if self._offset(high) != offset:
+                return self._turn(low, high, offset)
+            low = high
+        return None
+
+    def _turn(self, low: datetime, high: datetime, offset: timedelta) -> datetime:
+        while high - low > _SECOND:
+            middle = low + timedelta(seconds=(high - low) // _SECOND // 2)
+            if self._offset(middle) == offset:
+                low = middle
+            else:
+                high = middle
+        return high
+
+
+@lru_cache(maxsize=4096)
+def _parsed(expression: str, timezone: str) -> Cron:
+    fields = _fields(expression)
+    minute, hour, *_ = fields.split()
+    return Cron(fields, _zone(timezone), minute.startswith("*") or hour.startswith("*"))
+
+
+def _fields(expression: Any) -> str:
+    """Five fields that are due some time."""
+    if not isinstance(expression, str) or not expression.isascii() or not expression.strip():
+        raise InvalidSchedule("cron", "it is a text such as '0 2 * * *' or '@daily'")
+    name = expression.strip().lower()
+    if name.startswith("@"):
+        if name not in NAMED:
+            raise InvalidSchedule("cron", f"there is no {name!r}; there are {', '.join(NAMED)}")
+        return NAMED[name]
+    count = len(name.split())
+    if count != 5:
+        raise InvalidSchedule(
+            "cron", f"it has {count} fields; five are wanted: minute hour day-of-month month day-of-week"
+        )
+    try:
+        next(CronSim(expression, _REFERENCE))
+    except StopIteration:
+        raise InvalidSchedule("cron", f"{expression!r} is never due") from None
+    except (CronSimError, AssertionError, ValueError) as error:
+        raise InvalidSchedule("cron", _why(expression, str(error))) from None
+    return expression
+
+
+def _why(expression: str, error: str) -> str:
+    """What is wrong; cronsim names the field, and calls 30 February a bad day of the month."""
+    minute, hour, day, _, weekday = expression.split()
+    part = error.removeprefix("Bad ")
+    if part == "day-of-month":
+        try:
+            CronSim(f"{minute} {hour} {day} * {weekday}", _REFERENCE)
+        except (CronSimError, AssertionError, ValueError):
+            pass
+        else:
+            return f"{expression!r} is never due"
+    return f"{expression!r} has a {part} that cannot be read"
+
+
+def _zone(timezone: Any) -> ZoneInfo:
+    known = isinstance(timezone, str) and timezone.isascii() and not timezone.startswith(_NOT_ZONES)
+    if not known or not timezone:
+        raise InvalidSchedule("timezone", f"{timezone!r} is not the name of a zone such as 'Europe/Berlin'")
+    try:
+        return ZoneInfo(timezone)
+    except (KeyError, ValueError, OSError):  # unknown, not a name, or a directory of zones
+        raise InvalidSchedule(
+            "timezone", f"there is no zone {timezone!r}; a name is written like 'Europe/Berlin' or 'UTC'"
+        ) from None

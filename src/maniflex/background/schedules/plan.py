@@ -1,0 +1,50 @@
+"""What becomes of a schedule that is due: which of its due times fire, and when it is due next.
+
+Pure arithmetic over a `Cron`, so that every policy is a one-line test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from maniflex.background.schedules.cron import Cron
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One due time; when it is skipped, so is every other one before `skipped_until`."""
+
+    due_at: datetime
+    skipped_until: datetime | None = None
+    outcome: str = "fired"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to record, and the next due time; there is none when the calendar runs out."""
+
+    firings: tuple[Firing, ...]
+    next_run_at: datetime | None
+
+
+def plan(
+    cron: Cron, policy: str, due: datetime, now: datetime, *, grace: timedelta, most: int = 1000
+) -> Plan:
+    """`due` is the first due time that nobody fired yet, and not later than `now`."""
+    if policy == "all":
+        return _every(cron, due, now, most)
+    latest, following = cron.around(due, now)
+    if policy == "skip" and now - latest > grace:
+        return Plan((Firing(due, following, "skipped"),), following)
+    missed = (Firing(due, latest, "skipped"),) if due < latest else ()
+    return Plan((*missed, Firing(latest)), following)
+
+
+def _every(cron: Cron, due: datetime, now: datetime, most: int) -> Plan:
+    found: list[Firing] = []
+    following: datetime | None = due
+    while following is not None and following <= now and len(found) < most:
+        found.append(Firing(following))
+        following = cron.after(following)
+    return Plan(tuple(found), following)

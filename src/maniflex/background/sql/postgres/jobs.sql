@@ -1,0 +1,34 @@
+-- name: schema_1
+CREATE INDEX IF NOT EXISTS job_status_actor_idx ON job_status (actor_id, id) WHERE actor_id IS NOT NULL;
+
+-- name: schema_2
+CREATE INDEX IF NOT EXISTS job_status_over_idx ON job_status (completed_at) WHERE completed_at IS NOT NULL;
+
+-- name: put
+-- A worker that was given up for dead must not overwrite what its successor wrote.
+INSERT INTO job_status (id, type, status, attempt, max_retry, actor_id, tenant_id, trace_id, result_url, output, error,
+                        completed_at, created_at, updated_at)
+VALUES (:id, :type, :status, :attempt, :max_retry, :actor_id, :tenant_id, :trace_id, :result_url, CAST(:output AS json),
+        :error, :completed_at, :now, :now)
+    ON CONFLICT (id) DO UPDATE
+       SET status = excluded.status, attempt = excluded.attempt, result_url = excluded.result_url,
+           output = excluded.output, error = coalesce(excluded.error, job_status.error),
+           completed_at = excluded.completed_at, updated_at = excluded.updated_at
+     WHERE job_status.attempt < excluded.attempt
+        OR (job_status.attempt = excluded.attempt AND job_status.status NOT IN ('succeeded', 'dead', 'cancelled'));
+
+-- name: cancelled
+UPDATE job_status SET status = 'cancelled', completed_at = :now, updated_at = :now
+ WHERE id = :id AND status IN ('enqueued', 'failed');
+
+-- name: make_room
+-- A job that is over leaves its id to the next one.
+DELETE FROM job_status WHERE id = :id AND status IN ('succeeded', 'dead', 'cancelled');
+
+-- name: forget
+DELETE FROM job_status WHERE id = :id AND status = 'enqueued';
+
+-- name: prune
+DELETE FROM job_status WHERE id IN (
+    SELECT id FROM job_status WHERE completed_at < :before ORDER BY completed_at LIMIT :limit)
+RETURNING id;

@@ -1,0 +1,197 @@
+-- name: schema_1
+CREATE SEQUENCE IF NOT EXISTS outbox_event_seq;
+
+-- name: schema_2
+-- What is waiting, in the order it is due. Conditions that decide whether to walk this index are written as
+-- `CASE … END IS NOT NULL`, which the planner has no statistics about and takes for common. Of the bare columns
+-- it may have learnt in a quiet hour that hardly any row is pending, and would then sort the backlog for
+-- every claim.
+CREATE INDEX IF NOT EXISTS outbox_event_due_idx ON outbox_event (retry_at, seq)
+    WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL;
+
+-- name: schema_3
+-- Who is first of its key.
+CREATE INDEX IF NOT EXISTS outbox_event_key_idx ON outbox_event (key, seq)
+    WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL AND key IS NOT NULL;
+
+-- name: schema_4
+CREATE INDEX IF NOT EXISTS outbox_event_published_idx ON outbox_event (published_at) WHERE status = 'delivered';
+
+-- name: schema_5
+CREATE INDEX IF NOT EXISTS outbox_event_dead_idx ON outbox_event (seq) WHERE status = 'dead';
+
+-- name: schema_6
+-- A claim rewrites rows without touching an index, given room on the page. Only once, because both
+-- changes take locks that requests would wait for.
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conname = 'outbox_event_status_check'
+                      AND conrelid = 'outbox_event'::regclass) THEN
+        ALTER TABLE outbox_event SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02,
+            autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+        ALTER TABLE outbox_event ADD CONSTRAINT outbox_event_status_check
+            CHECK (status IN ('pending', 'delivered', 'dead'));
+    END IF;
+END $$;
+
+-- name: schema_7
+-- Which keys are being delivered. Its primary key settles who has one: two claims at the same moment do not
+-- see each other's leases, and a message whose transaction commits late, or that is put back, comes in ahead of
+-- one that is on its way. (Under SQLite there is one claim at a time, and the leases themselves tell.)
+CREATE TABLE IF NOT EXISTS outbox_lane (
+    key text COLLATE "C" PRIMARY KEY,
+    lease text COLLATE "C" NOT NULL,
+    lease_until timestamptz NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+
+-- name: inbox_schema_1
+CREATE INDEX IF NOT EXISTS inbox_message_created_idx ON inbox_message (created_at);
+
+-- name: enqueue
+-- A message of a key that waits is not due before those ahead of it.
+WITH added AS (
+    INSERT INTO outbox_event (id, seq, kind, key, payload, status, attempts, claimed_with, retry_at,
+                              created_at, updated_at)
+    SELECT d.id, nextval('outbox_event_seq'), :kind, d.key, d.payload::json, 'pending', 0, 0,
+           greatest(:now, (SELECT e.retry_at FROM outbox_event e
+                            WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = d.key ORDER BY e.seq DESC LIMIT 1)),
+           :now, :now
+      FROM unnest(:ids::text[], :keys::text[], :payloads::text[])
+           WITH ORDINALITY AS d (id, key, payload, place)
+     ORDER BY d.place
+    RETURNING 1
+)
+SELECT pg_notify(left(:channel || '.' || current_schema(), 63), '') FROM added LIMIT 1;
+
+-- name: claim
+-- Lease up to {limit} messages that are due and whose key lets them. What a dead relay left behind
+-- goes alone, so that whatever killed it takes nobody along. The limit is part of the text: as a
+-- parameter it is taken for a tenth of the table, and the statement is planned anew every time.
+WITH due AS MATERIALIZED ( -- a fence: as a plain subquery it may run twice and overshoot
+    SELECT m.id, m.seq, m.key, m.retry_at, m.lease IS NOT NULL AS orphaned
+      FROM outbox_event m
+     WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.retry_at <= :now
+       AND CASE WHEN m.lease_until > :now THEN NULL ELSE 1 END IS NOT NULL
+       AND CASE WHEN :every OR m.kind = ANY(:kinds::text[]) THEN 1 END IS NOT NULL
+       AND CASE
+           WHEN m.key IS NULL THEN true
+           WHEN m.key IN (SELECT l.key FROM outbox_lane l WHERE l.lease_until > :now) THEN false
+           ELSE (
+            SELECT (h.retry_at, h.seq) <= (m.retry_at, m.seq)
+                   AND (h.lease_until IS NULL OR h.lease_until <= :now)
+                   AND (:every OR h.kind = ANY(:kinds::text[]))
+              FROM outbox_event h
+             WHERE CASE h.status WHEN 'pending' THEN 1 END IS NOT NULL AND h.key = m.key ORDER BY h.seq LIMIT 1)
+           END
+     ORDER BY m.retry_at, m.seq LIMIT {limit} FOR UPDATE OF m SKIP LOCKED
+), first AS (
+    SELECT id, orphaned FROM due ORDER BY retry_at, seq LIMIT 1
+), picked AS MATERIALIZED (
+    SELECT d.id, d.seq, d.key, d.orphaned FROM due d CROSS JOIN first f
+     WHERE CASE WHEN f.orphaned THEN d.id = f.id ELSE NOT d.orphaned END
+), last AS (
+    SELECT key, max(seq) AS seq FROM picked WHERE key IS NOT NULL GROUP BY key
+), gap AS MATERIALIZED (
+    SELECT l.key, (SELECT e.seq FROM outbox_event e
+                    WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = l.key AND e.seq < l.seq
+                      AND e.id NOT IN (SELECT id FROM picked) ORDER BY e.seq LIMIT 1) AS seq
+      FROM last l
+), chosen AS MATERIALIZED (
+    SELECT p.id, p.key FROM picked p LEFT JOIN gap g ON g.key = p.key WHERE g.seq IS NULL OR p.seq < g.seq
+), lane AS (
+    INSERT INTO outbox_lane AS l (key, lease, lease_until)
+    SELECT DISTINCT key, :lease, :until::timestamptz FROM chosen WHERE key IS NOT NULL ORDER BY key
+        ON CONFLICT (key) DO UPDATE SET lease = excluded.lease, lease_until = excluded.lease_until
+     WHERE l.lease_until <= :now
+    RETURNING l.key
+)
+UPDATE outbox_event m
+   SET lease = :lease, lease_until = :until, leased_by = :owner, updated_at = :now,
+       attempts = m.attempts + CASE WHEN m.lease IS NOT NULL AND m.claimed_with > 1 THEN 0 ELSE 1 END,
+       claimed_with = CASE WHEN m.lease IS NULL THEN (SELECT count(*) FROM chosen) ELSE 0 END
+ WHERE m.id = ANY(ARRAY(SELECT id FROM chosen WHERE key IS NULL OR key IN (SELECT key FROM lane)))
+RETURNING m.id, m.seq, m.kind, m.key, m.payload, m.attempts, m.created_at, m.claimed_with;
+
+-- name: renew
+WITH kept AS (
+    UPDATE outbox_event m SET lease_until = greatest(m.lease_until, :until)
+      FROM unnest(:ids::text[], :leases::text[]) AS d (id, lease)
+     WHERE m.id = d.id AND m.lease = d.lease AND m.status = 'pending'
+    RETURNING m.id, m.key, m.lease
+), lane AS (
+    UPDATE outbox_lane l SET lease_until = greatest(l.lease_until, :until)
+      FROM kept k WHERE l.key = k.key AND l.lease = k.lease
+)
+SELECT id FROM kept;
+
+-- name: deliver
+WITH lane AS (
+    DELETE FROM outbox_lane WHERE key = ANY(:keys::text[]) AND lease = :lease
+)
+UPDATE outbox_event
+   SET status = 'delivered', published_at = :now, lease = NULL, lease_until = NULL, leased_by = NULL,
+       updated_at = :now
+ WHERE id = ANY(:ids::text[]) AND lease = :lease AND status = 'pending'
+RETURNING id;
+
+-- name: settle
+WITH lane AS (
+    DELETE FROM outbox_lane WHERE key = ANY(:keys::text[]) AND lease = :lease
+)
+UPDATE outbox_event m
+   SET status = d.status, retry_at = coalesce(d.retry_at, m.retry_at), attempts = m.attempts - d.unspent,
+       last_error = coalesce(d.last_error, m.last_error),
+       raw = coalesce(d.raw, m.raw), payload = CASE WHEN d.raw IS NULL THEN m.payload END,
+       lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
+  FROM unnest(:ids::text[], :statuses::text[], :retry_ats::timestamptz[], :unspents::int[],
+              :last_errors::text[], :raws::text[])
+       AS d (id, status, retry_at, unspent, last_error, raw)
+ WHERE m.id = d.id AND m.lease = :lease AND m.status = 'pending'
+RETURNING m.id;
+
+-- name: park
+-- Those behind a message that has to wait are not looked at before it may be tried again.
+UPDATE outbox_event f SET retry_at = e.retry_at
+  FROM outbox_event e
+ WHERE e.id = ANY(:ids::text[]) AND e.status = 'pending' AND e.retry_at > :now
+   AND CASE f.status WHEN 'pending' THEN 1 END IS NOT NULL AND f.key = e.key AND f.seq > e.seq AND f.retry_at < e.retry_at;
+
+-- name: redrive
+WITH again AS (
+    UPDATE outbox_event
+       SET status = 'pending', attempts = 0, claimed_with = 0, retry_at = :now, updated_at = :now,
+           payload = CASE WHEN raw IS NULL THEN payload ELSE raw::json END, raw = NULL
+     WHERE id = :id AND status = 'dead'
+    RETURNING id
+)
+SELECT id, pg_notify(left(:channel || '.' || current_schema(), 63), '') FROM again;
+
+-- name: waiting
+SELECT 1 FROM outbox_event
+ WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL AND retry_at <= :now AND (lease_until IS NULL OR lease_until <= :now) LIMIT 1;
+
+-- name: depth
+SELECT kind, count(*), min(created_at) FROM outbox_event WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL GROUP BY kind;
+
+-- name: dead
+SELECT count(*) FROM outbox_event WHERE status = 'dead';
+
+-- name: prune
+DELETE FROM outbox_event WHERE id = ANY(ARRAY(
+    SELECT id FROM outbox_event WHERE status = 'delivered' AND published_at < :before
+     ORDER BY published_at LIMIT :limit FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
+-- name: prune_lanes
+DELETE FROM outbox_lane WHERE lease_until < :before;
+
+-- name: once
+INSERT INTO inbox_message (id, consumer, message_id, created_at, updated_at)
+VALUES (:id, :consumer, :message_id, :now, :now)
+    ON CONFLICT (consumer, message_id) DO NOTHING
+RETURNING id;
+
+-- name: prune_inbox
+DELETE FROM inbox_message WHERE id = ANY(ARRAY(
+    SELECT id FROM inbox_message WHERE created_at < :before
+     ORDER BY created_at LIMIT :limit FOR UPDATE SKIP LOCKED))
+RETURNING id;

@@ -1,0 +1,150 @@
+"""Processes that work: until they are told to stop, or for one pass."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from maniflex._logging import configure_logging
+from maniflex._service import Service
+from maniflex.errors import ManiflexError
+from maniflex.http.serve import listening
+from maniflex.server import Server
+
+T = TypeVar("T")
+STOPPED_EARLY = 1
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def live(
+    server: Server, services: Callable[[], Sequence[Service]], what: str, probe_port: int | None = None
+) -> None:
+    """Run services until SIGTERM or SIGINT; a second signal waits no longer for what is running."""
+    configure_logging(server.config)
+    run_loop(_Life(server, services, what, probe_port).live())
+    end()
+
+
+def once(server: Server, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Do something on the server's databases, without serving and without its services."""
+
+    async def passed() -> T:
+        task = asyncio.ensure_future(inside())
+
+        def told() -> None:
+            if task.cancelling():  # a second time: whoever waits has waited enough
+                _stop_early()
+            task.cancel()
+
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, told)
+        return await task
+
+    async def inside() -> T:
+        async with server.lifespan(role="client"):
+            return await work()
+
+    try:
+        return run_loop(passed())
+    except asyncio.CancelledError:
+        _stop_early()
+
+
+def run_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run it; what the framework has to say about it is one sentence."""
+    try:
+        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+            runner.get_loop().set_default_executor(_Unjoined())
+            return runner.run(work)
+    except ManiflexError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return None
+    return uvloop.new_event_loop
+
+
+class _Life:
+    def __init__(
+        self, server: Server, services: Callable[[], Sequence[Service]], what: str, probe_port: int | None
+    ) -> None:
+        self._server = server
+        self._services = services
+        self._what = what
+        self._probe_port = probe_port
+        self._started: Sequence[Service] = ()
+        self._told = asyncio.Event()
+        self._logger = server.config.logger or logging.getLogger("maniflex")
+
+    async def live(self) -> None:
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._signal)
+        async with AsyncExitStack() as stack:
+            if self._probe_port is not None:  # around the rest: it can be asked while starting and stopping
+                config = self._server.config.with_(port=self._probe_port)
+                await stack.enter_async_context(listening(self._server.probes, config, "--probe-port"))
+            await self._server.start(role="worker", work=self._made)
+            stack.push_async_callback(self._server.stop)
+            self._logger.info("%s: started", self._what)
+            await self._told.wait()
+        self._logger.info("%s: stopped", self._what)
+
+    def _made(self) -> Sequence[Service]:
+        self._started = self._services()
+        return self._started
+
+    def _signal(self) -> None:
+        if self._told.is_set():
+            for service in self._started:
+                hurry = getattr(service, "hurry", None)
+                if hurry is not None:
+                    hurry()
+        self._told.set()
+        self._server.begin_shutdown()
+
+
+class _Unjoined(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`, for which the end of the loop does not wait."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def end(code: int = 0) -> None:
+    """End the process with this code, also when something still runs on a thread and will not stop."""
+    if any(_goes_on(thread) for thread in threading.enumerate() if thread is not threading.main_thread()):
+        _exit(code)
+    if code:
+        sys.exit(code)
+
+
+def _goes_on(thread: threading.Thread) -> bool:
+    if not thread.daemon:
+        thread.join(0.1)  # one without work ends at once
+    return not thread.daemon and thread.is_alive()
+
+
+def _stop_early() -> NoReturn:
+    click.echo("stopped early", err=True)
+    _exit(STOPPED_EARLY)
+
+
+def _exit(code: int) -> NoReturn:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,160 @@
+"""`maniflex runs list | show | cancel | retry module:server`: look after runs from a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, get_args
+
+import click
+import msgspec
+from pydantic_core import to_jsonable_python
+
+from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun
+from maniflex.cli.living import once
+from maniflex.cli.target import sealed
+from maniflex.errors import RequestError
+from maniflex.server import Server
+
+COLUMNS = ("id", "type", "status", "attempt", "run_at", "last_error")
+WIDEST = 40
+_target = click.argument("target", metavar="MODULE:SERVER")
+_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+
+
+@click.group()
+def runs() -> None:
+    """Look at runs, cancel them and try them again."""
+
+
+@runs.command("list")
+@_target
+@click.option("--type", help="Of exactly this type.")
+@click.option("--prefix", help="Whose type starts like this.")
+@click.option("--status", type=click.Choice(get_args(Status)), help="In this state.")
+@click.option("--actor", help="Of this actor.")
+@click.option("--tenant", help="Of this tenant.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many."
+)
+@_json
+def list_runs(
+    target: str,
+    type: str | None,
+    prefix: str | None,
+    status: str | None,
+    actor: str | None,
+    tenant: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """The newest runs first."""
+    server = sealed(target)
+    wanted: dict[str, Any] = {"type": type, "prefix": prefix, "status": status, "limit": limit}
+    found = once(server, lambda: server.work.list(**wanted, actor_id=actor, tenant_id=tenant))
+    if as_json:
+        _print_json([_plain(run) for run in found])
+    else:
+        _print_table(found)
+
+
+@runs.command()
+@_target
+@click.argument("id")
+@_json
+def show(target: str, id: str, as_json: bool) -> None:
+    """One run and what happened to it."""
+    server = sealed(target)
+
+    async def asked() -> tuple[WorkflowRun, list[WorkflowEvent]]:
+        return await server.work.get(id), await server.work.events(id)
+
+    run, events = once(server, asked)
+    told = _plain(run)
+    if as_json:
+        _print_json({**told, "events": [_plain(event) for event in events]})
+        return
+    trace = (told["error"] or {}).pop("trace", "")
+    for name, value in told.items():
+        if value is not None:
+            click.echo(f"{name:<16}{value if isinstance(value, str) else _text(value)}")
+    for event in events:
+        data = "" if event.data is None else f"  {_text(event.data)}"
+        click.echo(f"  {event.created_at:%Y-%m-%d %H:%M:%S.%f}  {event.event_type}{data}")
+    if trace:
+        click.echo(trace.rstrip())
+
+
+@runs.command()
+@_target
+@click.argument("ids", nargs=-1, required=True)
+@_json
+def cancel(target: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Cancel runs that are not finished."""
+    server = sealed(target)
+    _change(server, ids, server.work.cancel, as_json)
+
+
+@runs.command()
+@_target
+@click.argument("ids", nargs=-1, required=True)
+@_json
+def retry(target: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Try failed or cancelled runs again."""
+    server = sealed(target)
+    _change(server, ids, server.work.retry, as_json)
+
+
+def _change(
+    server: Server, ids: Sequence[str], call: Callable[[str], Awaitable[WorkflowRun]], as_json: bool
+) -> None:
+    """Do it to each; one that refuses keeps the others from nothing, but the command ends with 1."""
+
+    async def all_of_them() -> tuple[list[WorkflowRun], list[str]]:
+        changed, refused = [], []
+        for one in ids:
+            try:
+                changed.append(await call(one))
+            except RequestError as error:
+                refused.append(f"{one}: {error.message}")
+        return changed, refused
+
+    changed, refused = once(server, all_of_them)
+    if as_json:
+        _print_json([_plain(run) for run in changed])
+    elif changed:
+        _print_table(changed)
+    for why in refused:
+        click.echo(why, err=True)
+    if refused:
+        sys.exit(1)
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = to_jsonable_python(record.__dict__)
+    plain.pop("lease", None)
+    return plain
+
+
+def _print_json(value: Any) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _print_table(found: Sequence[WorkflowRun]) -> None:
+    rows = [COLUMNS, *(tuple(_cell(run, name) for name in COLUMNS) for run in found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    for row in rows:
+        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(run: WorkflowRun, name: str) -> str:
+    if name == "attempt":
+        return f"{run.attempt}/{run.max_attempts}"
+    if name == "run_at":
+        return f"{run.run_at:%Y-%m-%d %H:%M:%S}"
+    text = " ".join(str(getattr(run, name) or "").split())
+    return text if len(text) <= WIDEST or name == "id" else text[: WIDEST - 1] + "…"

@@ -1,0 +1,38 @@
+"""`maniflex worker module:server`: work on runs and deliver outbox messages, without serving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from maniflex._service import Service
+from maniflex.cli.living import live
+from maniflex.cli.target import sealed
+
+
+def prefixes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """`a.,b.` → its parts."""
+    parts = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if text is not None and not parts:
+        raise click.BadParameter("it names no prefix; write billing.,email.")
+    return parts
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:SERVER")
+@click.option("--types", callback=prefixes, help="Prefixes of the types to work on, such as billing.,email.")
+@click.option("--concurrency", type=click.IntRange(1), help="How many runs at once.")
+@click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live, /ready and /metrics here.")
+def worker(target: str, types: tuple[str, ...], concurrency: int | None, probe_port: int | None) -> None:
+    """Work on runs and deliver messages until it is interrupted."""
+    server = sealed(target)
+
+    def services() -> Sequence[Service]:
+        runs = server.work.services(types, concurrency)
+        found = [*runs, *server.outbox.services(), *server.jobs.services()]
+        if not found:
+            raise click.ClickException("there is nothing to work on: no handler of runs, none of messages")
+        return found
+
+    live(server, services, "worker", probe_port)

@@ -1,0 +1,62 @@
+"""How a durable part shows itself over REST: its models as usual, with routes of its own instead of some.
+
+A face says with which options its models are registered, and what is mounted in place of the routes
+they would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta, ModelOptions
+from maniflex.pipeline.about import About
+from maniflex.pipeline.chain import Composer, Default
+from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allowing
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What routes are built from."""
+
+    runtime: Runtime
+    composer: Composer
+    computed: Mapping[type[Model], Sequence[Computed]]
+
+    def endpoint(
+        self,
+        model: ModelMeta,
+        method: str,
+        path: str,
+        operation: Operation,
+        steps: dict[str, Default],
+        respond: Default,
+        about: About,
+    ) -> Endpoint:
+        """A route of a model that goes through its whole pipeline."""
+        build, item = self.composer.steps, "{" in path
+        main = build(MAIN, steps, model, operation, item=item)
+        answer = build(("response",), {"response": respond}, model, operation, item=item)
+        return Endpoint(method, path, operation, model, main, answer, model.name, about)
+
+    def options(self, model: ModelMeta, path: str, methods: str) -> Endpoint:
+        """What OPTIONS answers on a path of a model."""
+        build, item, operation = self.composer.steps, "{" in path, Operation.OPTIONS
+        main = build(TRIMMED, {}, model, operation, item=item)
+        answer = build(("response",), {"response": allowing(methods)}, model, operation, item=item)
+        return Endpoint("OPTIONS", path, operation, model, main, answer, model.name)
+
+
+class Face(Protocol):
+    """The REST routes of one durable part."""
+
+    def options(self) -> Mapping[type[Model], ModelOptions]:
+        """Options its models are registered with, such as the middleware that guards them."""
+
+    def mounted(self, site: Site, usual: list[Endpoint]) -> list[Endpoint]:
+        """The endpoints of the server, given those it would have without this face."""

@@ -1,0 +1,294 @@
+"""Runs over REST: `/workflow_run` and `/workflow_event`.
+
+Reading is what every model has, bound to the caller by `Guard`. Writing goes through `server.work`:
+a client submits, cancels, retries and deletes its own runs, and can change nothing else about them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic_core import PydanticCustomError
+
+from maniflex import _json
+from maniflex.background.runs.checks import PRIORITIES
+from maniflex.background.runs.client import Work
+from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
+from maniflex.control.face import Site
+from maniflex.control.guard import Discretion, Guard, identified
+from maniflex.control.keys import KEYS, mark
+from maniflex.errors import InvalidQuery, ValidationFailed
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelOptions
+from maniflex.pipeline.about import About
+from maniflex.pipeline.binding import fit
+from maniflex.pipeline.chain import Default
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.scope import stamp
+from maniflex.pipeline.steps.deserialize import Deserialize
+from maniflex.pipeline.steps.response import Respond
+
+CENTURY = timedelta(days=36525).total_seconds()
+LONGEST_REASON = 1000
+_OWN = ("actor_id", "tenant_id", "trace_id", "parent_id")  # the server's to say
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, str | datetime | None):
+        raise PydanticCustomError("instant", "is a text such as 2026-01-31T08:00:00Z")
+    return value
+
+
+def _in_utc(value: datetime | None) -> datetime | None:
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise PydanticCustomError("instant", "must have a time zone")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise PydanticCustomError("instant", "is outside the years 1 to 9999") from None
+
+
+class Submission(BaseModel):
+    """What a client says about a run it submits."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}$")
+    payload: JsonValue = Field(default_factory=dict)
+    priority: int = Field(default=0, ge=-PRIORITIES, le=PRIORITIES)
+    run_at: Annotated[
+        datetime | None, Field(strict=False), BeforeValidator(_text), AfterValidator(_in_utc)
+    ] = None
+    delay: float | None = Field(default=None, ge=0, le=CENTURY, allow_inf_nan=False)
+    idempotency_key: str | None = Field(default=None, min_length=1, max_length=200)
+    max_attempts: int | None = Field(default=None, ge=1, le=1000)
+    group_key: str | None = Field(default=None, min_length=1, max_length=200)
+    timeout: float | None = Field(default=None, gt=0, le=CENTURY, allow_inf_nan=False)
+
+
+_SUBMISSION = TypeAdapter(Submission)
+_RUN = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"$ref": "#/components/schemas/WorkflowRun"}},
+}
+_SUBMIT = About(
+    name="submit_workflow_run",
+    summary="Submit a run",
+    description="201 when it is new, 200 when the caller has submitted one with this key before.",
+    answers={200: _RUN, 201: _RUN},
+    errors=(400, 409, 413, 415, 422, 500, 503, 504),
+)
+_CANCEL = About(
+    name="cancel_workflow_run",
+    summary="Cancel a run",
+    description="One that is worked on is told so and stops at its next step.",
+    response=WorkflowRun,
+    errors=(404, 409),
+)
+_RETRY = About(
+    name="retry_workflow_run",
+    summary="Try a failed or cancelled run again",
+    response=WorkflowRun,
+    errors=(404, 409),
+)
+
+
+class RunFace:
+    """The routes of durable runs."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def options(self) -> Mapping[type[Model], ModelOptions]:
+        if not self._work.access.routes:
+            return dict.fromkeys((WorkflowRun, WorkflowEvent), ModelOptions(headless=True))
+        discretion = Discretion(self._work)
+        guards: dict[type[Model], Guard] = {
+            WorkflowRun: Guard(self._work),
+            WorkflowEvent: Guard(self._work, "workflow."),
+        }
+        return {
+            model: ModelOptions(middleware={"auth": guard, "response": discretion})
+            for model, guard in guards.items()
+        }
+
+    def mounted(self, site: Site, usual: list[Endpoint]) -> list[Endpoint]:
+        if not (self._work.used and self._work.access.routes and WorkflowRun in site.runtime.stores):
+            return usual
+        kept = [e for e in usual if e.model is None or e.model.cls not in _MODELS or e.operation in _READING]
+        return [*kept, *_Routes(self._work, site).endpoints()]
+
+
+_MODELS = frozenset({WorkflowRun, WorkflowEvent})
+_READING = Operation.READS
+
+
+class _Routes:
+    """What a client may do with its runs."""
+
+    def __init__(self, work: Work, site: Site) -> None:
+        self._work = work
+        self._site = site
+        self._store = site.runtime.stores[WorkflowRun]
+        self._meta = self._store.meta
+        computed = site.computed.get(WorkflowRun, ())
+        self._respond = Respond(site.runtime.wires[WorkflowRun], computed, etags=False)
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        runs = f"/{self._meta.table}"
+        reading = "GET, HEAD, OPTIONS"
+        submits = self._types()
+        if submits:
+            steps: dict[str, Default] = {
+                "deserialize": Deserialize(self._store).body,
+                "validate": self._check,
+                "db": self._submit,
+            }
+            about = replace(_SUBMIT, request_schema=_submission_schema(submits))
+            yield self._site.endpoint(
+                self._meta, "POST", runs, Operation.CREATE, steps, self._submitted, about
+            )
+        yield self._site.options(self._meta, runs, f"{reading}, POST" if submits else reading)
+        one = f"{runs}/{{id}}"
+        steps = {"deserialize": self._reason, "db": self._delete}
+        yield self._site.endpoint(
+            self._meta, "DELETE", one, Operation.DELETE, steps, self._respond.gone, _DELETE
+        )
+        yield self._site.options(self._meta, one, f"DELETE, {reading}")
+        for name, call, about in (
+            ("cancel", self._work.cancel, _CANCEL),
+            ("retry", self._work.retry, _RETRY),
+        ):
+            steps = {"db": self._changing(call)}
+            yield self._site.endpoint(
+                self._meta, "POST", f"{one}/{name}", Operation.UPDATE, steps, self._respond.found, about
+            )
+        events = self._site.runtime.models[WorkflowEvent]
+        yield self._site.options(events, f"/{events.table}", reading)
+        yield self._site.options(events, f"/{events.table}/{{id}}", reading)
+
+    # -- submitting
+
+    def _types(self) -> tuple[str, ...]:
+        """The types, and prefixes of types, that can be submitted."""
+        rule = self._work.access.submit
+        if isinstance(rule, tuple):
+            return rule
+        return tuple(h.type for h in self._work.handlers if not h.internal) if rule else ()
+
+    def _check(self, ctx: Context) -> None:
+        body = ctx.body
+        body.strip(_OWN)
+        said = {name: body[name] for name in _OWN if name in body}
+        given: Submission = fit({n: v for n, v in body.items() if n not in said}, _SUBMISSION)
+        if given.run_at is not None and given.delay is not None:
+            raise _wrong("delay", "a run has a run_at or a delay, not both")
+        handler = self._work.handlers.get(given.type)
+        if not self._work.access.submits(given.type, self._work.handlers):
+            raise _wrong("type", "there is no such type of run")
+        if handler is not None and handler.payload is not None:
+            _check_payload(given.payload, handler.payload)
+        ctx.state.submission = (given, said)
+
+    async def _submit(self, ctx: Context) -> None:
+        if "submission" not in ctx.state:  # somebody replaced the validate step
+            self._check(ctx)
+        given, said = ctx.state.submission
+        auth = identified(ctx)
+        options = given.model_dump(exclude={"payload", "type", "idempotency_key"}, exclude_none=True)
+        values = {
+            "type": given.type,
+            **options,
+            "actor_id": auth.user_id,
+            "tenant_id": auth.tenant_id or None,
+            "trace_id": ctx.caller().trace_id,
+            **said,
+        }
+        stamp(self._meta, ctx.forced, values)
+        own = mark(values.get("tenant_id"), values.get("actor_id"))
+        kept = {name: value for name, value in values.items() if name in (*options, *_OWN)}
+        for name in KEYS:
+            said_key = getattr(given, name)
+            if said_key is not None and kept.get(name, said_key) == said_key:  # else middleware forced one
+                kept[name] = own + said_key
+        ctx.result, ctx.state.is_new = await self._work.offer(given.type, given.payload, **kept)
+
+    async def _submitted(self, ctx: Context) -> None:
+        answer = self._respond.created if ctx.state.get("is_new", True) else self._respond.found
+        await answer(ctx)
+
+    # -- changing
+
+    def _changing(self, change: Callable[[str], Awaitable[WorkflowRun]]) -> Default:
+        async def step(ctx: Context) -> None:
+            # One transaction, so that what is shown is what was changed, also beside a read replica.
+            async with ctx.transaction():
+                await self._store.read(ctx.resource_id, scope=ctx.forced)
+                ctx.result = await change(ctx.resource_id)
+
+        return step
+
+    async def _reason(self, ctx: Context) -> None:
+        """Why it is deleted: in the query, or in a body if there is one."""
+        reason: Any = ctx.query_param("reason") or None
+        if reason is None and ctx.header("content-length") not in (None, "0"):
+            ctx.raw_body = await read_body(ctx)
+            body = _json.loads(ctx.raw_body)
+            reason = body.get("reason") if isinstance(body, dict) else None
+        if reason is not None and (not isinstance(reason, str) or "\x00" in reason):
+            raise InvalidQuery("reason: it is a text")
+        if reason is not None and len(reason) > LONGEST_REASON:
+            raise InvalidQuery(f"reason: it has at most {LONGEST_REASON} characters")
+        ctx.state.reason = reason
+
+    async def _delete(self, ctx: Context) -> None:
+        async with ctx.transaction():
+            await self._store.read(ctx.resource_id, scope=ctx.forced)
+            await self._work.delete(ctx.resource_id, ctx.state.get("reason"))
+
+
+_DELETE = About(
+    name="delete_workflow_run",
+    summary="Delete a run",
+    description="It is never worked on again, and its idempotency key is free.",
+    query={"reason": str},
+    status=204,
+    errors=(404,),
+)
+
+
+def _submission_schema(types: Sequence[str]) -> Mapping[str, Any]:
+    """The body of a submission, with the types there are."""
+    schema = _SUBMISSION.json_schema()
+    exact = sorted(type for type in types if not type.endswith("."))
+    below = [re.escape(type) + "[A-Za-z0-9_.:/-]*" for type in types if type.endswith(".")]
+    names = [*map(re.escape, exact), *sorted(below)]
+    known = {"pattern": f"^({'|'.join(names)})$", "maxLength": 200} if below else {"enum": exact}
+    schema["properties"]["type"] = {"type": "string", **known}
+    both = {"run_at": {"type": "string"}, "delay": {"type": "number"}}
+    schema["not"] = {"required": [*both], "properties": both}
+    return schema
+
+
+def _check_payload(payload: Any, adapter: TypeAdapter[Any]) -> None:
+    try:
+        fit(payload, adapter)
+    except ValidationFailed as failed:
+        details: Any = failed.details
+        found = [{**d, "field": f"payload.{d['field']}".rstrip(".")} for d in details]
+        raise ValidationFailed(details=found) from None
+
+
+def _wrong(field: str, message: str) -> ValidationFailed:
+    return ValidationFailed(details=[{"field": field, "message": message, "code": "invalid"}])
