@@ -1,4 +1,4 @@
-"""The body of `scripts/demo`: an environment, then the blog example with sample data."""
+"""The body of `scripts/demo`: an environment, then the examples, the blog with sample data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        "scripts/demo", description="Serve the blog example with sample data until Ctrl-C."
+        "scripts/demo", description="Serve the examples, a blog and a shop, until Ctrl-C."
     )
     parser.add_argument("--port", type=_port, default=8080, help="the port to listen on (8080)")
     parser.add_argument("--database", help="sqlite:///… or postgresql://… (a file in .demo/)")
@@ -37,8 +37,10 @@ def serve(database: str, port: int) -> None:
     sys.path.insert(0, str(_venv.ROOT))
     from examples.blog.app import create_server
     from examples.blog.sample_data import load
+    from examples.orders.app import add_shop
 
     server = create_server(database, port)
+    add_shop(server)
 
     async def fill() -> None:
         await load(server)
@@ -105,7 +107,25 @@ async def _welcome(server: Server, url: str) -> str:
     if posts:
         lines.append(f'curl -X PATCH {url}/api/posts/{posts[0].id} {send} \'{{"title": "Changed"}}\'')
     lines.append(f'curl -X POST {url}/api/posts {send} \'{{"status": "weekly"}}\'   # 422, and why')
-    return "\n  ".join(lines) + "\nCtrl-C stops it; the data stays."
+    return "\n".join(["\n  ".join(lines), *_shop(url, send), "Ctrl-C stops it; the data stays."])
+
+
+def _shop(url: str, send: str) -> list[str]:
+    """What there is to try about durable work."""
+    place = f"curl -X POST {url}/api/orders/place -H 'X-User: ada' {send}"
+    last, ada = "sort=created_at:desc&limit=1", "-H 'X-User: ada'"
+    lines = [
+        "In the shop, an order, the run that sends its receipt and the message to the warehouse are one"
+        " transaction:",
+        f"""{place} '{{"item": "Tea", "price": "4.50"}}'""",
+        f"curl '{url}/api/receipts?{last}'   # the receipt has arrived",
+        f"curl '{url}/api/shipments?{last}'   # the warehouse knows",
+        f"curl '{url}/api/workflow_run?{last}' {ada}   # the run, shown to whose it is",
+        f"curl '{url}/api/workflow_event?sort=created_at:desc&limit=3' {ada}   # what happened to it",
+        f"curl '{url}/api/outbox_event?{last}' -H 'X-User: admin'   # the message",
+        f"""{place} '{{"item": "Tea", "price": "4.50", "fail": true}}'   # 409, and none of them is left""",
+    ]
+    return ["\n  ".join(lines)]
 
 
 if __name__ == "__main__":

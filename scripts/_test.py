@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from types import FrameType
 
 import _postgres
+import _redis
 import _venv
 
 DESCRIPTION = """\
@@ -18,7 +19,9 @@ Check the whole project: ruff, mypy, then all tests on SQLite and PostgreSQL.
 
 PostgreSQL is looked for in this order: the URL in MANIFLEX_TEST_POSTGRES; a server on
 127.0.0.1:5432 that lets us create databases; server binaries on this machine (a temporary
-cluster); as root on Debian, the `postgresql` package. If there is none, this fails.
+cluster); as root on Debian, the `postgresql` package. If there is none, this fails. Redis is looked
+for in the same way (MANIFLEX_TEST_REDIS, 127.0.0.1:6379, `redis-server`, the package); if there is
+none, its tests are skipped.
 
 All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   scripts/test tests/http"""
 
@@ -44,12 +47,15 @@ def main() -> int:
 
 
 def _environment(stack: ExitStack, *, sqlite_only: bool) -> dict[str, str]:
+    address, found = stack.enter_context(_redis.redis())
+    print(f"redis     {found}", flush=True)
+    given = dict(os.environ) if address is None else {**os.environ, _redis.VARIABLE: address}
     if sqlite_only:
         print("postgres  left out (--sqlite-only)", flush=True)
-        return {**os.environ, "MANIFLEX_TEST_SQLITE_ONLY": "1"}
+        return {**given, "MANIFLEX_TEST_SQLITE_ONLY": "1"}
     url, origin = stack.enter_context(_postgres.postgres())
     print(f"postgres  {origin}", flush=True)
-    environment = {**os.environ, _postgres.VARIABLE: url}
+    environment = {**given, _postgres.VARIABLE: url}
     environment.pop("MANIFLEX_TEST_SQLITE_ONLY", None)
     return environment
 

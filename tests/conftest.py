@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -16,6 +17,9 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+import _redis
 
 SQLITE_ONLY = os.environ.get("MANIFLEX_TEST_SQLITE_ONLY") == "1"
 DATABASES = ("sqlite",) if SQLITE_ONLY else ("sqlite", "postgres")
@@ -157,3 +161,12 @@ def sqlite_url(tmp_path: Path) -> str:
 def database_url(request: pytest.FixtureRequest) -> str:
     """An empty database: the test runs once on SQLite and once on PostgreSQL."""
     return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis server; tests keep their keys under a prefix of their own."""
+    with _redis.redis(install=False) as (url, _):
+        if url is None:
+            pytest.skip(_redis.HELP)
+        yield url

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
 def started(
     command: list[str | Path], port: int, *, cwd: Path, host: str = "127.0.0.1", **environment: str
 ) -> Iterator[Served]:
-    """The command as a process; it is killed when the block ends, if it has not ended by then."""
+    """The command as a process; what is left of it and its own processes when the block ends is killed."""
     log = cwd / f"log-{port}.txt"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -112,8 +112,8 @@ def started(
     try:
         yield Served(process, host, port, log)
     finally:
-        if process.poll() is None:
-            process.kill()
+        with suppress(ProcessLookupError):  # it ended, and so did all it started
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(PATIENCE)
 
 

@@ -11,15 +11,15 @@ import pytest
 LAYERS = (
     "cli testing",
     "server",
-    "assembly lifecycle",
-    "admin realtime ext",
+    "assembly lifecycle durable",
+    "admin realtime ext control",
     "http openapi features middleware background",
     "pipeline events",
     "db storage",
     "sql",
     "query",
     "model",
-    "config errors _backoff _clock _ids _json _limits _logging _names _service",
+    "config errors _backoff _caller _clock _ids _json _limits _logging _names _service",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
 LEAVES = len(LAYERS) - 1

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from maniflex import DeclarationError, Model, ModelOptions, Server, WithDeletedAt, field
-from maniflex.model.field import LocaleString, file, scheduled
+from maniflex.model.field import LocaleString, file
 from maniflex.testing import client
 from tests.docs.test_reference import rows
 
@@ -48,12 +47,6 @@ def declared_with(option: str) -> Server:
                 image: str | None = file(default=None)
 
             Marked = Pictured
-        case "scheduled":
-
-            class Timed(Model):
-                gone_at: datetime | None = scheduled(hard_delete=True, default=None)
-
-            Marked = Timed
     server = Server(database=":memory:")
     server.register(Note, Marked)
     return server
@@ -93,7 +86,7 @@ def test_an_option_that_is_not_active_yet_does_what_its_row_says(
 
 
 def test_there_is_a_case_for_every_option_that_is_not_active_yet() -> None:
-    assert len(FIELD_ROWS) == 4
+    assert len(FIELD_ROWS) == 3
     assert len(MODEL_ROWS) == 4
 
 

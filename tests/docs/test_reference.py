@@ -91,6 +91,8 @@ def shown(value: Any) -> str:
             return "none"
         case bool():
             return str(value).lower()
+        case timedelta() if value >= timedelta(days=1):
+            return f"{value.days} days"
         case timedelta():
             return f"{value.total_seconds():g} s"
         case int() if value >= 1024**2 and value % 1024**2 == 0:

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -115,7 +117,7 @@ def test_the_demo_serves_what_it_prints_and_stops_cleanly(free_port: int, tmp_pa
     with demo(free_port, f"sqlite:///{tmp_path}/blog.db") as lines:
         statuses = [status_of(line) for line in lines]
 
-    assert statuses == ["200", "200", "201", "200", "422"]
+    assert statuses == ["200", "200", "201", "200", "422", *["200"] * 6, "409"]
 
 
 def status_of(line: str) -> str:
@@ -134,3 +136,66 @@ def test_a_second_run_of_the_demo_keeps_the_data(free_port: int, database_url: s
         kept = httpx.get(f"{posts}/{first['id']}").json()["data"]
         assert kept["title"] == "Kept"
         assert httpx.get(posts).json()["meta"]["total"] == total
+
+
+def test_the_demo_keeps_an_order_with_its_run_and_message_or_none_of_them(
+    free_port: int, database_url: str
+) -> None:
+    tea = {"item": "Tea", "price": "4.50"}
+
+    with demo(free_port, database_url), httpx.Client(base_url=f"http://127.0.0.1:{free_port}/api") as shop:
+        refused = place(shop, **tea, fail=True)
+        kept_of_refused = counts(shop)
+        placed = place(shop, **tea)
+        order = placed.json()["data"]["id"]
+        [receipt] = arrived(shop, "/receipts")
+        [shipment] = arrived(shop, "/shipments")
+        [run] = arrived(shop, "/workflow_run?filter=status:eq:succeeded", user="ada")
+        [message] = arrived(shop, "/outbox_event?filter=status:eq:delivered", user="admin")
+        kept = counts(shop)
+
+    assert (refused.status_code, kept_of_refused) == (409, [0, 0, 0])
+    assert (placed.status_code, kept) == (200, [1, 1, 1])
+    assert [receipt["order_id"], shipment["order_id"], run["payload"]["order_id"], message["key"]] == [
+        order
+    ] * 4
+
+
+def test_the_demo_shows_a_run_to_nobody_else(free_port: int, tmp_path: Path) -> None:
+    with (
+        demo(free_port, f"sqlite:///{tmp_path}/shop.db"),
+        httpx.Client(base_url=f"http://127.0.0.1:{free_port}/api") as shop,
+    ):
+        place(shop, item="Tea", price="4.50")
+        anonymous = [
+            shop.get(path).status_code for path in ("/workflow_run", "/workflow_event", "/outbox_event")
+        ]
+        seen = {user: total(shop, "/workflow_run", user) for user in ("ada", "grace", "admin")}
+        written = shop.post("/receipts", json={"order_id": "1", "text": "paid"}, headers={"x-user": "ada"})
+
+    assert anonymous == [401, 401, 401]
+    assert seen == {"ada": 1, "grace": 0, "admin": 1}
+    assert written.status_code == 403
+
+
+def place(shop: httpx.Client, **order: object) -> httpx.Response:
+    return shop.post("/orders/place", json=order, headers={"x-user": "ada"})
+
+
+def arrived(shop: httpx.Client, path: str, user: str = "") -> list[dict[str, Any]]:
+    """What is there once anything is."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found: list[dict[str, Any]] = shop.get(path, headers={"x-user": user}).json()["data"]
+        if found:
+            return found
+    raise AssertionError(f"nothing came to {path}")
+
+
+def counts(shop: httpx.Client) -> list[int]:
+    """How many orders, runs and messages there are."""
+    return [total(shop, path) for path in ("/orders", "/workflow_run", "/outbox_event")]
+
+
+def total(shop: httpx.Client, path: str, user: str = "admin") -> int:
+    return int(shop.get(path, headers={"x-user": user}).json()["meta"]["total"])

@@ -50,6 +50,25 @@ READ: dict[str, tuple[str, Any]] = {
     "OPENAPI_TITLE": ("Orders", "Orders"),
     "OPENAPI_VERSION": ("2.1", "2.1"),
     "DOCS_ENABLED": ("off", False),
+    "READY_NEEDS_WORK": ("true", True),
+    "METRICS_ENABLED": ("on", True),
+    "BACKGROUND": ("false", False),
+    "WORKER_TYPE_PREFIXES": ("billing., email.,", ("billing.", "email.")),
+    "WORK_CONCURRENCY": ("4", 4),
+    "WORK_LEASE": ("45s", timedelta(seconds=45)),
+    "WORK_POLL_INTERVAL": ("250ms", timedelta(milliseconds=250)),
+    "WORK_EVENTS": ("no", False),
+    "WORK_RETENTION": ("7d", timedelta(days=7)),
+    "SCHEDULE_POLL_INTERVAL": ("5s", timedelta(seconds=5)),
+    "SCHEDULE_LOCK_TIMEOUT": ("1m", timedelta(minutes=1)),
+    "SCHEDULE_EXECUTION_TIMEOUT": ("2m", timedelta(minutes=2)),
+    "OUTBOX_BATCH_SIZE": ("200", 200),
+    "OUTBOX_MAX_ATTEMPTS": ("3", 3),
+    "OUTBOX_BASE_BACKOFF": ("1s", timedelta(seconds=1)),
+    "OUTBOX_POLL_INTERVAL": ("2s", timedelta(seconds=2)),
+    "OUTBOX_RETENTION": ("0", timedelta(0)),
+    "SWEEP_INTERVAL": ("10s", timedelta(seconds=10)),
+    "SWEEP_BATCH_SIZE": ("50", 50),
 }
 
 UNREADABLE = {
@@ -66,6 +85,10 @@ UNREADABLE = {
     "LOG_LEVEL": "LOUD",
     "DB_WRITE_URL": "mysql://db/app",
     "SQLITE_READERS": "0",
+    "WORK_CONCURRENCY": "0",
+    "WORK_LEASE": "0s",
+    "OUTBOX_BATCH_SIZE": "many",
+    "SWEEP_INTERVAL": "0",
 }
 
 

@@ -1,0 +1,144 @@
+"""What is special about jobs in Redis: real time, real crashes, and no key left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from maniflex.background.jobs import Job, Result, Worker
+from maniflex.background.jobs.redis import RedisQueue
+from maniflex.errors import Unavailable
+from tests.background.jobs.redis_time import forgotten, keys
+from tests.processes import free_port
+
+SHORT = timedelta(milliseconds=400)
+KILLED = """
+import asyncio, sys
+from datetime import timedelta
+from maniflex.background.jobs import Worker
+from maniflex.background.jobs.redis import RedisQueue
+
+async def hang(job):
+    print(job.id, flush=True)
+    await asyncio.Event().wait()
+
+queue = RedisQueue(sys.argv[1], prefix=sys.argv[2], lease=timedelta(milliseconds=400))
+asyncio.run(Worker(queue, {"slow": hang}).run())
+"""
+
+
+@pytest.fixture
+async def queue(redis_url: str) -> AsyncIterator[RedisQueue]:
+    queue = RedisQueue(redis_url, prefix=f"maniflex-test:{uuid4().hex}", lease=SHORT)
+    yield queue
+    await forgotten(queue)
+    await queue.close()
+
+
+async def left(queue: RedisQueue) -> list[str]:
+    """The keys that have to do with jobs; empty streams and the wake-up call stay."""
+    redis = queue._redis()
+    found = [key for key in await keys(queue) if not key.endswith(":wake")]
+    return [key for key in found if ":ready:" not in key or await redis.xlen(key)]
+
+
+async def test_jobs_groups_and_cancellations_leave_nothing_behind(queue: RedisQueue) -> None:
+    async def work(job: Job) -> None:
+        if job.payload == "bad":
+            raise RuntimeError("no")
+
+    soon = queue._clock.now() + timedelta(hours=1)
+    for n in range(10):
+        for payload in ("good", "bad"):
+            await queue.enqueue(Job("a", payload, group_key=f"g{n}", max_retry=1))
+        await queue.cancel(await queue.enqueue(Job("a", group_key=f"g{n}")))
+        await queue.cancel(await queue.enqueue(Job("other", group_key=f"h{n}")))
+        await queue.cancel(await queue.enqueue_at(Job("a"), soon))
+
+    assert await Worker(queue, {"a": work}).drain() == 20
+    assert await left(queue) == []
+    pending = await queue._redis().xpending(f"{queue.prefix}:ready:a", "workers")
+    assert pending["pending"] == 0
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_job(queue: RedisQueue) -> None:
+    started: list[int] = []
+
+    async def block(job: Job) -> None:
+        started.append(job.attempt)
+        time.sleep(SHORT.total_seconds() * 3)  # noqa: ASYNC251  # just what a worker has to outlive
+
+    await queue.enqueue(Job("block"))
+    worker, other = (Worker(queue, {"block": block}) for _ in range(2))
+    await worker._heart.start()
+    tasks = await worker.begin()
+    await asyncio.wait(tasks)
+
+    assert await other.run_once() == 0
+    await worker.shutdown(timedelta(seconds=5))
+    assert started == [1]
+    assert await left(queue) == []
+
+
+async def test_the_job_of_a_killed_process_is_taken_over(queue: RedisQueue, tmp_path: Path) -> None:
+    id = await queue.enqueue(Job("slow", group_key="g"))
+    behind = await queue.enqueue(Job("slow", group_key="g"))
+    done: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+    async def work(job: Job) -> None:
+        done.put_nowait((job.id, job.attempt))
+
+    script = tmp_path / "worker.py"
+    script.write_text(KILLED)
+    command = [sys.executable, str(script), queue._url, queue.prefix[1:-1]]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    process.kill()
+    await process.wait()
+    assert line.decode().strip() == id
+
+    worker = Worker(queue, {"slow": work}, poll_interval=timedelta(milliseconds=50))
+    await worker.start()
+    found = [await asyncio.wait_for(done.get(), 10) for _ in range(2)]
+    await worker.shutdown(timedelta(seconds=5))
+
+    assert sorted(found) == sorted([(id, 2), (behind, 1)])
+    assert await left(queue) == []
+
+
+async def test_a_stream_that_was_removed_comes_back(queue: RedisQueue) -> None:
+    await queue.enqueue(Job("a"))
+    await queue.ack((await queue.claim(("a",), 1))[0], Result())
+    await forgotten(queue)
+
+    assert await queue.recover(("a",), None) == []
+    id = await queue.enqueue(Job("a"))
+
+    assert [delivery.job.id for delivery in await queue.claim(("a",), 1)] == [id]
+
+
+async def test_an_enqueue_that_is_sent_twice_is_one_job(queue: RedisQueue) -> None:
+    sent = queue._kept(Job("a", {}, id="one"))
+
+    assert [await queue._call("enqueue", *sent) for _ in range(2)] == [1, 1]
+
+    assert len(await queue.claim(("a",), 10)) == 1
+
+
+async def test_a_redis_that_is_away_is_unavailable() -> None:
+    queue = RedisQueue(f"redis://127.0.0.1:{free_port()}/0")
+
+    with pytest.raises(Unavailable):
+        await queue.enqueue(Job("a"))
+    with pytest.raises(Unavailable):
+        await queue.open()
+    await queue.close()

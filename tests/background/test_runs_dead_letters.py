@@ -1,0 +1,49 @@
+"""Dead letters: the run that is submitted for each that fails for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from maniflex import Server
+from maniflex.background.runs.run import Run
+from maniflex.testing.clock import FakeClock
+from tests.background.working import failing, minutes, no_pause, working
+
+
+async def test_what_fails_for_good_goes_to_its_dead_letters_once(server: Server) -> None:
+    letters: list[Any] = []
+    failing(server, ValueError("no"), max_attempts=2, backoff=no_pause, dead_letter="default.dead")
+
+    @server.work.handler("default.dead")
+    async def bury(run: Run) -> None:
+        letters.append(run.payload)
+
+    async with working(server) as work:
+        made = await work.submit("default.bad", {"n": 1}, actor_id="a", tenant_id="t")
+        await work.worker().drain()
+        [letter] = await work.list(type="default.dead")
+        assert (letter.actor_id, letter.tenant_id) == ("a", "t")
+
+    assert letters == [
+        {
+            "run_id": made.id,
+            "type": "default.bad",
+            "payload": {"n": 1},
+            "error": "ValueError: no",
+            "attempt": 2,
+        }
+    ]
+
+
+async def test_a_run_whose_worker_died_for_the_last_time_has_a_dead_letter_too(
+    server: Server, clock: FakeClock
+) -> None:
+    failing(server, ValueError(), max_attempts=1, dead_letter="dead.letters")
+    async with working(server) as work:
+        await work.submit("default.bad")
+        await work.worker().claim(1)
+        clock.advance(minutes(5))
+        await work.worker().run_once()
+        [letter] = await work.list(type="dead.letters")
+        assert isinstance(letter.payload, dict)
+        assert letter.payload["error"] == "lease_expired"

@@ -1,0 +1,123 @@
+"""Everything at once: workers, cancels, retries, deletions, signals and expiring leases on the same runs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
+
+from maniflex import Server
+from maniflex.background.runs.client import Work
+from maniflex.background.runs.run import Run
+from maniflex.errors import Conflict, NotFound
+from tests.background.working import eventually, kinds, no_pause, seconds, working
+
+RUNS = 40
+ENDS = ("succeeded", "failed", "cancelled")
+
+
+async def test_a_cancel_and_an_outcome_that_meet_leave_one_of_them(database_url: str) -> None:
+    server = Server(database_url, pool_size=6)
+    chance = random.Random(1)
+
+    @server.work.handler("default.meet", max_attempts=1)
+    async def meet(run: Run) -> None:
+        await asyncio.sleep(chance.uniform(0, 0.02))
+        if run.payload % 2:
+            raise ValueError
+
+    async def cancel(work: Work, id: str) -> bool:
+        await asyncio.sleep(chance.uniform(0, 0.06))
+        try:
+            await work.cancel(id)
+        except Conflict:
+            return False
+        return True
+
+    async with working(server) as work:
+        made = await work.submit_many("default.meet", range(RUNS))
+        worker = work.worker(concurrency=RUNS)
+        cancels = asyncio.gather(*(cancel(work, run.id) for run in made))
+        await worker.drain()
+        for run, cancelled in zip(made, await cancels, strict=True):
+            done = await work.get(run.id)
+            ended = [kind for kind in await kinds(work, run.id) if kind in ENDS]
+            assert ended == [done.status]
+            assert (done.status == "cancelled") is cancelled
+            assert (done.lease, done.lease_until, done.leased_by) == (None, None, None)
+
+
+async def test_in_a_storm_no_run_is_worked_on_twice_at_once_and_none_is_left_behind(
+    database_url: str, long_mode: bool
+) -> None:
+    server = Server(database_url, pool_size=8, work_poll_interval=timedelta(milliseconds=20))
+    chance = random.Random(2)
+    running: Counter[str] = Counter()
+    groups: Counter[str] = Counter()
+    clashes: list[str] = []
+
+    @server.work.handler("default.storm", max_attempts=4, backoff=no_pause)
+    async def storm(run: Run) -> None:
+        running[run.id] += 1
+        if run.group_key:
+            groups[run.group_key] += 1
+        if running[run.id] > 1 or groups[run.group_key or ""] > 1:
+            clashes.append(run.id)
+        try:
+            await run.step("first", lambda: chance.random())
+            if chance.random() < 0.3:
+                await run.sleep(0.01)
+            if chance.random() < 0.2:
+                await run.wait_for("go", 0.05)
+            await asyncio.sleep(chance.uniform(0, 0.02))
+            if chance.random() < 0.3:
+                raise ValueError("unlucky")
+        finally:
+            running[run.id] -= 1
+            if run.group_key:
+                groups[run.group_key] -= 1
+
+    async def trouble(work: Work, ids: list[str], rounds: int) -> None:
+        for _ in range(rounds):
+            id = chance.choice(ids)
+            what = chance.choice(("cancel", "retry", "retry", "signal", "delete", "look"))
+            with suppress(Conflict, NotFound, TimeoutError):
+                if what == "cancel":
+                    await work.cancel(id)
+                elif what == "retry":
+                    await work.retry(id)
+                elif what == "signal":
+                    await work.signal(id, "go")
+                elif what == "delete" and chance.random() < 0.1:
+                    await work.delete(id, "storm")
+                else:
+                    await work.wait(id, 0.01)
+            await asyncio.sleep(chance.uniform(0, 0.01))
+
+    async with working(server) as work:
+        made = await work.submit_many("default.storm", range(RUNS // 2))
+        made += await work.submit_many("default.storm", range(RUNS // 4), group_key="a")
+        made += await work.submit_many("default.storm", range(RUNS // 4), group_key="b")
+        workers = [work.worker(concurrency=6, lease=seconds(5)) for _ in range(3)]
+        for worker in workers:
+            await worker.start()
+        ids = [run.id for run in made]
+        await asyncio.gather(*(trouble(work, ids, 400 if long_mode else 60) for _ in range(4)))
+
+        async def calm() -> bool:
+            left = "SELECT id FROM workflow_run WHERE status IN ('pending', 'leased') AND deleted_at IS NULL"
+            return not await server.raw_query(left)
+
+        await eventually(calm, "the end of every run")
+        for worker in workers:
+            await worker.stop()
+        held = await server.raw_query("SELECT id, status FROM workflow_run WHERE lease_until IS NOT NULL")
+        for id in ids:
+            happened = await kinds(work, id)
+            # What ended once ends again only after somebody asked for a retry.
+            ends = [kind for kind in happened if kind in (*ENDS, "retried")]
+            assert all(a not in ENDS or b == "retried" for a, b in itertools.pairwise(ends)), happened
+    assert (clashes, held) == ([], [])

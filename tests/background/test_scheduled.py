@@ -1,0 +1,707 @@
+"""Scheduled fields: what becomes of a record when its time has come, and what must not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from types import new_class
+from typing import Any
+
+import pytest
+
+from maniflex import (
+    DatabaseError,
+    DeclarationError,
+    Model,
+    Server,
+    WithDeletedAt,
+    WithIsDeleted,
+    field,
+    scheduled,
+)
+from maniflex.background.scheduled.facade import Scheduled
+from maniflex.background.scheduled.observers import Swept, Told
+from maniflex.background.scheduled.report import Failure
+from maniflex.background.scheduled.runner import Runner
+from maniflex.db.port import Tx
+from maniflex.sql.statement import Dialect
+from maniflex.testing.clock import FakeClock
+from tests.background.sweeping import FUTURE, PAST, START, Post, parts_of, runner_of, started, stored
+
+HOUR = timedelta(hours=1)
+
+
+# -- the three actions
+
+
+async def test_a_field_is_set_when_its_time_has_come_and_the_time_stays_on_record(database_url: str) -> None:
+    clock = FakeClock(START)
+    async with started(database_url, clock=clock) as server:
+        posts = server.db(Post)
+        due = await posts.create(title="due", publish_at=START)
+        later = await posts.create(title="later", publish_at=START + timedelta(microseconds=1))
+        never = await posts.create(title="never")
+        clock.advance(timedelta(0))
+
+        report = await runner_of(server).sweep()
+
+        assert (report.updated, report.deleted, report.truncated, report.errors) == (1, 0, False, ())
+        assert report.per_model["Post"].updated == 1
+        served = await posts.read(due.id)
+        assert (served.status, served.publish_at, served.updated_at) == ("published", START, clock.now())
+        assert [(await posts.read(p.id)).status for p in (later, never)] == ["draft", "draft"]
+
+
+async def test_a_record_whose_field_is_not_as_demanded_is_left_alone(database_url: str) -> None:
+    async with started(database_url) as server:
+        post = await server.db(Post).create(status="archived", publish_at=PAST)
+
+        report = await runner_of(server).sweep()
+
+        assert report.changed == 0
+        assert (await server.db(Post).read(post.id)).status == "archived"
+
+
+async def test_without_from_the_field_is_set_whatever_it_was(database_url: str) -> None:
+    async with started(database_url) as server:
+        for status in ("draft", "published", "archived"):
+            await server.db(Post).create(status=status, archive_at=PAST)
+
+        report = await runner_of(server).sweep()
+
+        assert report.updated == 2
+        assert {row["status"] for row in await stored(server, "posts")} == {"archived"}
+
+
+async def test_a_soft_delete_marks_the_record_as_any_delete_does(database_url: str) -> None:
+    clock = FakeClock(START)
+    async with started(database_url, clock=clock) as server:
+        post = await server.db(Post).create(expires_at=FUTURE)
+        by_hand = await server.db(Post).create()
+        clock.advance(HOUR)
+        await server.db(Post).delete(by_hand.id)
+
+        report = await runner_of(server).sweep()
+
+        assert report.deleted == 1
+        columns = "id, deleted_at, updated_at"
+        marks = {row.pop("id"): row for row in await stored(server, "posts", columns)}
+        assert marks[post.id] == marks[by_hand.id]
+        assert marks[post.id]["deleted_at"] is not None
+
+
+async def test_a_flag_marks_the_record_too(database_url: str) -> None:
+    class Note(Model, WithIsDeleted):
+        gone_at: datetime | None = scheduled(default=None, soft_delete=True)
+
+    async with started(database_url, Note) as server:
+        await server.db(Note).create(gone_at=PAST)
+
+        assert (await runner_of(server).sweep()).deleted == 1
+        assert (await runner_of(server).sweep()).deleted == 0
+        assert [bool(row["is_deleted"]) for row in await stored(server, "notes")] == [True]
+
+
+async def test_a_hard_delete_removes_the_row_even_if_it_was_marked_before(database_url: str) -> None:
+    async with started(database_url) as server:
+        await server.db(Post).create(purge_at=PAST)
+        marked = await server.db(Post).create(purge_at=PAST)
+        await server.db(Post).delete(marked.id)
+        kept = await server.db(Post).create(purge_at=FUTURE)
+
+        report = await runner_of(server).sweep()
+
+        assert report.deleted == 2
+        assert [row["id"] for row in await stored(server, "posts")] == [kept.id]
+
+
+async def test_a_deleted_record_is_neither_changed_nor_deleted_again(database_url: str) -> None:
+    async with started(database_url) as server:
+        post = await server.db(Post).create(publish_at=PAST, expires_at=PAST)
+        await server.db(Post).delete(post.id)
+        [before] = await stored(server, "posts")
+
+        assert (await runner_of(server).sweep()).changed == 0
+        assert await stored(server, "posts") == [before]
+
+
+async def test_nothing_is_served_twice(database_url: str) -> None:
+    calls: list[Any] = []
+    async with started(database_url) as server:
+        for n in range(7):
+            await server.db(Post).create(title=str(n), publish_at=PAST, archive_at=PAST, expires_at=PAST)
+        runner = runner_of(
+            server,
+            batch=3,
+            on_delete=lambda *told: calls.append(told),
+            on_set_field=lambda *told: calls.append(told),
+        )
+
+        reports = [await runner.sweep() for _ in range(3)]
+
+        assert [r.changed for r in reports[1:]] == [0, 0]
+        assert len(calls) == len(set(calls)) == reports[0].changed
+
+
+class Colour(StrEnum):
+    RED = "it's red"
+    BLUE = "blue"
+
+
+VALUES: list[tuple[Any, Any, Any]] = [
+    (bool, False, True),
+    (int, 1, -7),
+    (float, 0.5, 1.25),
+    (Decimal, Decimal("1.50"), Decimal("2.50")),
+    (str, "plain", "it's \\ 100% :quoted $1 ?"),
+    (Colour, Colour.RED, Colour.BLUE),
+    (date, date(2026, 1, 1), date(2027, 1, 1)),
+    (datetime, START, START + HOUR),
+    (str | None, None, "set"),
+    (str | None, "set", None),
+    (bytes, b"a", b"\x00'b"),
+]
+
+
+@pytest.mark.parametrize(("kind", "from_", "to"), VALUES, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize("conditional", [True, False])
+async def test_every_kind_of_value_can_be_set_once(
+    database_url: str, kind: Any, from_: Any, to: Any, conditional: bool
+) -> None:
+    settings: dict[str, Any] = {"from_": from_} if conditional else {}
+    body = {
+        "__module__": __name__,
+        "__annotations__": {"value": kind, "at": datetime | None},
+        "at": scheduled(default=None, set_field="value", to=to, **settings),
+    }
+    Thing: Any = new_class("Thing", (Model,), exec_body=lambda namespace: namespace.update(body))
+    async with started(database_url, Thing) as server:
+        made = await server.db(Thing).create(value=from_, at=PAST)
+        runner = runner_of(server)
+
+        assert [(await runner.sweep()).updated for _ in range(2)] == [1, 0]
+        assert (await server.db(Thing).read(made.id)).value == to
+
+
+async def test_the_values_of_a_declaration_are_read_as_the_field_reads_them(database_url: str) -> None:
+    class Offer(Model):
+        price: Decimal = field(default=Decimal(5), alias="thePrice")
+        cut_at: datetime | None = scheduled(default=None, set_field="thePrice", from_="5.00", to="4.50")
+
+    async with started(database_url, Offer) as server:
+        offer = await server.db(Offer).create(cut_at=PAST)
+
+        assert (await runner_of(server).sweep()).updated == 1
+        assert (await server.db(Offer).read(offer.id)).price == Decimal("4.50")
+
+
+# -- several times for one field
+
+
+class Banner(Model):
+    shown: bool = False
+    show_at: datetime | None = scheduled(default=None, set_field="shown", to=True)
+    hide_at: datetime | None = scheduled(default=None, set_field="shown", to=False)
+
+
+@pytest.mark.parametrize(
+    ("show", "hide", "shown_before", "expected"),
+    [
+        (-2, -1, False, False),
+        (-2, -1, True, False),
+        (-1, -2, False, True),
+        (-1, -2, True, True),
+        (-1, 1, False, True),
+        (-1, 1, True, True),
+        (1, -1, True, False),
+        (1, -1, False, False),
+        (1, 2, True, True),
+        (-1, -1, True, False),
+        (-1, -1, False, False),
+        (-1, None, False, True),
+        (None, -1, True, False),
+    ],
+)
+async def test_of_two_times_the_latest_that_has_passed_decides(
+    database_url: str, show: int | None, hide: int | None, shown_before: bool, expected: bool
+) -> None:
+    def at(hours: int | None) -> datetime | None:
+        return None if hours is None else START + hours * HOUR
+
+    async with started(database_url, Banner) as server:
+        banner = await server.db(Banner).create(shown=shown_before, show_at=at(show), hide_at=at(hide))
+        runner = runner_of(server)
+
+        reports = [await runner.sweep() for _ in range(4)]
+
+        assert (await server.db(Banner).read(banner.id)).shown is expected
+        assert [report.changed for report in reports[1:]] == [0, 0, 0]
+        assert reports[0].changed == (shown_before is not expected)
+
+
+async def test_a_window_opens_and_closes_once(database_url: str) -> None:
+    clock = FakeClock(START)
+    async with started(database_url, Banner, clock=clock) as server:
+        banner = await server.db(Banner).create(show_at=START + HOUR, hide_at=START + 3 * HOUR)
+        runner = runner_of(server)
+        seen = []
+        for _ in range(5):
+            report = await runner.sweep()
+            seen.append((report.updated, (await server.db(Banner).read(banner.id)).shown))
+            clock.advance(HOUR)
+
+        assert seen == [(0, False), (1, True), (0, True), (1, False), (0, False)]
+
+
+async def test_a_record_that_was_published_by_hand_is_still_archived_in_time(database_url: str) -> None:
+    async with started(database_url) as server:
+        post = await server.db(Post).create(status="published", publish_at=FUTURE, archive_at=PAST)
+
+        assert (await runner_of(server).sweep()).updated == 1
+        assert (await server.db(Post).read(post.id)).status == "archived"
+
+
+async def test_three_times_for_one_field_come_to_rest(database_url: str) -> None:
+    class Lamp(Model):
+        colour: str = "off"
+        red_at: datetime | None = scheduled(default=None, set_field="colour", to="red")
+        green_at: datetime | None = scheduled(default=None, set_field="colour", to="green")
+        off_at: datetime | None = scheduled(default=None, set_field="colour", to="off")
+        dark_at: datetime | None = scheduled(default=None, set_field="colour", to="off")
+
+    clock = FakeClock(START)
+    async with started(database_url, Lamp, clock=clock) as server:
+        times = {
+            "red_at": START,
+            "green_at": START + HOUR,
+            "off_at": START + 2 * HOUR,
+            "dark_at": START - HOUR,
+        }
+        lamp = await server.db(Lamp).create(**times)
+        runner = runner_of(server)
+        seen = []
+        for _ in range(4):
+            await runner.sweep()
+            seen.append((await server.db(Lamp).read(lamp.id)).colour)
+            assert (await runner.sweep()).changed == 0
+            clock.advance(HOUR)
+
+        assert seen == ["red", "green", "off", "off"]
+
+
+# -- relations
+
+
+class Author(Model):
+    name: str = ""
+    leaves_at: datetime | None = scheduled(default=None, hard_delete=True)
+
+
+class Book(Model, WithDeletedAt):
+    author_id: str | None = field(default=None, relation="Author", on_delete="cascade")
+
+
+class Award(Model):
+    author_id: str | None = field(default=None, relation="Author", on_delete="set_null")
+
+
+class Contract(Model):
+    author_id: str | None = field(default=None, relation="Author", on_delete="restrict")
+
+
+async def test_a_scheduled_delete_takes_along_what_any_delete_would(database_url: str) -> None:
+    async with started(database_url, Author, Book, Award) as server:
+        author = await server.db(Author).create(leaves_at=PAST)
+        for _ in range(3):
+            await server.db(Book).create(author_id=author.id)
+        await server.db(Award).create(author_id=author.id)
+
+        report = await runner_of(server).sweep()
+
+        assert report.deleted == 1
+        assert await stored(server, "authors") == []
+        assert [row["deleted_at"] is not None for row in await stored(server, "books")] == [True] * 3
+        assert [row["author_id"] for row in await stored(server, "awards")] == [None]
+
+
+@pytest.mark.parametrize("models", [(Author, Contract), (Author, Contract, Book)])
+async def test_a_record_that_must_stay_stays_and_holds_up_nobody(
+    database_url: str, models: tuple[type[Model], ...]
+) -> None:
+    deleted: list[str] = []
+    async with started(database_url, *models) as server:
+        authors = [await server.db(Author).create(leaves_at=PAST, name=str(n)) for n in range(20)]
+        held = {author.id for author in authors[::6]}
+        for id in held:
+            await server.db(Contract).create(author_id=id)
+        runner = runner_of(server, batch=7, on_delete=lambda model, id: deleted.append(id))
+
+        report = await runner.sweep()
+
+        assert (report.deleted, report.skipped, report.failed, report.truncated) == (16, 4, 4, False)
+        assert {row["id"] for row in await stored(server, "authors")} == held
+        assert {failure.id for failure in report.errors} == held
+        assert report.errors[0].message == "other records still refer to this one"
+        assert (len(deleted), set(deleted) & held) == (16, set())
+
+
+async def test_records_that_must_stay_do_not_use_up_a_bounded_sweep(database_url: str) -> None:
+    async with started(database_url, Author, Contract) as server:
+        for n in range(6):
+            author = await server.db(Author).create(leaves_at=PAST - HOUR, name=str(n))
+            await server.db(Contract).create(author_id=author.id)
+        await server.db(Author).create(leaves_at=PAST)
+        runner = runner_of(server, batch=2, max_batches=2)
+
+        reports = [await runner.sweep() for _ in range(3)]
+
+        assert [report.deleted for report in reports] == [0, 1, 0]
+        assert reports[0].truncated
+
+
+async def test_a_constraint_refuses_one_record_and_not_its_neighbours(database_url: str) -> None:
+    class Seat(Model):
+        room: str
+        holder: str = field(unique="room")
+        free_at: datetime | None = scheduled(default=None, set_field="holder", to="nobody")
+
+    async with started(database_url, Seat) as server:
+        for n in range(9):
+            await server.db(Seat).create(room=str(n // 2 if n < 2 else n), holder=f"h{n}", free_at=PAST)
+
+        report = await runner_of(server).sweep()
+
+        assert (report.updated, report.skipped) == (8, 1)
+        [failure] = report.errors
+        assert (failure.model, failure.field) == ("Seat", "free_at")
+
+
+async def test_a_locked_record_waits_until_it_is_free(database_url: str) -> None:
+    class Invoice(Model):
+        posted: bool = False
+        text: str = field(default="", lock_when={"posted": True})
+        void_at: datetime | None = scheduled(default=None, set_field="text", to="void")
+        gone_at: datetime | None = scheduled(default=None, hard_delete=True)
+
+    async with started(database_url, Invoice) as server:
+        await server.db(Invoice).create(posted=True, void_at=PAST, gone_at=PAST)
+        await server.db(Invoice).create(void_at=PAST)
+
+        report = await runner_of(server).sweep()
+
+        assert (report.updated, report.deleted, report.skipped) == (1, 0, 0)
+        await server.raw_exec("UPDATE invoices SET posted = ?", False)
+        assert (await runner_of(server).sweep()).changed == 2
+
+
+# -- batches and reports
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "most", "updated", "truncated"),
+    [
+        (6, 3, 1, 3, True),
+        (3, 3, 1, 3, False),
+        (2, 3, 1, 2, False),
+        (7, 3, 2, 6, True),
+        (7, 3, None, 7, False),
+    ],
+)
+async def test_a_sweep_says_whether_it_left_something(
+    database_url: str, rows: int, batch: int, most: int | None, updated: int, truncated: bool
+) -> None:
+    async with started(database_url) as server:
+        for _ in range(rows):
+            await server.db(Post).create(publish_at=PAST)
+
+        report = await runner_of(server, batch=batch, max_batches=most).sweep()
+
+        assert (report.updated, report.truncated) == (updated, truncated)
+        assert report.per_model["Post"].truncated is truncated
+
+
+async def test_a_server_without_scheduled_fields_sweeps_nothing(database_url: str) -> None:
+    class Plain(Model):
+        text: str = ""
+
+    async with started(database_url, Plain) as server:
+        runner = runner_of(server)
+        await runner.start()
+        report = await runner.sweep()
+        await runner.stop()
+
+        assert (report.changed, report.truncated, dict(report.per_model)) == (0, False, {})
+
+
+async def test_a_report_is_plain_data_for_a_run(database_url: str) -> None:
+    async with started(database_url) as server:
+        await server.db(Post).create(publish_at=PAST)
+
+        told = (await runner_of(server).sweep()).as_json()
+
+        assert (told["updated"], told["errors"], told["truncated"]) == (1, [], False)
+        assert told["per_model"]["Post"]["updated"] == 1
+
+
+async def test_a_sweep_refuses_to_be_part_of_a_transaction(database_url: str) -> None:
+    async with started(database_url) as server, server.transaction():
+        with pytest.raises(DatabaseError, match="cannot be part of a transaction"):
+            await runner_of(server).sweep()
+
+
+async def test_each_model_is_swept_in_its_own_database(database_url: str, tmp_path: Any) -> None:
+    other = f"sqlite:///{tmp_path}/other.db"
+
+    class Remote(Model, database=other):
+        gone_at: datetime | None = scheduled(default=None, hard_delete=True)
+
+    async with started(database_url, Post, Remote) as server:
+        await server.db(Post).create(publish_at=PAST)
+        await server.db(Remote).create(gone_at=PAST)
+
+        report = await runner_of(server).sweep()
+
+        assert (report.updated, report.deleted) == (1, 1)
+
+
+# -- hooks and observers
+
+
+async def test_hooks_come_after_the_commit_once_per_record_plain_and_async(database_url: str) -> None:
+    seen: list[tuple[Any, ...]] = []
+    async with started(database_url) as server:
+        post = await server.db(Post).create(publish_at=PAST, purge_at=None)
+        gone = await server.db(Post).create(purge_at=PAST)
+
+        async def changed(model: str, id: str, name: str, to: Any) -> None:
+            committed = await server.raw_query("SELECT status FROM posts WHERE id = ?", id)
+            seen.append((model, id, name, to, committed[0]["status"]))
+
+        def deleted(model: str, id: str) -> None:
+            seen.append((model, id))
+
+        await runner_of(server, on_delete=deleted, on_set_field=changed).sweep()
+
+        assert seen == [("Post", post.id, "status", "published", "published"), ("Post", gone.id)]
+
+
+async def test_a_failing_hook_is_reported_and_undoes_and_stops_nothing(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = []
+
+    def picky(model: str, id: str, name: str, to: Any) -> None:
+        seen.append(id)
+        raise ValueError("not this one")
+
+    async with started(database_url) as server:
+        for _ in range(5):
+            await server.db(Post).create(publish_at=PAST)
+        with caplog.at_level(logging.ERROR, "maniflex"):
+            report = await runner_of(server, batch=2, on_set_field=picky).sweep()
+
+        assert (report.updated, report.failed, len(seen)) == (5, 5, 5)
+        assert report.errors[0] == Failure("Post", "publish_at", seen[0], "not this one")
+        assert {row["status"] for row in await stored(server, "posts")} == {"published"}
+        assert [r.getMessage() for r in caplog.records] == ["a hook of Post.publish_at failed"]
+
+
+async def test_a_model_that_cannot_be_swept_stops_no_other(database_url: str) -> None:
+    class Broken(Model):
+        gone_at: datetime | None = scheduled(default=None, hard_delete=True)
+
+    async with started(database_url, Broken, Post) as server:
+        await server.db(Post).create(publish_at=PAST)
+        await server.raw_exec("DROP TABLE brokens")
+
+        report = await runner_of(server).sweep()
+
+        assert (report.updated, report.failed, report.per_model["Broken"].failed) == (1, 1, 1)
+        assert (report.errors[0].model, report.errors[0].id) == ("Broken", None)
+
+
+async def test_observers_see_the_change_inside_its_transaction(database_url: str) -> None:
+    seen: list[Swept] = []
+
+    class Entry(Model):
+        text: str
+
+    async with started(database_url, Post, Entry) as server:
+
+        async def note(tx: Tx, swept: Swept) -> None:
+            seen.append(swept)
+            for row in swept.before:
+                await server.db(Entry, tx).create(text=f"{swept.meta.name} {row['title']}")
+
+        await server.db(Post).create(title="a", publish_at=PAST)
+        await server.db(Post).create(title="b", expires_at=PAST)
+        await server.db(Post).create(title="c", purge_at=PAST)
+        report = await _observed(server, note)
+
+        assert report.changed == 3
+        assert sorted(row["text"] for row in await stored(server, "entries")) == [
+            "Post a",
+            "Post b",
+            "Post c",
+        ]
+        by_time = {swept.schedule.time: swept for swept in seen}
+        [before], [after] = by_time["publish_at"].before, by_time["publish_at"].after
+        assert after is not None
+        assert (before["status"], after["status"], before["publish_at"]) == ("draft", "published", PAST)
+        [marked] = by_time["expires_at"].after
+        assert marked is not None
+        assert marked["deleted_at"] == START
+        assert by_time["purge_at"].after == [None]
+
+
+async def test_what_an_observer_refuses_does_not_happen(database_url: str) -> None:
+    async def refuse(tx: Tx, swept: Swept) -> None:
+        raise RuntimeError("the history is full")
+
+    async with started(database_url) as server:
+        await server.db(Post).create(publish_at=PAST)
+
+        report = await _observed(server, refuse)
+
+        assert (report.updated, report.failed) == (0, 1)
+        assert report.errors[0].message == "the history is full"
+        assert {row["status"] for row in await stored(server, "posts")} == {"draft"}
+
+
+async def _observed(server: Server, observer: Any) -> Any:
+    return await runner_of(server, told=Told(observers=[observer])).sweep()
+
+
+# -- as a service
+
+
+async def test_a_started_runner_sweeps_at_once_and_every_interval(database_url: str) -> None:
+    clock = FakeClock(START)
+    async with started(database_url, clock=clock) as server:
+        await server.db(Post).create(publish_at=PAST)
+        await server.db(Post).create(publish_at=FUTURE)
+        seen: list[str] = []
+        runner = runner_of(server, on_set_field=lambda model, id, name, to: seen.append(id))
+        await runner.start()
+        await _until(lambda: clock.sleepers > 0)
+        first = len(seen)
+        clock.advance(2 * HOUR)
+        await _until(lambda: runner.loop.ticks == 2 and clock.sleepers > 0)
+        await runner.stop()
+
+        assert (first, len(seen)) == (1, 2)
+
+
+async def test_a_stopped_runner_finishes_its_batch_and_leaves_the_rest(database_url: str) -> None:
+    async with started(database_url) as server:
+        for _ in range(10):
+            await server.db(Post).create(publish_at=PAST)
+        told: list[str] = []
+        runner = runner_of(server, batch=2, on_set_field=lambda model, id, name, to: told.append(id))
+        report = await runner.sweep(until=lambda: len(told) >= 4)
+
+        assert (report.updated, report.truncated, len(told)) == (4, True, 4)
+
+
+async def _until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not met():  # noqa: ASYNC110  # nothing tells that the loop has gone to sleep
+            await asyncio.sleep(0.001)
+
+
+async def test_a_tick_that_could_sweep_nothing_counts_as_failed_and_the_next_may_succeed(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock(START)
+    async with started(database_url, clock=clock) as server:
+        await server.db(Post).create(publish_at=PAST)
+        await server.raw_exec("ALTER TABLE posts RENAME TO elsewhere")
+        runner = runner_of(server)
+        with caplog.at_level(logging.ERROR, "maniflex"):
+            await runner.start()
+            await _until(lambda: runner.loop.errors == 1 and clock.sleepers > 0)
+            once = len(caplog.records)
+            clock.advance(HOUR)
+            await _until(lambda: runner.loop.errors == 2 and clock.sleepers > 0)
+            twice = len(caplog.records)
+            await server.raw_exec("ALTER TABLE elsewhere RENAME TO posts")
+            clock.advance(HOUR)
+            await _until(lambda: runner.loop.ticks == 1)
+            await runner.stop()
+
+        assert once == twice
+        assert {row["status"] for row in await stored(server, "posts")} == {"published"}
+
+
+# -- server.scheduled
+
+
+async def test_the_hooks_of_a_server_are_called_by_its_sweeps(database_url: str) -> None:
+    seen: list[str] = []
+    async with started(database_url) as server:
+        ours = Scheduled(server.work)
+        ours.on_set_field(lambda model, id, name, to: seen.append(f"{model}.{name} {to}"))
+        ours.on_delete(lambda model, id: seen.append(f"{model} deleted"))
+        with pytest.raises(DeclarationError, match="not sealed"):
+            await ours.sweep()
+        ours.attach(parts_of(server))
+        await server.db(Post).create(publish_at=PAST)
+        await server.db(Post).create(purge_at=PAST)
+
+        assert (await ours.sweep()).changed == 2
+        assert seen == ["Post.status published", "Post deleted"]
+        assert [type(service) for service in ours.services()] == [Runner]
+        assert (ours.problems(), ours.models(), ours.schema(Dialect.SQLITE)) == ([], (), ())
+
+
+async def test_a_sweep_can_come_as_a_run(database_url: str) -> None:
+    server = Server(database_url, clock=FakeClock(START), background=False)
+    server.register(Post)
+    ours = Scheduled(server.work)
+    ours.handler()
+    async with server.lifespan():
+        ours.attach(parts_of(server))
+        await server.db(Post).create(publish_at=PAST)
+        run = await server.work.submit("scheduled.sweep")
+        await server.work.worker(prefixes=("scheduled.",)).drain()
+        done = await server.work.get(run.id)
+
+        assert done.status == "succeeded"
+        assert isinstance(done.result, dict)
+        assert done.result["updated"] == 1
+        assert ours.services() == ()
+
+
+def test_a_hook_that_cannot_be_called_is_a_mistake() -> None:
+    ours = Scheduled(Server(":memory:").work)
+    ours.on_delete("nothing")  # type: ignore[arg-type]  # the mistake
+
+    assert ours.problems() == ["scheduled: 'nothing' is not callable"]
+
+
+# -- the indexes
+
+
+async def test_a_second_start_finds_its_indexes_as_they_should_be(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(database_url, Post, Banner):
+        pass
+    with caplog.at_level(logging.INFO, "maniflex"):
+        async with started(database_url, Post, Banner):
+            pass
+
+    assert [r.getMessage() for r in caplog.records if "index" in r.getMessage()] == []
+
+
+def test_parts_are_all_a_runner_needs() -> None:
+    server = Server(":memory:", background=False)
+    server.register(Post)
+    assert runner_of(server).loop.interval == server.config.sweep_interval
+    with pytest.raises(ValueError, match="at least one"):
+        runner_of(server, batch=0)
+    assert parts_of(server).config is server.config

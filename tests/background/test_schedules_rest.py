@@ -1,0 +1,286 @@
+"""Schedules as an administrator sees them over REST, and as nobody else does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from maniflex import AuthInfo, Context, Next, Server
+from maniflex.background.schedules.model import Schedule
+from maniflex.background.schedules.schedules import Schedules
+from tests.background.scheduling import Bench, a_bench
+from tests.http.kit import data_of, error_of
+
+HOUR = timedelta(hours=1)
+A_SCHEDULE = {
+    "name": "nightly",
+    "cron": "0 2 * * *",
+    "timezone": "Europe/Berlin",
+    "target": "report.daily.v1",
+}
+ADMIN = {"x-user": "ada", "x-roles": "admin"}
+
+
+async def by_header(ctx: Context, next: Next) -> None:
+    """Whoever the header says."""
+    user = ctx.header("x-user")
+    if user:
+        ctx.auth = AuthInfo(user_id=user, roles=(ctx.header("x-roles") or "").split(","))
+    await next()
+
+
+def with_auth(server: Server) -> None:
+    server.pipeline.auth.register(by_header)
+
+
+@asynccontextmanager
+async def serving(
+    url: str,
+    declare: Callable[[Schedules], Any] = Schedules.enable,
+    handlers: Callable[[Server], object] = with_auth,
+) -> AsyncIterator[tuple[httpx.AsyncClient, Bench]]:
+    async with a_bench(url, declare, handlers=handlers) as bench:
+        transport = httpx.ASGITransport(bench.server)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test/api", headers=ADMIN) as http:
+            yield http, bench
+
+
+async def test_an_admin_makes_reads_changes_and_deletes_schedules(database_url: str) -> None:
+    async with serving(database_url) as (http, bench):
+        made = data_of(await http.post("/schedules", json={**A_SCHEDULE, "payload": {"a": [1]}}), 201)
+        assert made["next_run_at"] == "2026-01-01T01:00:00Z"
+        assert (made["status"], made["policy"], made["kind"]) == ("active", "once", "run")
+
+        path = f"/schedules/{made['id']}"
+        changed = data_of(await http.patch(path, json={"cron": "0 3 * * *"}))
+        assert changed["next_run_at"] == "2026-01-01T02:00:00Z"
+        assert data_of(await http.get("/schedules?filter=name:eq:nightly"))[0]["id"] == made["id"]
+
+        off = data_of(await http.post(f"{path}/deactivate"))
+        assert (off["status"], off["next_run_at"]) == ("inactive", None)
+        assert data_of(await http.patch(path, json={"status": "active"}))["next_run_at"] is not None
+        assert data_of(await http.post(f"{path}/activate"))["status"] == "active"
+
+        bench.clock.advance(HOUR * 2)
+        assert [s["name"] for s in data_of(await http.get("/schedules/due?limit=5"))] == ["nightly"]
+        started = data_of(await http.post(f"{path}/run"), 202)
+        assert await bench.scheduler.tick() == 1
+        firings = data_of(await http.get(f"/schedule_firing?filter=schedule_id:eq:{made['id']}"))
+        assert started["run_id"] in {f["run_id"] for f in firings}
+        assert data_of(await http.get("/schedules/due")) == []
+
+        assert (await http.delete(path)).status_code == 204
+        assert (await http.get(path)).status_code == 404
+
+
+async def test_many_schedules_are_deleted_at_once(database_url: str) -> None:
+    async with serving(database_url) as (http, _):
+        ids = [
+            data_of(await http.post("/schedules", json={**A_SCHEDULE, "name": f"s{n}"}), 201)["id"]
+            for n in range(5)
+        ]
+
+        assert data_of(await http.delete(f"/schedules?ids={ids[0]},{ids[1]},none")) == {"deleted": 2}
+        assert data_of(await http.post("/schedules/delete", json={"ids": ids[1:4]})) == {"deleted": 2}
+        assert [s["name"] for s in data_of(await http.get("/schedules"))] == ["s4"]
+        error_of(await http.delete("/schedules"), 400, "INVALID_QUERY")
+        error_of(
+            await http.delete("/schedules?ids=" + ",".join("x" * 3 for _ in range(1001))),
+            400,
+            "INVALID_QUERY",
+        )
+        assert (await http.post("/schedules/delete", json={"ids": []})).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"cron": "* * *"}, "cron"),
+        ({"cron": "0 0 30 2 *"}, "cron"),
+        ({"cron": "@reboot"}, "cron"),
+        ({"timezone": "Berlin"}, "timezone"),
+        ({"target": "no type"}, "target"),
+        ({"kind": "url", "target": "gopher://x"}, "target"),
+    ],
+)
+async def test_a_bad_schedule_is_400_with_the_field(database_url: str, change: Any, field: str) -> None:
+    async with serving(database_url) as (http, _):
+        refused = await http.post("/schedules", json={**A_SCHEDULE, **change})
+        assert error_of(refused, 400, "INVALID_SCHEDULE")["details"][0]["field"] == field
+
+        made = data_of(await http.post("/schedules", json=A_SCHEDULE), 201)
+        refused = await http.patch(f"/schedules/{made['id']}", json=change)
+        assert error_of(refused, 400, "INVALID_SCHEDULE")["details"][0]["field"] == field
+        assert data_of(await http.get(f"/schedules/{made['id']}")) == made
+
+
+async def test_what_is_not_there_is_404_and_bad_limits_are_400(sqlite_url: str) -> None:
+    async with serving(sqlite_url) as (http, _):
+        for action in ("activate", "deactivate", "run"):
+            error_of(await http.post(f"/schedules/none/{action}"), 404, "NOT_FOUND")
+        for limit in ("x", "0", "-1", "1.5", "9" * 30):
+            error_of(await http.get(f"/schedules/due?limit={limit}"), 400, "INVALID_QUERY")
+        error_of(await http.patch("/schedules/none", json={"cron": "@daily"}), 404, "NOT_FOUND")
+        again = [await http.post("/schedules", json=A_SCHEDULE) for _ in range(2)]
+        assert [answer.status_code for answer in again] == [201, 409]
+
+
+ROUTES = [
+    ("GET", "/schedules"),
+    ("HEAD", "/schedules"),
+    ("GET", "/schedules/{id}"),
+    ("POST", "/schedules"),
+    ("PATCH", "/schedules/{id}"),
+    ("DELETE", "/schedules/{id}"),
+    ("DELETE", "/schedules?ids={id}"),
+    ("POST", "/schedules/delete"),
+    ("POST", "/schedules/{id}/activate"),
+    ("POST", "/schedules/{id}/deactivate"),
+    ("POST", "/schedules/{id}/run"),
+    ("GET", "/schedules/due"),
+    ("GET", "/schedule_firing"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_only_admins_get_anywhere(sqlite_url: str, method: str, path: str) -> None:
+    async with serving(sqlite_url, lambda s: s.add("a", cron="@daily", run="r.v1")) as (http, bench):
+        before = await bench.schedules.get("a")
+        where = path.replace("{id}", before.id)
+        body: dict[str, Any] = (
+            {"json": {"ids": [before.id], **A_SCHEDULE}} if method in ("POST", "PATCH") else {}
+        )
+
+        nobody = await http.request(method, where, headers={"x-user": ""}, **body)
+        somebody = await http.request(method, where, headers={"x-roles": "editor"}, **body)
+
+        assert (nobody.status_code, somebody.status_code) == (401, 403)
+        assert await bench.schedules.list() == [before]
+        assert await bench.runs("r.v1") == []
+
+
+async def test_history_is_read_only(sqlite_url: str) -> None:
+    async with serving(sqlite_url, lambda s: s.add("a", cron="@hourly", run="r.v1")) as (http, bench):
+        bench.clock.advance(HOUR)
+        await bench.scheduler.tick()
+        [firing] = data_of(await http.get("/schedule_firing"))
+
+        for method in ("PATCH", "DELETE"):
+            answer = await http.request(method, f"/schedule_firing/{firing['id']}", json={"manual": True})
+            assert answer.status_code == 405
+        assert (await http.post("/schedule_firing", json=firing)).status_code == 405
+
+
+async def test_clients_cannot_open_the_inner_network_or_move_due_times(sqlite_url: str) -> None:
+    async with serving(sqlite_url) as (http, _):
+        sneaky = {**A_SCHEDULE, "allow_private": True, "next_run_at": "2020-01-01T00:00:00Z"}
+
+        answer = await http.post("/schedules", json=sneaky)
+
+        made = data_of(answer, 201)
+        assert (made["allow_private"], made["next_run_at"]) == (False, "2026-01-01T01:00:00Z")
+
+
+async def test_a_client_that_changes_an_inner_address_loses_the_way_in(sqlite_url: str) -> None:
+    def declare(schedules: Schedules) -> None:
+        schedules.add("in", cron="@daily", url="http://10.0.0.1/", allow_private=True)
+
+    async with serving(sqlite_url, declare) as (http, bench):
+        path = f"/schedules/{(await bench.schedules.get('in')).id}"
+
+        same = data_of(await http.patch(path, json={"cron": "@hourly", "target": "http://10.0.0.1/"}))
+        other = data_of(await http.patch(path, json={"target": "http://10.0.0.2/"}))
+
+        assert (same["allow_private"], other["allow_private"]) == (True, False)
+
+
+async def test_what_clients_may_not_submit_is_no_target_of_theirs(sqlite_url: str) -> None:
+    def handlers(server: Server) -> None:
+        with_auth(server)
+
+        @server.work.handler("own.v1", internal=True)
+        async def own(run: Any) -> None:
+            """The server's own."""
+
+    def declare(schedules: Schedules) -> None:
+        schedules.add("mine", cron="@daily", run="own.v1", payload={"a": 1})
+        schedules.add("open", cron="@daily", run="open.v1")
+
+    async with serving(sqlite_url, declare, handlers) as (http, bench):
+        for target in ("own.v1", "schedule.url.v1", "schedule.action.v1"):
+            refused = await http.post("/schedules", json={**A_SCHEDULE, "target": target})
+            assert error_of(refused, 400, "INVALID_SCHEDULE")["details"][0]["field"] == "target"
+            path = f"/schedules/{(await bench.schedules.get('open')).id}"
+            error_of(await http.patch(path, json={"target": target}), 400, "INVALID_SCHEDULE")
+        path = f"/schedules/{(await bench.schedules.get('mine')).id}"
+        error_of(await http.patch(path, json={"payload": {"a": 2}}), 400, "INVALID_SCHEDULE")
+        assert data_of(await http.patch(path, json={"cron": "@hourly"}))["cron"] == "@hourly"
+
+
+async def test_rules_of_the_application_hold_for_every_route(database_url: str) -> None:
+    seen = []
+
+    async def only_reports(ctx: Context, next: Next) -> None:
+        ctx.query.force("target", "report.v1")
+        await next()
+
+    async def noted(ctx: Context, next: Next) -> None:
+        seen.append(ctx.operation)
+        await next()
+
+    def handlers(server: Server) -> None:
+        with_auth(server)
+        server.pipeline.auth.register(only_reports, models=[Schedule])
+        server.pipeline.service.register(noted, models=[Schedule])
+
+    def declare(schedules: Schedules) -> None:
+        schedules.add("mine", cron="@hourly", run="report.v1")
+        schedules.add("other", cron="@hourly", run="other.v1")
+
+    async with serving(database_url, declare, handlers) as (http, bench):
+        mine, other = [(await bench.schedules.get(name)).id for name in ("mine", "other")]
+        for action in ("activate", "deactivate", "run"):
+            error_of(await http.post(f"/schedules/{other}/{action}"), 404, "NOT_FOUND")
+        bench.clock.advance(HOUR)
+        assert [s["id"] for s in data_of(await http.get("/schedules/due"))] == [mine]
+        data_of(await http.post(f"/schedules/{mine}/run"), 202)
+        assert data_of(await http.delete(f"/schedules?ids={mine},{other}")) == {"deleted": 1}
+        assert data_of(await http.post("/schedules/delete", json={"ids": [mine, other]})) == {"deleted": 0}
+        left = await bench.schedules.get("other")
+
+    assert left.status == "active"
+    assert seen == ["update"] * 3 + ["list", "update", "delete", "delete"]
+
+
+async def test_the_routes_say_which_methods_they_have(sqlite_url: str) -> None:
+    async with serving(sqlite_url) as (http, bench):
+        for path, methods in (
+            ("/schedules", "DELETE, GET, HEAD, OPTIONS, POST"),
+            ("/schedule_firing", "GET, HEAD, OPTIONS"),
+            ("/schedule_firing/x", "GET, HEAD, OPTIONS"),
+        ):
+            answer = await http.options(path)
+            assert (answer.status_code, answer.headers["allow"]) == (204, methods)
+        paths = (await bench.server.openapi())["paths"]
+
+    assert "202" in paths["/api/schedules/{id}/run"]["post"]["responses"]
+    assert "200" not in paths["/api/schedules/{id}/run"]["post"]["responses"]
+
+
+async def test_the_routes_can_be_left_out(sqlite_url: str) -> None:
+    async with serving(sqlite_url, lambda s: s.enable(routes=False)) as (http, bench):
+        assert (await http.get("/schedules")).status_code == 404
+        assert (await bench.schedules.create("a", cron="@daily", run="r.v1")).status == "active"
+
+
+async def test_the_description_tells_of_every_route(sqlite_url: str) -> None:
+    async with serving(sqlite_url) as (_, bench):
+        paths = (await bench.server.openapi())["paths"]
+
+    for method, path in ROUTES[2:]:
+        assert method.lower() in paths[f"/api{path.split('?')[0]}"], path

@@ -1,0 +1,95 @@
+"""The pages about durable runs name every option, method, status and event there is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from maniflex._backoff import Backoff
+from maniflex.background.runs.checks import Options
+from maniflex.background.runs.client import Work
+from maniflex.background.runs.model import Status
+from maniflex.background.runs.run import LOOK_AGAIN, UNDO_ATTEMPTS, Run
+from maniflex.background.statements import load
+from maniflex.config import Config
+from maniflex.sql.statement import Dialect
+from tests.docs.test_reference import DOCS, rows
+
+RUNS = (DOCS / "background" / "runs.md").read_text()
+GUARANTEES = (DOCS / "background" / "guarantees.md").read_text()
+SQL = Path(__file__).parents[2] / "src" / "maniflex" / "background" / "sql"
+CLIENT = "get list events wait cancel retry delete signal worker"
+IN_A_RUN = """id type payload attempt max_attempts actor_id tenant_id trace_id parent_id group_key cancelled
+    heartbeat retry_in logger step sleep wait_for submit call"""
+EVENTS = "created leased succeeded failed retried cancelled suspended released deleted"
+
+
+def named(section: str) -> set[str]:
+    """What stands in backticks in the first cells of the tables of a section."""
+    cells = [row.split(" | ")[0] for row in rows("background/runs.md", section).values()]
+    return {name for cell in cells for name in re.findall(r"`(?:await )?(\w+)", cell)}
+
+
+def test_every_option_of_a_handler_has_a_row_and_no_other() -> None:
+    given = [name for name in inspect.signature(Work.handler).parameters if name not in ("self", "type")]
+
+    assert {name for name in given if f"| `{name}=" in RUNS} == set(given)
+
+
+def test_every_option_of_a_run_has_a_row_and_no_other() -> None:
+    of_the_engine = {"parent_id"}
+
+    assert named("Submitting") == set(Options.__annotations__) - of_the_engine | {"idempotency_key", "tx"}
+
+
+@pytest.mark.parametrize("name", IN_A_RUN.split())
+def test_every_name_of_a_run_is_on_the_page(name: str) -> None:
+    assert name in named("Handlers")
+
+
+def test_every_public_method_of_a_run_is_on_the_page() -> None:
+    for_the_engine = {"caller", "compensate", "later", "recall", "turn_back", "undoing", "unreached"}
+
+    assert {name for name in vars(Run) if not name.startswith("_")} - for_the_engine <= set(IN_A_RUN.split())
+
+
+def test_every_method_of_the_client_has_a_row_and_no_other() -> None:
+    assert named("Asking and changing") == set(CLIENT.split())
+    assert all(hasattr(Work, name) for name in CLIENT.split())
+
+
+def test_every_status_has_a_row_and_no_other() -> None:
+    assert set(rows("background/runs.md", "Statuses")) == set(get_args(Status))
+
+
+@pytest.mark.parametrize("event", EVENTS.split())
+def test_every_event_is_on_the_page(event: str) -> None:
+    told = RUNS.split("Each change is an event")[1].split("\n\n")[0]
+
+    assert f"`{event}`" in told
+
+
+def test_the_numbers_of_the_pages_are_those_of_the_code() -> None:
+    config, backoff = Config(), Backoff()
+
+    assert (backoff.base.seconds, backoff.cap.seconds, backoff.jitter) == (1, 300, 0.5)
+    assert "1 second after the first failure and doubles up to 5 minutes" in RUNS
+    assert (config.work_lease.seconds, config.shutdown_timeout.seconds) == (30, 30)
+    assert "30 seconds (`work_lease`)" in GUARANTEES
+    assert f"`work_poll_interval` ({config.work_poll_interval.seconds} second)" in RUNS
+    assert f"`work_retention` ({config.work_retention.days} days)" in RUNS
+    assert f"`outbox_retention` ({config.outbox_retention.days} days)" in GUARANTEES
+    assert f"`work_concurrency` ({config.work_concurrency})" in RUNS
+    assert UNDO_ATTEMPTS == 10
+    assert config.work_lease >= LOOK_AGAIN
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_a_group_is_kept_by_a_unique_index_as_the_page_says(dialect: Dialect) -> None:
+    schema = [str(statement.bind()) for name, statement in load("runs", dialect).items() if "schema" in name]
+
+    assert any("UNIQUE INDEX" in text and "(group_key)" in text for text in schema)

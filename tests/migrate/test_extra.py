@@ -1,0 +1,58 @@
+"""The statements a migration runs after the tables are there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from maniflex.config import sqlite_path
+from maniflex.db.migrate import migrate
+from maniflex.db.port import Adapter
+from maniflex.db.postgres import PostgresAdapter
+from maniflex.db.sqlite import SqliteAdapter
+from maniflex.errors import RequestError
+from maniflex.sql.statement import Sql
+from tests.migrate.schema import indexes
+
+TABLE = Sql("CREATE TABLE IF NOT EXISTS things (id BIGINT PRIMARY KEY, done BIGINT)")
+INDEX = Sql("CREATE INDEX IF NOT EXISTS things_due ON things (id) WHERE done IS NULL")
+
+
+@pytest.fixture
+async def adapter(database_url: str) -> AsyncIterator[Adapter]:
+    postgres = database_url.startswith("postgres")
+    adapter: Adapter = PostgresAdapter(database_url) if postgres else SqliteAdapter(sqlite_path(database_url))
+    await adapter.open()
+    yield adapter
+    await adapter.close()
+
+
+async def test_they_run_in_order_and_may_be_repeated(adapter: Adapter, database_url: str) -> None:
+    for _ in range(2):
+        await migrate(adapter, [], [TABLE, INDEX])
+    assert set(await indexes(database_url, "things")) == {"things_due"}
+
+
+async def test_one_that_fails_takes_all_of_the_migration_back(adapter: Adapter) -> None:
+    with pytest.raises(RequestError):
+        await migrate(adapter, [], [TABLE, Sql("CREATE INDEX broken ON nowhere (id)")])
+    with pytest.raises(RequestError):
+        await adapter.fetch(Sql("SELECT id FROM things"))
+
+
+async def test_processes_that_start_together_take_turns(adapter: Adapter, database_url: str) -> None:
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(migrate(adapter, [], [TABLE, INDEX]) for _ in range(5)))
+    assert set(await indexes(database_url, "things")) == {"things_due"}
+
+
+async def test_an_index_that_is_there_does_not_wait_for_writers(postgres_url: str) -> None:
+    adapter = PostgresAdapter(postgres_url)
+    await adapter.open()
+    await migrate(adapter, [], [TABLE, INDEX])
+    async with adapter.transaction() as tx, asyncio.timeout(4):  # a lock is waited for longer
+        await tx.execute(Sql("INSERT INTO things VALUES (1, 1)"))
+        await migrate(adapter, [], [INDEX])
+    await adapter.close()

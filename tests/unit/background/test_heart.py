@@ -1,0 +1,89 @@
+"""The heart renews from a thread of its own, whatever the loop is busy with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from maniflex.background.lease import Heart, Held
+from maniflex.db.sqlite import SqliteAdapter
+
+log = logging.getLogger("test.heart")
+EVERY = timedelta(milliseconds=20)
+
+
+class Renewals:
+    """What a heart asked for; some of it is lost, and now and then the database is away."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, tuple[str, ...]]] = []
+        self.gone: set[str] = set()
+        self.away = False
+        self.hangs = False
+
+    async def __call__(self, adapter: Any, held: Sequence[Held]) -> set[str]:
+        self.asked.append((time.monotonic(), tuple(one.id for one in held)))
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.away:
+            raise OSError("away")
+        return self.gone
+
+
+async def test_it_beats_while_the_loop_is_blocked_and_says_what_is_lost() -> None:
+    renewals = Renewals()
+    lost: list[str] = []
+    heart = Heart(SqliteAdapter(":memory:"), renewals, EVERY, log)
+    one, two = Held("one", "a"), Held("two", "b")
+    await opened(heart)
+    heart.hold(one, lambda: lost.append("one"))
+    heart.hold(two, lambda: lost.append("two"))
+    renewals.gone = {"two"}
+    before = time.monotonic()
+    time.sleep(0.3)  # noqa: ASYNC251  # to block is the point
+    during = [at for at, _ in renewals.asked if at <= before + 0.3]
+    heart.drop(one)
+    heart.drop(two)
+    await heart.stop()
+    assert len(during) >= 3
+    assert set(lost) == {"two"}
+    assert heart.holding == 0
+
+
+async def test_it_rests_when_there_is_nothing_to_hold_and_goes_on_after_failures() -> None:
+    renewals, errors = Renewals(), list[Exception]()
+    heart = Heart(SqliteAdapter(":memory:"), renewals, EVERY, log, errors.append)
+    await opened(heart)
+    time.sleep(0.1)  # noqa: ASYNC251
+    assert renewals.asked == []
+    renewals.away = True
+    heart.hold(Held("one", "a"), lambda: None)
+    time.sleep(0.2)  # noqa: ASYNC251
+    renewals.away = False
+    failed = len(errors)
+    time.sleep(0.2)  # noqa: ASYNC251
+    await heart.stop()
+    assert failed >= 1
+    assert len(renewals.asked) > failed + 1
+
+
+async def test_a_renewal_that_hangs_does_not_hold_up_the_stop() -> None:
+    renewals = Renewals()
+    renewals.hangs = True
+    heart = Heart(SqliteAdapter(":memory:"), renewals, EVERY, log)
+    await opened(heart)
+    heart.hold(Held("one", "a"), lambda: None)
+    time.sleep(0.1)  # noqa: ASYNC251
+    began = time.monotonic()
+    await heart.stop()
+    assert time.monotonic() - began < 3
+    await heart.stop()
+
+
+async def opened(heart: Heart[Any]) -> None:
+    await heart._adapter.open()
+    await heart.start()
