@@ -5,9 +5,10 @@ Settings are `concurrency` or `concurrency:quiet`, the latter with event rows sw
 
 from __future__ import annotations
 
-import asyncio
 import os
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ sys.path.insert(0, os.environ.get("PYTHONPATH", ""))
 import harness  # type: ignore[import-not-found]  # stands beside the harness when it runs
 
 from maniflex import Run, Server
+from maniflex.cli import main
 
 DATABASE = "b_maniflex"
 FILE = Path(harness.HOME) / "maniflex.sqlite"
+UNFINISHED = "SELECT count(*) FROM workflow_run WHERE status IN ('pending', 'leased')"
+app: Server
 BODY = {"noop": harness.noop_async, "slow": harness.slow_async}
 
 
@@ -35,8 +39,8 @@ def server(url: str, *, events: bool = True, concurrency: int = 10) -> Server:
 
 class Maniflex(harness.Contender):  # type: ignore[misc]  # the harness has no types
     crash = "10"
-    notes = "runs of server.work, one process, uvloop; N concurrent handlers, events on unless 'quiet'"
-    drains = ("10", "100", "500", "500:quiet")
+    notes = "`maniflex worker`, one process; N concurrent handlers, events on unless 'quiet'"
+    drains = ("10", "100", "1000", "1000:quiet")
 
     def url(self) -> str:
         raise NotImplementedError
@@ -54,19 +58,11 @@ class Maniflex(harness.Contender):  # type: ignore[misc]  # the harness has no t
     async def bulk(self, kind: str, ids: list[int]) -> None:
         await self.app.work.submit_many(kind, [{"i": i} for i in ids])
 
-    async def remaining(self) -> int:
-        if not hasattr(self, "app"):
-            await self.open()
-        rows = await self.app.raw_query(
-            "SELECT count(*) AS n FROM workflow_run WHERE status IN ('pending', 'leased')"
-        )
-        return int(rows[0]["n"])
-
-    async def worker(self, setting: str) -> None:
+    def worker(self, setting: str) -> None:
+        global app
         concurrency, _, quiet = setting.partition(":")
         app = server(self.url(), events=not quiet, concurrency=int(concurrency))
-        async with app.lifespan():
-            await asyncio.Event().wait()
+        main(["worker", f"{__name__}:app"])
 
 
 class OnPostgres(Maniflex):
@@ -76,8 +72,13 @@ class OnPostgres(Maniflex):
     def url(self) -> str:
         return str(harness.pg_dsn(DATABASE))
 
-    async def setup(self) -> None:
+    async def remaining(self) -> int:
         import pgutil  # type: ignore[import-not-found]  # needs a Postgres driver
+
+        return int(await pgutil.count(DATABASE, UNFINISHED))
+
+    async def setup(self) -> None:
+        import pgutil
 
         pgutil.fresh_db(DATABASE)
         async with server(self.url()).lifespan(role="client"):
@@ -90,6 +91,10 @@ class OnSqlite(Maniflex):
 
     def url(self) -> str:
         return f"sqlite:///{FILE}"
+
+    def remaining(self) -> int:
+        with closing(sqlite3.connect(FILE)) as connection:
+            return int(connection.execute(UNFINISHED).fetchone()[0])
 
     async def setup(self) -> None:
         for path in FILE.parent.glob(FILE.name + "*"):

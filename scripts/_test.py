@@ -26,6 +26,9 @@ none, its tests are skipped.
 All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   scripts/test tests/http"""
 
 
+ALONE = ("background", "concurrency", "faults", "performance")  # they watch the clock
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         "scripts/test", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -66,11 +69,25 @@ def _checks(for_pytest: list[str], environment: dict[str, str]) -> int:
         "ruff": ["ruff", "check", "."],
         "format": ["ruff", "format", "--check", "."],
         "mypy": ["mypy"],
-        "pytest": ["pytest", *for_pytest],
+        **_pytest(for_pytest),
     }
     failed = [name for name, command in stages.items() if _failed(name, command, environment)]
     print(f"result    {'failed: ' + ', '.join(failed) if failed else 'all passed'}", flush=True)
     return 1 if failed else 0
+
+
+def _pytest(given: list[str]) -> dict[str, list[str]]:
+    """What was asked for; or everything, side by side as far as the tests do not need the machine alone."""
+    if given:
+        return {"pytest": ["pytest", *given]}
+    everywhere = sorted(
+        path for path in (_venv.ROOT / "tests").iterdir() if path.name.startswith("test_") or path.is_dir()
+    )
+    together = [str(path.relative_to(_venv.ROOT)) for path in everywhere if path.name not in ALONE]
+    return {
+        "pytest": ["pytest", "-n", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile", *together],
+        "alone": ["pytest", *(f"tests/{name}" for name in ALONE)],
+    }
 
 
 def _failed(name: str, command: list[str], environment: dict[str, str]) -> bool:

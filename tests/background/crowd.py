@@ -56,7 +56,7 @@ class Crowd:
     def is_alive(self, pid: int) -> bool:
         try:
             return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # gone before, or between opening and reading
             return False
 
     def until_gone(self, pid: int) -> None:

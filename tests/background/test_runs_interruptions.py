@@ -215,14 +215,14 @@ async def test_an_outcome_that_was_taken_though_its_answer_was_lost_counts(
         worker = work.worker()
         first, second = await worker.claim(2)
         await work.store.succeed([(first.held, "1")], clock.now())
-        worker._settler.put(first, None, "1")
-        worker._settler.put(second, None, "1")
-        await worker._settler.flush()
+        worker.settler.succeed(first, "1")
+        worker.settler.succeed(second, "1")
+        await worker.settler.flush()
         assert {await status(work, run.id) for run in (good, bad)} == {"succeeded"}
         assert sorted(told) == sorted([good.id, bad.id])
         assert work.parts.metrics.value("runs_succeeded_total") == 2
         assert work.parts.metrics.value("runs_lease_losses_total") == 0
-        assert worker._settler.waiting == 0
+        assert worker.settler.waiting == 0
 
 
 async def test_a_claim_whose_answer_was_lost_is_begun_all_the_same(server: Server, clock: FakeClock) -> None:
@@ -251,12 +251,12 @@ async def test_an_outcome_that_is_refused_is_not_tried_without_pause(server: Ser
                 " BEGIN SELECT RAISE(ABORT, 'no'); END"
             )
         for one in claimed:
-            worker._settler.put(one, None, "not json")
-        await worker._settler.start()
+            worker.settler.succeed(one, "not json")
+        await worker.settler.start()
         await asyncio.sleep(1)
-        worker._settler.give_up()
+        worker.settler.give_up()
         assert 3 <= work.parts.metrics.value("runs_settle_errors_total") <= 30
-        assert worker._settler.waiting == 3
+        assert worker.settler.waiting == 3
 
 
 # -- one round

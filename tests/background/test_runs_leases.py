@@ -277,8 +277,8 @@ async def test_a_run_whose_lease_ended_before_it_could_begin_is_not_begun(
         [claimed] = await slow.claim(1)
         clock.advance(minutes(1))
         assert await quick.drain() == 1
-        await slow.begin(claimed)
-        await slow._settler.flush()
+        await slow.begin([claimed])[0].task
+        await slow.settler.flush()
         assert [run.attempt for run in seen] == [2]
         assert await status(work, made.id) == "succeeded"
 

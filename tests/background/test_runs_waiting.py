@@ -302,8 +302,8 @@ async def test_a_child_that_ends_while_its_parent_is_about_to_wait_is_not_missed
             if work.store.adapter.dialect is Dialect.POSTGRES:  # SQLite has one writer
                 other = work.worker()
                 [child] = await other.claim(1)
-                await other.begin(child)
-                await other._settler.flush()
+                await other.begin([child])[0].task
+                await other.settler.flush()
             return kept
 
         work.store.settle = late  # type: ignore[method-assign]

@@ -135,8 +135,8 @@ async def test_a_crash_in_the_middle_of_compensation_goes_on_going_back(
         made = await work.submit("default.trip")
         dead = work.worker()
         [claimed] = await dead.claim(1)
-        await dead.begin(claimed)
-        dead._settler._changed.clear()  # the process is gone, and its outcome with it
+        await dead.begin([claimed])[0].task
+        dead.settler._changed.clear()  # the process is gone, and its outcome with it
         clock.advance(minutes(1))
         await work.worker().drain()
         done = await work.get(made.id)

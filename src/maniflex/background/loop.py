@@ -70,7 +70,7 @@ class Loop:
     def wake(self) -> None:
         """Tick now; may be called from any thread."""
         woken, loop = self._woken, self._event_loop
-        if woken is None or loop is None or loop.is_closed():
+        if woken is None or woken.is_set() or loop is None or loop.is_closed():
             return
         if asyncio._get_running_loop() is loop:
             woken.set()

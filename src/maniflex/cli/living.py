@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -31,8 +32,15 @@ def live(
 ) -> None:
     """Run services until SIGTERM or SIGINT; a second signal waits no longer for what is running."""
     configure_logging(server.config)
+    keep_for_good()
     run_loop(_Life(server, services, what, probe_port).live())
     end()
+
+
+def keep_for_good() -> None:
+    """Take what is imported and declared out of the garbage collector's rounds: it outlives the process."""
+    gc.collect()
+    gc.freeze()
 
 
 def once(server: Server, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -8,7 +8,7 @@ import click
 import uvicorn
 
 from maniflex._logging import logging_config
-from maniflex.cli.living import end
+from maniflex.cli.living import end, keep_for_good
 from maniflex.cli.target import load
 from maniflex.errors import ManiflexError
 from maniflex.http.serve import bind, uvicorn_settings
@@ -37,6 +37,7 @@ def run(target: str, host: str | None, port: int | None, workers: int, reload: b
     try:
         server.seal()
         if workers == 1 and not reload:
+            keep_for_good()
             server.run(host=config.host, port=config.port)
             end()
             return

@@ -372,7 +372,7 @@ class Work:
 
     def settled(self, claimed: Claimed, *, kept: bool = True) -> None:
         """A run of this process was settled: wake who waits for it; not `kept`, it was no longer ours."""
-        if kept:
+        if kept and self.observers:
             self._observed(claimed.id)
         waiting = self._waiting.get(claimed.id)
         if waiting is not None:

@@ -88,7 +88,7 @@ def settle(
                 run.held, "pending", "suspended", _json(data), until, unspent=1, waiting_for=waiting_for
             )
         case Released():
-            return Change(run.held, "pending", "released", _json({"attempt": run.attempt}), now, unspent=1)
+            return released(run, now)
         case Failed() if outcome.final or run.attempt >= run.max_attempts:
             return _failed(run, outcome, "failed", "failed", None)
         case Failed():
@@ -96,6 +96,11 @@ def settle(
             return _failed(run, outcome, "pending", "retried", _later(now, delay))
         case _:
             assert_never(outcome)
+
+
+def released(run: Claimed, now: datetime) -> Change:
+    """The row of a run that was not worked on, or not to its end, through no fault of its own."""
+    return Change(run.held, "pending", "released", _json({"attempt": run.attempt}), now, unspent=1)
 
 
 def _pause(backoff: Callable[[int], timedelta], failures: int) -> timedelta:
@@ -146,7 +151,10 @@ async def perform(run: Run, handler: Handler, timeout: float | None, threads: Th
     try:
         if run.attempt > 1 and handler.is_async:
             await run.recall()  # it may be here only to go back
-        result = await _called(run, handler, timeout, threads)
+        if handler.is_async and timeout is None:
+            result = await handler.fn(run)
+        else:
+            result = await _called(run, handler, timeout, threads)
         if run.handed_back and not handler.is_async:
             return Released()  # told to stop, it may have returned half way
         if run.undoing is not None:  # what failed then would not fail now; half is taken back already
@@ -173,14 +181,12 @@ def _is_being_cancelled() -> bool:
 async def _called(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Any:
     if not handler.is_async:
         return await _on_thread(run, handler, timeout, threads)
-    if timeout is None:
-        return await handler.fn(run)
     try:
         async with asyncio.timeout(timeout) as limit:
             return await handler.fn(run)
     except TimeoutError:
         if limit.expired():
-            raise _TooLong(timeout) from None
+            raise _TooLong(timeout or 0) from None
         raise
 
 

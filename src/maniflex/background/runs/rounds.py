@@ -41,15 +41,12 @@ class Feeder(Loop):
         if room <= 0:
             return False
         short, self._short = self._short, self._short + 1
-        claimed = await worker.claim(room)
-        for run in claimed:
-            worker.begin(run)
-        if len(claimed) == room:
-            self._short = 0
-            return False  # there is no room until one ends, and that wakes us
+        portion = min(room, worker.portion)
+        claimed = await worker.claim(portion)
         if claimed:
+            worker.begin(claimed)
             self._short = 0
-            return True
+            return len(claimed) < room  # else there is no room until one ends, and that wakes us
         return short == 0
 
     def failed(self, error: Exception) -> None:

@@ -63,7 +63,26 @@ class Undone(Exception):
 class Run:
     """One attempt at a durable run."""
 
-    def __init__(self, claimed: Claimed, payload: Any, memory: Memory, work: Work) -> None:
+    __slots__ = (
+        "_held",
+        "_new_memory",
+        "_remembers",
+        "_work",
+        "actor_id",
+        "attempt",
+        "cancelled",
+        "group_key",
+        "handed_back",
+        "id",
+        "max_attempts",
+        "parent_id",
+        "payload",
+        "tenant_id",
+        "trace_id",
+        "type",
+    )
+
+    def __init__(self, claimed: Claimed, payload: Any, new_memory: Callable[[], Memory], work: Work) -> None:
         self.id = claimed.id
         self.type = claimed.type
         self.payload = payload
@@ -77,11 +96,16 @@ class Run:
         self.cancelled = False
         self.handed_back = False  # the worker stops and cannot wait for us
         self._held: Held = claimed.held
-        self._memory = memory
+        self._new_memory = new_memory
+        self._remembers: Memory | None = None
         self._work = work
-        self._counts: dict[str, int] = {}
-        self._undo: list[tuple[str, Callable[[Any], Any], Any]] = []
-        self._under_way: set[str] = set()
+
+    @property
+    def _memory(self) -> Memory:
+        """Made when it is needed: most runs have no steps, and thousands a second should cost little."""
+        if self._remembers is None:
+            self._remembers = self._new_memory()
+        return self._remembers
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -139,7 +163,7 @@ class Run:
                 work = partial(call, fn, *args, **kwargs)
                 result = await self._perform(name, work, transactional, compensate is not None)
         if compensate is not None:
-            self._undo.append((name, compensate, result))
+            self._memory.undo.append((name, compensate, result))
         return result
 
     async def _perform(
@@ -153,13 +177,13 @@ class Run:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        if name in self._under_way:
+        if name in self._memory.under_way:
             raise DeclarationError(f"step {name!r} is under way already; side by side they need two names")
-        self._under_way.add(name)
+        self._memory.under_way.add(name)
         try:
             yield
         finally:
-            self._under_way.discard(name)
+            self._memory.under_way.discard(name)
 
     async def _remembered(self, name: str) -> tuple[bool, Any]:
         if not name:
@@ -282,7 +306,7 @@ class Run:
     def _named(self, kind: str, name: str | None) -> str:
         """The name of a pause: its own, and which of that name it is in this run."""
         label = f"{kind}:{name}" if name else kind
-        self._counts[label] = count = self._counts.get(label, 0) + 1
+        self._memory.counts[label] = count = self._memory.counts.get(label, 0) + 1
         return label if name and count == 1 else f"{label}:{count}"
 
     # -- going back
@@ -290,12 +314,12 @@ class Run:
     @property
     def undoing(self) -> str | None:
         """Why the run failed for good; from then on it only takes back its steps."""
-        return self._memory.undoing
+        return None if self._remembers is None else self._remembers.undoing
 
     @property
     def unreached(self) -> set[str]:
         """Steps that are to be taken back and that this attempt did not come to."""
-        return self._memory.owed - {name for name, _, _ in self._undo}
+        return self._memory.owed - {name for name, _, _ in self._memory.undo}
 
     async def recall(self) -> None:
         """Read what is remembered."""
@@ -308,7 +332,7 @@ class Run:
     async def turn_back(self, reason: str) -> bool:
         """Begin to go back, if there is anything to take back; not when we did before."""
         await self.recall()
-        if self.undoing is not None or not (self._undo or self._memory.owed):
+        if self.undoing is not None or not (self._memory.undo or self._memory.owed):
             return False
         await self._memory.begin_undo(self._held, reason, self.max_attempts)
         self.max_attempts = self.attempt + UNDO_ATTEMPTS
@@ -316,7 +340,7 @@ class Run:
 
     async def compensate(self) -> None:
         """Undo the finished steps this attempt came to, the last one first, each once."""
-        for name, undo, result in reversed(self._undo):
+        for name, undo, result in reversed(self._memory.undo):
             if not self._memory.is_compensated(name):
                 await call(undo, result)
                 await self._memory.mark_compensated(self._held, name)

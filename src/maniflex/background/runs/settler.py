@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from maniflex._backoff import Backoff
 from maniflex.background.lease import Held
+from maniflex.background.runs.executor import released
 from maniflex.background.runs.store import Change, Claimed, RunStore, State
 from maniflex.db.current import detached, transaction
 from maniflex.errors import RequestError, TransactionError
@@ -21,6 +23,7 @@ T = TypeVar("T")
 AT_MOST = 1000
 AGAIN = 0.02  # after which an outcome is tried again that could not be written, doubled each time
 AGAIN_AT_MOST = {"locked": 0.5, "refused": 2.0}
+COUNTED = {"retried": "runs_retried_total", "failed": "runs_failed_total"}
 Taken: TypeAlias = list[tuple[tuple[Claimed, T], bool]]
 _BACKOFF = Backoff()
 
@@ -65,13 +68,19 @@ class Settler:
     def _ready(self) -> int:
         return len(self._done) + len(self._changed) + len(self._dropped)
 
-    def put(self, claimed: Claimed, change: Change | None, result: str | None) -> None:
-        """Settle a run: as changed, or without a change as succeeded with a result."""
-        if change is None:
-            self._done.append((claimed, result))
-        else:
-            self._changed.append((claimed, change))
+    def succeed(self, claimed: Claimed, result: str | None) -> None:
+        """Settle a run as succeeded."""
+        self._done.append((claimed, result))
         self._more.set()
+
+    def change(self, claimed: Claimed, change: Change) -> None:
+        """Settle a run as something else."""
+        self._changed.append((claimed, change))
+        self._more.set()
+
+    def release(self, claimed: Claimed) -> None:
+        """Give a run back as if it had not been begun."""
+        self.change(claimed, released(claimed, self._work.clock.now()))
 
     def let_go(self, claimed: Claimed) -> None:
         """The run was cancelled or lost; only a lease we may still have on it is cleared."""
@@ -137,8 +146,7 @@ class Settler:
 
     async def _flush_done(self) -> None:
         taken = await self._taken(_Kind(self._done, self._succeed, "leased", _succeeded))
-        for (claimed, _), kept in taken:
-            self._settled(claimed, "runs_succeeded_total", kept)
+        self._settled([(claimed, kept, "runs_succeeded_total") for (claimed, _), kept in taken])
         self._wake(claimed for (claimed, _), _ in taken if claimed.group_key is not None)
 
     async def _succeed(self, batch: list[tuple[Claimed, str | None]], now: datetime) -> set[str]:
@@ -146,9 +154,7 @@ class Settler:
 
     async def _flush_changed(self) -> None:
         taken = await self._taken(_Kind(self._changed, self._write, "leased", _changed))
-        for (claimed, change), kept in taken:
-            name = {"retried": "runs_retried_total", "failed": "runs_failed_total"}.get(change.event)
-            self._settled(claimed, name, kept)
+        self._settled([(claimed, kept, COUNTED.get(change.event)) for (claimed, change), kept in taken])
         self._wake(run for (run, change), _ in taken if change.status == "pending" or run.group_key)
 
     def _wake(self, followed: Iterable[Claimed]) -> None:
@@ -173,8 +179,10 @@ class Settler:
     async def _written(self, kind: _Kind[T], batch: list[tuple[Claimed, T]]) -> Taken[T]:
         now = self._work.clock.now()
         for claimed, _ in batch:
-            claimed.tried.append(now)
+            claimed.tried += (now,)
         kept = await kind.write(batch, now)
+        if len(kept) == len(batch):
+            return [(one, True) for one in batch]
         taken = [(one, True) for one in batch if one[0].id in kept]
         missing = [one for one in batch if one[0].id not in kept]
         states = await self._store.states([claimed.id for claimed, _ in missing]) if missing else {}
@@ -240,14 +248,19 @@ class Settler:
     async def _let_go(self, batch: list[tuple[Claimed, None]], now: datetime) -> set[str]:
         return await self._store.let_go([claimed.held for claimed, _ in batch], now)
 
-    def _settled(self, claimed: Claimed, counter: str | None, kept: bool) -> None:
-        if not kept:
-            self.let_go(claimed)  # cancelled meanwhile, or another worker's by now
-        else:
-            self._forget(claimed.held)
-            if counter is not None:
-                self._metrics.add(counter, type=claimed.type)
-        self._work.settled(claimed, kept=kept)
+    def _settled(self, ended: Iterable[tuple[Claimed, bool, str | None]]) -> None:
+        """Runs that the database answered about, whether they were still ours, and how they count."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for claimed, kept, counter in ended:
+            if not kept:
+                self.let_go(claimed)  # cancelled meanwhile, or another worker's by now
+            else:
+                self._forget(claimed.held)
+                if counter is not None:
+                    counts[counter, claimed.type] += 1
+            self._work.settled(claimed, kept=kept)
+        for (counter, type), number in counts.items():
+            self._metrics.add(counter, number, type=type)
 
 
 def _succeeded(one: tuple[Claimed, str | None]) -> tuple[str, int]:

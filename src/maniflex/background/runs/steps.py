@@ -6,6 +6,7 @@ up for dead cannot slip a result into what its successor does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from maniflex._clock import Clock
@@ -28,6 +29,10 @@ class Memory:
         self._steps: dict[str, Any] | None = None
         self._compensated: set[str] = set()
         self._undoable: set[str] = set()
+        # Of this attempt alone: how often each pause came, what can be taken back, which steps are under way.
+        self.counts: dict[str, int] = {}
+        self.undo: list[tuple[str, Callable[[Any], Any], Any]] = []
+        self.under_way: set[str] = set()
 
     async def steps(self, run_id: str) -> dict[str, Any]:
         """Results by name; read once per attempt."""

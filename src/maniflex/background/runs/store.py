@@ -7,7 +7,7 @@ claim, so what is no longer its own stays untouched; each says which runs it did
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import getrandbits
 from threading import Lock
@@ -22,6 +22,7 @@ from maniflex.background.primary import Primary
 from maniflex.background.statements import Statement, load
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
+from maniflex.errors import SerializationFailure, Timeout
 from maniflex.sql.codec import encode_datetime
 from maniflex.sql.statement import Dialect, Sql
 
@@ -65,7 +66,7 @@ class Claimed:
     parent_id: str | None
     held: Held
     until: datetime | None = None  # what the claim was given; renewals come on top
-    tried: list[datetime] = field(default_factory=list)  # when its outcome was sent, confirmed or not
+    tried: tuple[datetime, ...] = ()  # when its outcome was sent, confirmed or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,17 +238,20 @@ class RunStore:
         return Renewed(gone, set() if self._sqlite else {row[0] for row in kept if row[2]})
 
     async def succeed(self, done: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
-        """Settle runs with their results; the ids of those that were still ours."""
+        """Settle runs with their results; the ids of those that were still ours and nobody had locked."""
         stamp = self._time(now)
         if self._sqlite:
             text = _json([(h.id, h.lease, result) for h, result in done])
             log = [(h.id, h.lease, "succeeded", None) for h, _ in done]
             return await self._settled("succeed", text, log, stamp)
         ids, leases, results = zip(*((h.id, h.lease, result) for h, result in done), strict=True)
-        statement = self._sql["succeed"].bind(
-            ids=ids, leases=leases, results=results, now=stamp, **self._log()
-        )
-        return {row[0] for row in await self.adapter.write(statement)}
+        given = results if any(results) else ()  # `unnest` fills up what is missing
+        values = {"ids": ids, "leases": leases, "results": given, "now": stamp, **self._log()}
+        try:
+            rows = await self.adapter.write(self._sql["succeed"].bind(**values))
+        except (Timeout, SerializationFailure):  # someone has locked one of them
+            rows = await self.adapter.write(self._sql["succeed_unlocked"].bind(**values))
+        return {row[0] for row in rows}
 
     async def settle(self, changes: Sequence[Change], now: datetime, tx: Tx | None = None) -> set[str]:
         """Settle runs that did not succeed; the ids of those that were still ours."""

@@ -8,34 +8,21 @@ it is settled or known to belong to somebody else.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from maniflex._backoff import Backoff
 from maniflex._ids import new_id
 from maniflex.background.lease import Heart, Held
 from maniflex.background.loop import Loop
-from maniflex.background.runs.executor import (
-    NO_HANDLER,
-    Done,
-    Dropped,
-    Failed,
-    Outcome,
-    Released,
-    bad_payload,
-    perform,
-    read_payload,
-    settle,
-)
-from maniflex.background.runs.handlers import Handler
+from maniflex.background.runs.attempt import Attempt
+from maniflex.background.runs.executor import NO_HANDLER
 from maniflex.background.runs.rounds import Feeder, Rescuer
-from maniflex.background.runs.run import Run
 from maniflex.background.runs.settler import Settler
 from maniflex.background.runs.steps import Memory
 from maniflex.background.runs.store import CHANNEL, Claimed, Renewed, RunStore
@@ -49,6 +36,7 @@ if TYPE_CHECKING:
     from maniflex.background.runs.client import Work
 
 CLAIM_AT_MOST = 1000
+PORTION = 50  # with room for two of them, one half is claimed while the other is worked on
 PATIENCE = 0.05
 
 
@@ -67,10 +55,12 @@ class Worker:
         config = work.parts.config
         self.name = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self.concurrency = concurrency or config.work_concurrency
+        self.portion = self.concurrency if self.concurrency < 2 * PORTION else self.concurrency // 2
         self.lease = lease or config.work_lease
         self.work = work
         self.store = self.queue = work.store
         self.clock = work.clock
+        self.new_memory = partial(Memory, self.store, self.clock)
         self.logger = work.parts.logger
         self.metrics = work.parts.metrics
         self._asked = tuple(prefixes or config.worker_type_prefixes)
@@ -81,9 +71,9 @@ class Worker:
         self._ranges = work.handlers.ranges(self._asked)
         self._leases = work.handlers.leases()
         self._grace = config.shutdown_timeout * 2 / 3
-        self._running: dict[asyncio.Task[None], tuple[Claimed, Run | None]] = {}
+        self._running: set[Attempt] = set()
         self._heart = Heart(self.store.adapter, self._renew, self.beat, self.logger, self._heart_failed)
-        self._settler = Settler(work, self._heart.drop)
+        self.settler = Settler(work, self._heart.drop)
         poll = poll_interval or config.work_poll_interval
         self._feeder = Feeder(self, poll)
         self._rescuer = Rescuer(self, poll)
@@ -110,7 +100,7 @@ class Worker:
         await self._heart.start()
         try:
             await self._open_queue()
-            await self._settler.start()
+            await self.settler.start()
             await self._stack.enter_async_context(self.store.adapter.listen(CHANNEL, self._feeder.wake))
         except BaseException:
             await self.stop(timedelta(0))
@@ -128,11 +118,11 @@ class Worker:
             await steady.open()
             self._stack.push_async_callback(self._close_queue, steady)
             self.queue = RunStore(steady, logged=self.work.parts.config.work_events)
-            self._settler.use(self.queue)
+            self.settler.use(self.queue)
 
     async def _close_queue(self, steady: Adapter) -> None:
         self.queue = self.store
-        self._settler.use(self.store)
+        self.settler.use(self.store)
         await steady.close()
 
     def _introduce(self) -> None:
@@ -159,14 +149,14 @@ class Worker:
             if self._running:
                 await self._finished(grace)
             await self._hand_back()
-            await self._settler.stop()
+            await self.settler.stop()
         finally:  # however little time or database there is left
             await self._close()
 
     async def _close(self) -> None:
         """Keep nothing: what still runs here is not ours any more when its lease ends."""
         self._tell_to_stop()
-        self._settler.give_up()
+        self.settler.give_up()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
@@ -181,7 +171,7 @@ class Worker:
 
     async def _finished(self, grace: float) -> None:
         """Until nothing runs any more, or time is up."""
-        ended = asyncio.ensure_future(asyncio.wait(list(self._running)))
+        ended = asyncio.ensure_future(asyncio.wait([attempt.task for attempt in self._running]))
         hurried = asyncio.ensure_future(self._hurried.wait())
         await asyncio.wait((ended, hurried), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
@@ -189,26 +179,22 @@ class Worker:
 
     def _tell_to_stop(self) -> list[asyncio.Task[None]]:
         late = list(self._running)
-        for task in late:
-            claimed, run = self._running[task]
-            handler = self.work.handlers.get(claimed.type)
-            if run is not None:
-                run.cancelled = run.handed_back = True  # all a plain function can be told
-            if run is None or handler is None or handler.is_async:
-                task.cancel()
-        return late
+        for attempt in late:
+            attempt.tell_to_stop()
+        return [attempt.task for attempt in late]
 
     async def _hand_back(self) -> None:
         late = self._tell_to_stop()
         if late:
             await asyncio.wait(late, timeout=1)
-        for claimed, _ in self._running.values():
+        for attempt in self._running:
             # Nobody may have it while it still runs here; its lease ends some time after we did.
-            self.logger.warning("run %s (%s) did not stop in time", claimed.id, claimed.type)
+            run = attempt.claimed
+            self.logger.warning("run %s (%s) did not stop in time", run.id, run.type)
         if self._unsure:
             with suppress(Exception):  # else their leases end
                 for claimed in await self._found():
-                    self._release(claimed)
+                    self.settler.release(claimed)
 
     # -- working
 
@@ -237,10 +223,10 @@ class Worker:
     async def _round(self) -> int:
         await self._rescuer.at_once()
         claimed = await self.claim(self.free)
-        tasks = [self.begin(run) for run in claimed]
-        if tasks:
-            await asyncio.wait(tasks)
-        await self._settler.flush_all()
+        attempts = self.begin(claimed)
+        if attempts:
+            await asyncio.wait([attempt.task for attempt in attempts])
+        await self.settler.flush_all()
         return len(claimed)
 
     @asynccontextmanager
@@ -258,7 +244,7 @@ class Worker:
         finally:
             try:
                 await self._hand_back()  # there is something only when we are told to stop
-                await self._settler.flush_all()
+                await self.settler.flush_all()
             finally:
                 await self._heart.stop()
 
@@ -310,76 +296,25 @@ class Worker:
             found += taken
         return found
 
-    def begin(self, claimed: Claimed) -> asyncio.Task[None]:
-        """Start working on a run we hold."""
-        task = asyncio.create_task(self._attempt(claimed), context=detached())
-        self._running[task] = (claimed, None)
-        # Before it begins: whatever blocks the loop until then must not cost it its lease.
-        self._heart.hold(claimed.held, self._lost(task, claimed))
-        task.add_done_callback(self._ended)
-        return task
+    def begin(self, claimed: Sequence[Claimed]) -> list[Attempt]:
+        """Start working on runs we hold."""
+        context = detached()
+        begun = [Attempt(self, run, context.copy()) for run in claimed]
+        self._running.update(begun)
+        for attempt in begun:
+            # Before they begin: whatever blocks the loop until then must not cost them their leases.
+            self._heart.hold(attempt.claimed.held, attempt.lost)
+        return begun
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        claimed, _ = self._running.pop(task)
-        if task.cancelled():  # before it began
-            self._release(claimed)
+    def ended(self, attempt: Attempt) -> None:
+        """An attempt is over: there is room for another."""
+        self._running.discard(attempt)
         if self._started:
             self._feeder.room()
 
-    def _release(self, claimed: Claimed) -> None:
-        self._settler.put(claimed, settle(claimed, Released(), Backoff(), self.clock.now()), None)
-
-    async def _attempt(self, claimed: Claimed) -> None:
-        outcome: Outcome
-        handler = self.work.handlers.get(claimed.type)
-        try:
-            outcome = await self._outcome(claimed, handler)
-        except BaseException as error:  # KeyboardInterrupt, SystemExit: the run is not to blame
-            self.logger.error("run %s was interrupted", claimed.id, exc_info=error)
-            outcome = Failed("interrupted", type(error).__name__)
-        if isinstance(outcome, Failed):
-            self._tell(claimed, outcome)
-        result = outcome.result if isinstance(outcome, Done) else None
-        change = settle(claimed, outcome, handler.backoff if handler else Backoff(), self.clock.now())
-        if change is not None or isinstance(outcome, Done):
-            self._settler.put(claimed, change, result)
-        else:
-            self._settler.let_go(claimed)
-
-    async def _outcome(self, claimed: Claimed, handler: Handler | None) -> Outcome:
-        late = claimed.until is not None and self.clock.now() >= claimed.until
-        # We were stopped, or the loop was blocked, before we could begin: somebody else may have.
-        if late and not await self.store.owns(claimed.held):
-            return Dropped()
-        if handler is None:
-            return Failed(NO_HANDLER, f"no handler is registered for {claimed.type}", final=True)
-        try:
-            payload = read_payload(handler, claimed.payload)
-        except Exception as error:  # a validator may raise anything
-            return bad_payload(error)
-        run = Run(claimed, payload, Memory(self.store, self.clock), self.work)
-        task: Any = asyncio.current_task()
-        self._running[task] = (claimed, run)
-        seconds = claimed.timeout
-        if seconds is None and handler.timeout is not None:
-            seconds = handler.timeout.total_seconds()
-        outcome = await perform(run, handler, seconds, self._pool())
-        claimed.max_attempts = run.max_attempts  # more when it began to take its steps back
-        return outcome
-
-    def _tell(self, claimed: Claimed, failed: Failed) -> None:
-        over = failed.final or claimed.attempt >= claimed.max_attempts
-        self.logger.log(
-            logging.ERROR if over else logging.WARNING,
-            "run %s (%s) failed in attempt %d%s: %s",
-            claimed.id,
-            claimed.type,
-            claimed.attempt,
-            " and is given up" if over else f" of {claimed.max_attempts} and is tried again",
-            f"{failed.message}\n{failed.trace}" if over and failed.code == "error" else failed.message,
-        )
-
-    def _pool(self) -> DaemonThreads:
+    @property
+    def threads(self) -> DaemonThreads:
+        """Where plain functions run."""
         if self._threads is None:
             self._threads = DaemonThreads(self.concurrency, "maniflex-run")
         return self._threads
@@ -399,7 +334,7 @@ class Worker:
 
     async def _renewed(self, on: Executor, held: Sequence[Held]) -> Renewed:
         now = self.clock.now()
-        types = {claimed.held: claimed.type for claimed, _ in list(self._running.values())}
+        types = {attempt.claimed.held: attempt.claimed.type for attempt in list(self._running)}
         until = [(h, now + self._leases.get(types.get(h, ""), self.lease)) for h in held]
         return await self.store.renew(on, until)
 
@@ -426,23 +361,3 @@ class Worker:
 
     def _heart_failed(self, error: Exception) -> None:
         self.metrics.add("runs_heartbeat_errors_total")
-
-    def _lost(self, task: asyncio.Task[Any], claimed: Claimed) -> Callable[[], None]:
-        """Called on the heart's thread when a renewal finds the run not ours any more."""
-        loop = asyncio.get_running_loop()
-
-        def lost() -> None:
-            _, run = self._running.get(task, (claimed, None))
-            if run is not None:
-                run.cancelled = True
-            loop.call_soon_threadsafe(self._examine, task, claimed)
-
-        return lost
-
-    def _examine(self, task: asyncio.Task[Any], claimed: Claimed) -> None:
-        async def stop_if_lost() -> None:
-            if not task.done() and not await self.store.is_cancelled(claimed.held):
-                task.cancel()  # what it goes on to do, another worker does already
-
-        if not task.done():
-            self.work.spawn(stop_if_lost())
