@@ -26,7 +26,7 @@ none, its tests are skipped.
 All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   scripts/test tests/http"""
 
 
-ALONE = ("background", "concurrency", "faults", "performance")  # they watch the clock
+ALONE = ("concurrency", "faults", "performance")  # they watch the clock
 
 
 def main() -> int:

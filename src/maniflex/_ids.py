@@ -46,14 +46,24 @@ os.register_at_fork(after_in_child=_last.restart)
 
 def new_id() -> str:
     """A fresh id, greater than every id this process made before."""
+    return new_ids(1)[0]
+
+
+def new_ids(count: int) -> list[str]:
+    """As many fresh ids, in order."""
     last = _last
+    made = []
     with last.lock:
         now = time_ns() // 1_000_000
-        if now > last.millisecond:
-            last.start(now)
-        else:
-            # A random stride keeps the next id from being guessed out of this one.
-            last.tail += 1 + getrandbits(24)
-            if last.tail >= _TAIL_END:
-                last.start(last.millisecond + 1)
-        return f"{last.prefix}{last.tail:012x}"
+        fresh = now > last.millisecond
+        for _ in range(count):
+            if fresh:
+                last.start(now)
+                fresh = False
+            else:
+                # A random stride keeps the next id from being guessed out of this one.
+                last.tail += 1 + getrandbits(24)
+                if last.tail >= _TAIL_END:
+                    last.start(last.millisecond + 1)
+            made.append(f"{last.prefix}{last.tail:012x}")
+    return made

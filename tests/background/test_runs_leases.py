@@ -217,6 +217,7 @@ async def test_the_same_outcome_written_twice_counts_once(server: Server, clock:
         made = await work.submit("default.ok")
         [held] = await work.worker().claim(1)
         assert await work.store.succeed([(held.held, "1")], clock.now()) == {made.id}
+        clock.advance(minutes(1))
         assert await work.store.succeed([(held.held, "2")], clock.now()) == set()
         assert (await work.get(made.id)).result == 1
         assert await kinds(work, made.id) == ["created", "leased", "succeeded"]

@@ -167,6 +167,7 @@ class Receipt(BaseModel):
         (None, {}),
         ("NaN", "NaN"),
         ("\\u0000", "\\u0000"),
+        ("\x1e\x1f\x01 between", "\x1e\x1f\x01 between"),
         ({"x": "Infinity"}, {"x": "Infinity"}),
         (0, 0),
         ([], []),

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from maniflex import _ids
-from maniflex._ids import new_id
+from maniflex._ids import new_id, new_ids
 
 
 def test_an_id_is_a_uuid_of_version_seven() -> None:
@@ -25,6 +25,15 @@ def test_ids_of_one_millisecond_are_all_different_and_in_order(monkeypatch: pyte
     made = [new_id() for _ in range(50_000)]
 
     assert made == sorted(set(made))
+
+
+def test_many_made_at_once_are_as_good_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ids, "time_ns", lambda: 2_000_000_000_001 * 1_000_000)
+
+    made = [new_id(), *new_ids(50_000), new_id()]
+
+    assert made == sorted(set(made))
+    assert new_ids(0) == []
 
 
 def test_order_survives_a_clock_that_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from maniflex._ids import new_id
-from maniflex.background.jsons import instant
+from maniflex.background.jsons import decode, instant
 from maniflex.background.lease import Held
 from maniflex.background.primary import Primary
 from maniflex.background.statements import Statement, load
@@ -28,6 +28,7 @@ from maniflex.sql.statement import Dialect, Sql
 
 CHANNEL = "maniflex_work"
 FORSAKEN = timedelta(minutes=5)  # a run nobody knows may wait this long for one who does
+SEPARATOR = "\x1e"  # no JSON text holds it, nor any id of ours
 MOST_EVENTS = 10_000  # of one statement
 
 
@@ -146,10 +147,13 @@ class RunStore:
                 statements.append(self._sql["log_submit"].bind(rows=text, now=common["now"], **_event_ids()))
             return {row[0] for row in await _rows(run, statements)}
         ids, payloads, keys = zip(*rows, strict=True)
-        statement = self._sql["submit"].bind(
-            ids=ids, payloads=payloads, keys=keys, due=due, **common, **self._log(), channel=CHANNEL
-        )
-        return {row[0] for row in await run.write(statement)}
+        common |= {"due": due, "channel": CHANNEL, **self._log()}
+        if any(keys):
+            statement = self._sql["submit"].bind(ids=ids, payloads=payloads, keys=keys, **common)
+            return {row[0] for row in await run.write(statement)}
+        texts = {"ids": SEPARATOR.join(ids), "payloads": SEPARATOR.join(payloads)}
+        await run.write(self._sql["submit_all"].bind(**texts, **common))
+        return set(ids)
 
     async def by_keys(self, keys: Sequence[str], tx: Tx | None = None) -> dict[str, str]:
         """Idempotency key → id of the live run that has it."""
@@ -209,21 +213,26 @@ class RunStore:
             statements = [self._sql["claim"].bind(**values, ranges=_json(ranges))]
             if self._logged:
                 statements.append(self._sql["log_claim"].bind(**values, **_event_ids()))
-            rows = await _rows(self.adapter, statements)
+            statements.append(self._sql["claimed"].bind(lease=token))
+            rows = (await self.adapter.batch(statements))[-1]
         else:
             lows, highs = zip(*ranges, strict=True)
             rows = await self.adapter.write(
                 self._sql["claim"].bind(**values, lows=lows, highs=highs, **self._log())
             )
-        claimed = [Claimed(*(*row, Held(row[0], token))) for row in rows]
-        if self._sqlite:  # RETURNING gives rows in no particular order
-            claimed.sort(key=lambda run: (-run.priority, run.run_at, run.id))
-        return claimed
+        return self._taken(rows, token)
 
     async def claimed(self, token: str) -> list[Claimed]:
         """What the claim of this token took and still has."""
-        rows = await self.adapter.write(self._sql["claimed"].bind(lease=token))
-        return [Claimed(*(*row, Held(row[0], token))) for row in rows]
+        return self._taken(await self.adapter.write(self._sql["claimed"].bind(lease=token)), token)
+
+    def _taken(self, rows: Sequence[Row], token: str) -> list[Claimed]:
+        """The runs of a claim, the most urgent first."""
+        found: Sequence[Any] = decode(rows[0][0]) if self._sqlite else rows
+        claimed = [Claimed(*(*row, Held(row[0], token))) for row in found]
+        if self._sqlite:
+            claimed.sort(key=lambda run: (-run.priority, run.run_at, run.id))
+        return claimed
 
     async def renew(self, adapter: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
         """Extend leases; the ids of those that are no longer ours, and of those that have to wait."""
@@ -241,9 +250,7 @@ class RunStore:
         """Settle runs with their results; the ids of those that were still ours and nobody had locked."""
         stamp = self._time(now)
         if self._sqlite:
-            text = _json([(h.id, h.lease, result) for h, result in done])
-            log = [(h.id, h.lease, "succeeded", None) for h, _ in done]
-            return await self._settled("succeed", text, log, stamp)
+            return await self._succeed(done, stamp)
         ids, leases, results = zip(*((h.id, h.lease, result) for h, result in done), strict=True)
         given = results if any(results) else ()  # `unnest` fills up what is missing
         values = {"ids": ids, "leases": leases, "results": given, "now": stamp, **self._log()}
@@ -252,6 +259,20 @@ class RunStore:
         except (Timeout, SerializationFailure):  # someone has locked one of them
             rows = await self.adapter.write(self._sql["succeed_unlocked"].bind(**values))
         return {row[0] for row in rows}
+
+    async def _succeed(self, done: Sequence[tuple[Held, str | None]], stamp: Any) -> set[str]:
+        rows = _json([(h.id, h.lease, result) for h, result in done])
+        statements = [self._sql["succeed"].bind(rows=rows, now=stamp), self._sql["changes"].bind()]
+        if self._logged:
+            statements.insert(0, self._sql["log_succeed"].bind(rows=rows, now=stamp, **_event_ids()))
+        [[changed]] = (await executor(self.adapter).batch(statements))[-1]
+        if changed == len(done):
+            return {h.id for h, _ in done}
+        states = await self.states([h.id for h, _ in done])
+        moment = instant(stamp)
+        return {
+            id for id, s in states.items() if (s.status, s.lease, s.updated_at) == ("succeeded", None, moment)
+        }
 
     async def settle(self, changes: Sequence[Change], now: datetime, tx: Tx | None = None) -> set[str]:
         """Settle runs that did not succeed; the ids of those that were still ours."""

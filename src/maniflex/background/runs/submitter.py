@@ -8,8 +8,8 @@ from typing import Any, Unpack
 
 from maniflex._caller import caller
 from maniflex._clock import Clock
-from maniflex._ids import new_id
-from maniflex.background.jsons import encode
+from maniflex._ids import new_ids
+from maniflex.background.jsons import decode, encode
 from maniflex.background.runs import checks
 from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers, check_type
 from maniflex.background.runs.model import WorkflowRun
@@ -19,7 +19,7 @@ from maniflex.db.port import Tx
 from maniflex.db.records import Records
 from maniflex.db.store import Store
 from maniflex.errors import Conflict
-from maniflex.model.base import Model
+from maniflex.model.base import Model, instance_of
 
 BULK = 5000  # rows in one statement
 
@@ -48,8 +48,8 @@ class Submitter:
         now = self._clock.now()
         draft = self._draft(type, now, **options)
         rows = [
-            (new_id(), encode({} if payload is None else payload, "payload"), checks.key(key))
-            for payload, key in zip(payloads, keys, strict=True)
+            (id, encode({} if payload is None else payload, "payload"), checks.key(key))
+            for id, payload, key in zip(new_ids(len(payloads)), payloads, keys, strict=True)
         ]
         if not rows:
             return [], False
@@ -67,7 +67,10 @@ class Submitter:
         fresh: set[str] = set()
         for start in range(0, len(rows), BULK):
             fresh |= await self._store.submit(draft, rows[start : start + BULK], now, tx)
-        made = {row[0]: _made(draft, row, now) for row in rows if row[0] in fresh}
+        common = _common(draft, now)
+        if len(fresh) == len(rows):
+            return [(_made(common, row), True) for row in rows]
+        made = {row[0]: _made(common, row) for row in rows if row[0] in fresh}
         taken = [row[2] for row in rows if row[0] not in fresh and row[2] is not None]
         known = await self._known(taken, tx) if taken else {}
         return [(made[row[0]], True) if row[0] in made else (known[row[2] or ""], False) for row in rows]
@@ -119,34 +122,36 @@ class Submitter:
         )
 
 
-def _made(draft: Draft, row: tuple[str, str, str | None], now: datetime) -> WorkflowRun:
-    return WorkflowRun._from_db(
-        {
-            "id": row[0],
-            "type": draft.type,
-            "status": "pending",
-            "priority": draft.priority,
-            "idempotency_key": row[2],
-            "payload": row[1],
-            "result": None,
-            "error": None,
-            "last_error": None,
-            "attempt": 0,
-            "max_attempts": draft.max_attempts,
-            "run_at": draft.run_at,
-            "timeout": draft.timeout,
-            "group_key": draft.group_key,
-            "lease": None,
-            "lease_until": None,
-            "leased_by": None,
-            "waiting_for": None,
-            "actor_id": draft.actor_id,
-            "tenant_id": draft.tenant_id,
-            "trace_id": draft.trace_id,
-            "parent_id": draft.parent_id,
-            "delete_reason": None,
-            "deleted_at": None,
-            "created_at": now,
-            "updated_at": now,
-        }
+def _made(common: dict[str, Any], row: tuple[str, str, str | None]) -> WorkflowRun:
+    return instance_of(
+        WorkflowRun, {**common, "id": row[0], "payload": decode(row[1]), "idempotency_key": row[2]}
     )
+
+
+def _common(draft: Draft, now: datetime) -> dict[str, Any]:
+    """What new runs have in common."""
+    return {
+        "type": draft.type,
+        "status": "pending",
+        "priority": draft.priority,
+        "result": None,
+        "error": None,
+        "last_error": None,
+        "attempt": 0,
+        "max_attempts": draft.max_attempts,
+        "run_at": draft.run_at,
+        "timeout": draft.timeout,
+        "group_key": draft.group_key,
+        "lease": None,
+        "lease_until": None,
+        "leased_by": None,
+        "waiting_for": None,
+        "actor_id": draft.actor_id,
+        "tenant_id": draft.tenant_id,
+        "trace_id": draft.trace_id,
+        "parent_id": draft.parent_id,
+        "delete_reason": None,
+        "deleted_at": None,
+        "created_at": now,
+        "updated_at": now,
+    }

@@ -50,8 +50,8 @@ RETURNING id;
 
 -- name: log_submit
 INSERT INTO workflow_event (id, workflow_id, event_type, created_at, updated_at)
-SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), r.id, 'created', :now, :now
-  FROM (SELECT value FROM json_each(:rows)) d CROSS JOIN workflow_run r WHERE r.id = d.value ->> 0;
+SELECT printf('%s%012x', :event, :tail + d.key), r.id, 'created', :now, :now
+  FROM (SELECT key, value FROM json_each(:rows)) d CROSS JOIN workflow_run r WHERE r.id = d.value ->> 0;
 
 -- name: by_keys
 SELECT r.id, r.idempotency_key FROM (SELECT value FROM json_each(:keys)) d CROSS JOIN workflow_run r
@@ -124,9 +124,7 @@ UPDATE workflow_run
                 UNION ALL
                 SELECT group_key, row, priority, run_at, id FROM walk WHERE free)) WHERE place = 1
     )
-    SELECT row FROM first ORDER BY priority DESC, run_at, id LIMIT :limit)
-RETURNING id, type, payload, attempt, max_attempts, timeout, priority, run_at,
-          group_key, actor_id, tenant_id, trace_id, parent_id;
+    SELECT row FROM first ORDER BY priority DESC, run_at, id LIMIT :limit);
 
 -- name: log_claim
 INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
@@ -144,9 +142,16 @@ RETURNING id, status;
 -- name: log_settle
 -- Before the change, while the lease still tells whose it is.
 INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
-SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), r.id, d.value ->> 2,
+SELECT printf('%s%012x', :event, :tail + d.key), r.id, d.value ->> 2,
        coalesce(d.value ->> 3, json_object('attempt', r.attempt)), :now, :now
-  FROM (SELECT value FROM json_each(:rows)) d CROSS JOIN workflow_run r
+  FROM (SELECT key, value FROM json_each(:rows)) d CROSS JOIN workflow_run r
+ WHERE r.id = d.value ->> 0 AND r.lease = d.value ->> 1 AND r.status = 'leased';
+
+-- name: log_succeed
+-- The same for those that succeeded, most of all runs.
+INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
+SELECT printf('%s%012x', :event, :tail + d.key), r.id, 'succeeded', '{"attempt":' || r.attempt || '}', :now, :now
+  FROM (SELECT key, value FROM json_each(:rows)) d CROSS JOIN workflow_run r
  WHERE r.id = d.value ->> 0 AND r.lease = d.value ->> 1 AND r.status = 'leased';
 
 -- name: succeed
@@ -154,8 +159,7 @@ UPDATE workflow_run
    SET status = 'succeeded', result = d.value ->> 2, lease = NULL, lease_until = NULL, leased_by = NULL,
        updated_at = :now
   FROM (SELECT value FROM json_each(:rows)) d
- WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased'
-RETURNING id;
+ WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased';
 
 -- name: settle
 UPDATE workflow_run
@@ -248,10 +252,13 @@ SELECT status, lease FROM workflow_run WHERE id = :id;
 SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: claimed
--- What a claim took whose answer was lost.
-SELECT id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key, actor_id, tenant_id,
-       trace_id, parent_id
+-- What a claim took, in one row: each row that is fetched by itself has to wait for the interpreter's lock.
+SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key,
+                                   actor_id, tenant_id, trace_id, parent_id))
   FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND status = 'leased';
+
+-- name: changes
+SELECT changes();
 
 -- name: prunable
 -- Ids rise with time, so the oldest rows come first and no further index is needed; only so many are
