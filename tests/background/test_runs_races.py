@@ -98,7 +98,7 @@ async def test_in_a_storm_no_run_is_worked_on_twice_at_once_and_none_is_left_beh
             await asyncio.sleep(chance.uniform(0, 0.01))
 
     async with working(server) as work:
-        made = await work.submit_many("default.storm", range(RUNS // 2))
+        made = [*await work.submit_many("default.storm", range(RUNS // 2))]
         made += await work.submit_many("default.storm", range(RUNS // 4), group_key="a")
         made += await work.submit_many("default.storm", range(RUNS // 4), group_key="b")
         workers = [work.worker(concurrency=6, lease=seconds(5)) for _ in range(3)]

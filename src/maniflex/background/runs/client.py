@@ -29,7 +29,7 @@ from maniflex.background.runs.model import WorkflowEvent, WorkflowRun, WorkflowS
 from maniflex.background.runs.pruner import Pruner
 from maniflex.background.runs.run import CHILD, UNDO_ATTEMPTS
 from maniflex.background.runs.store import CHANNEL, Change, Claimed, Reaped, RunStore, schema
-from maniflex.background.runs.submitter import Submitter
+from maniflex.background.runs.submitter import Submitted, Submitter
 from maniflex.background.runs.worker import Worker
 from maniflex.db.current import current_tx, detached, transaction
 from maniflex.db.port import Adapter, Tx
@@ -178,8 +178,8 @@ class Work:
         **options: Unpack[checks.Options],
     ) -> tuple[WorkflowRun, bool]:
         """As `submit`, and whether the run is new: not when there was one of the same key."""
-        [offered] = await self._submitted(type, [payload], [idempotency_key], tx, **options)
-        return offered
+        runs = await self._submitted(type, [payload], [idempotency_key], tx, **options)
+        return runs[0], runs.is_new(0)
 
     async def submit_many(
         self,
@@ -189,10 +189,10 @@ class Work:
         idempotency_keys: Sequence[str | None] | None = None,
         tx: Tx | None = None,
         **options: Unpack[checks.Options],
-    ) -> builtins.list[WorkflowRun]:
+    ) -> Sequence[WorkflowRun]:
         """Store a run for each payload, all or none, in few statements."""
         keys = idempotency_keys or [None] * len(payloads)
-        return [run for run, _ in await self._submitted(type, payloads, keys, tx, **options)]
+        return await self._submitted(type, payloads, keys, tx, **options)
 
     async def _submitted(
         self,
@@ -201,11 +201,10 @@ class Work:
         keys: Sequence[str | None],
         tx: Tx | None,
         **options: Unpack[checks.Options],
-    ) -> builtins.list[tuple[WorkflowRun, bool]]:
-        """The run of each payload, and whether it is new."""
+    ) -> Submitted:
         self.ready()
-        runs, due = await self._submitter.submit(type, payloads, keys, tx, **options)
-        if due:
+        runs = await self._submitter.submit(type, payloads, keys, tx, **options)
+        if runs.due:
             self.wake_after(tx)
         return runs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack, overload
 
 from maniflex._caller import caller
 from maniflex._clock import Clock
@@ -22,6 +22,8 @@ from maniflex.errors import Conflict
 from maniflex.model.base import Model, instance_of
 
 BULK = 5000  # rows in one statement
+EMPTY: Mapping[str, WorkflowRun] = {}
+Row: TypeAlias = tuple[str, str, str | None]  # id, payload, idempotency key
 
 
 class Submitter:
@@ -42,8 +44,8 @@ class Submitter:
         keys: Sequence[str | None],
         tx: Tx | None,
         **options: Unpack[checks.Options],
-    ) -> tuple[list[tuple[WorkflowRun, bool]], bool]:
-        """The run of each payload and whether it is new; and whether they are due at once."""
+    ) -> Submitted:
+        """Store a run for each payload, unless there is one of its key."""
         checks.known(options)
         now = self._clock.now()
         draft = self._draft(type, now, **options)
@@ -51,29 +53,29 @@ class Submitter:
             (id, encode({} if payload is None else payload, "payload"), checks.key(key))
             for id, payload, key in zip(new_ids(len(payloads)), payloads, keys, strict=True)
         ]
+        common = _common(draft, now)
         if not rows:
-            return [], False
+            return Submitted(common, rows)
         joined = tx or current_tx(self._store.adapter)
         if joined is not None or (len(rows) <= BULK and not any(keys)):
-            runs = await self._stored(draft, rows, now, joined)
+            known = await self._stored(draft, rows, now, joined)
         else:
             async with transaction(self._store.adapter) as opened:
-                runs = await self._stored(draft, rows, now, opened)
-        return runs, draft.run_at <= now
+                known = await self._stored(draft, rows, now, opened)
+        return Submitted(common, rows, known)
 
     async def _stored(
-        self, draft: Draft, rows: Sequence[tuple[str, str, str | None]], now: datetime, tx: Tx | None
-    ) -> list[tuple[WorkflowRun, bool]]:
+        self, draft: Draft, rows: Sequence[Row], now: datetime, tx: Tx | None
+    ) -> dict[str, WorkflowRun]:
+        """Store what is new; the runs that were there before, by the ids ours would have had."""
         fresh: set[str] = set()
         for start in range(0, len(rows), BULK):
             fresh |= await self._store.submit(draft, rows[start : start + BULK], now, tx)
-        common = _common(draft, now)
-        if len(fresh) == len(rows):
-            return [(_made(common, row), True) for row in rows]
-        made = {row[0]: _made(common, row) for row in rows if row[0] in fresh}
-        taken = [row[2] for row in rows if row[0] not in fresh and row[2] is not None]
-        known = await self._known(taken, tx) if taken else {}
-        return [(made[row[0]], True) if row[0] in made else (known[row[2] or ""], False) for row in rows]
+        taken = {row[0]: row[2] for row in rows if row[0] not in fresh and row[2] is not None}
+        if not taken:
+            return {}
+        known = await self._known(list(taken.values()), tx)
+        return {id: known[key] for id, key in taken.items()}
 
     async def _known(self, keys: Sequence[str], tx: Tx | None) -> dict[str, WorkflowRun]:
         """The runs that had these keys already."""
@@ -122,10 +124,46 @@ class Submitter:
         )
 
 
-def _made(common: dict[str, Any], row: tuple[str, str, str | None]) -> WorkflowRun:
-    return instance_of(
-        WorkflowRun, {**common, "id": row[0], "payload": decode(row[1]), "idempotency_key": row[2]}
-    )
+class Submitted(Sequence[WorkflowRun]):
+    """The runs of one call, made when they are first looked at: who submits thousands seldom does."""
+
+    __slots__ = ("_common", "_known", "_made", "_rows")
+
+    def __init__(
+        self, common: dict[str, Any], rows: Sequence[Row], known: Mapping[str, WorkflowRun] = EMPTY
+    ) -> None:
+        self._common = common
+        self._rows = rows
+        self._known = known
+        self._made: list[WorkflowRun] | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> WorkflowRun: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[WorkflowRun]: ...
+    def __getitem__(self, place: int | slice) -> WorkflowRun | list[WorkflowRun]:
+        if self._made is None:
+            self._made = [self._known.get(row[0]) or self._run(row) for row in self._rows]
+        return self._made[place]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} runs of {self._common['type']}>"
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to do at once."""
+        return bool(self._rows) and self._common["run_at"] <= self._common["created_at"]
+
+    def is_new(self, place: int) -> bool:
+        """Whether there was no run of its key before."""
+        return self._rows[place][0] not in self._known
+
+    def _run(self, row: Row) -> WorkflowRun:
+        own = {"id": row[0], "payload": decode(row[1]), "idempotency_key": row[2]}
+        return instance_of(WorkflowRun, self._common | own)
 
 
 def _common(draft: Draft, now: datetime) -> dict[str, Any]:
