@@ -13,6 +13,7 @@ import pytest
 
 from maniflex import Server
 from maniflex.background.runs.run import Run
+from maniflex.background.runs.trail import Trail
 from maniflex.errors import DatabaseError, DeclarationError, Fatal, TransactionError
 from maniflex.testing.clock import FakeClock
 from tests.background.working import (
@@ -231,7 +232,7 @@ async def test_a_claim_whose_answer_was_lost_is_begun_all_the_same(server: Serve
         made = await work.submit("default.ok", max_attempts=1)
         worker = work.worker()
         ranges, name, lease = worker._ranges, worker.name, worker.lease
-        assert await work.store.claim(ranges, 1, name, clock.now(), lease, {}, "the token")
+        assert await work.store.claim(ranges, 1, name, clock.now(), lease, {}, "the token", Trail())
         worker._unsure["the token"] = clock.now() + worker.lease
         assert await worker.drain() == 1
         done = await work.get(made.id)

@@ -15,6 +15,7 @@ from maniflex import Server
 from maniflex.background.lease import Held
 from maniflex.background.runs.client import Work
 from maniflex.background.runs.store import Claimed, RunStore
+from maniflex.background.runs.worker import Worker
 from maniflex.sql.statement import Dialect, Sql
 from tests.background.working import minutes, succeeding, working
 
@@ -51,11 +52,10 @@ class Bench:
     server: Server
     work: Work
     queue: RunStore
+    worker: Worker
 
     async def claim(self, limit: int = LIMIT) -> list[Claimed]:
-        worker = self.work.worker()
-        worker.queue = self.queue
-        return await worker.claim(limit)
+        return await self.worker.claim(limit)
 
     async def add_others(self, count: int) -> None:
         """So many finished runs, and as many that are due much later."""
@@ -108,14 +108,15 @@ async def a_bench(url: str) -> AsyncIterator[Bench]:
     server = Server(url, work_events=False, statement_timeout=300)
     succeeding(server)
     async with working(server) as work:
-        adapter = work.store.adapter
+        adapter, worker = work.store.adapter, work.worker()
         if adapter.dialect is Dialect.SQLITE:
-            yield Bench(server, work, work.store)
+            yield Bench(server, work, work.store, worker)
             return
         steady = adapter.sibling(steady=True)
         await steady.open()
         try:
-            yield Bench(server, work, RunStore(steady, logged=False))
+            worker.queue = RunStore(steady, logged=False)
+            yield Bench(server, work, worker.queue, worker)
         finally:
             await steady.close()
 
@@ -191,7 +192,8 @@ def asked(bench: Bench, held: Sequence[Held]) -> dict[str, dict[str, object]]:
     return {
         "claim": {
             "limit": LIMIT, "owner": name, "lease": name, "now": now, "until": later, "untils": "{}",
-            "lows": ["default."], "highs": ["default/"], "ranges": '[["default.", "default/"]]', **log,
+            "lows": ["default."], "highs": ["default/"], "ranges": '[["default.", "default/"]]',
+            "types": (), "priorities": (), "run_ats": (), "last_ids": (), **log,
         },
         **({} if sqlite else {"succeed_unlocked": succeeded}),
         "succeed": succeeded,

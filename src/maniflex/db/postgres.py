@@ -69,6 +69,7 @@ _STEADY = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_hashagg": "off",
 }
 
 log = logging.getLogger("maniflex.db")

@@ -23,6 +23,7 @@ from maniflex.background.lease import Held
 from maniflex.background.runs.client import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.store import CHANNEL, Change, Claimed, Draft, Reaped
+from maniflex.background.runs.trail import Trail
 from maniflex.db.current import transaction
 from maniflex.db.port import Adapter, Tx
 from maniflex.errors import Conflict, NotFound
@@ -91,7 +92,9 @@ class SqlQueue:
         ranges = sorted((type, f"{type}\x01") for type in types)
         now = self._work.clock.now()
         try:
-            claimed = await self._work.store.claim(ranges, limit, OWNER, now, self.lease, {}, new_id())
+            claimed = await self._work.store.claim(
+                ranges, limit, OWNER, now, self.lease, {}, new_id(), Trail()
+            )
         except Conflict:  # another worker took a run of the same group in the same moment
             return []
         return [Delivery(_of_claimed(run), run.held.lease) for run in claimed]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
@@ -270,16 +270,17 @@ class Work:
 
     async def cancel(self, id: str, *, running: bool = True, tx: Tx | None = None) -> WorkflowRun:
         """Cancel a run that is not finished; `Conflict` when it is, or when it runs and `running` is off."""
-        if not await self.store.cancel(id, self.clock.now(), running=running, tx=tx):
-            raise await self._why_not(id, "cancelled", tx)
-        run = await self.records(tx).read(id)
+        async with self._alone(id, tx) as on:
+            if not await self.store.cancel(id, self.clock.now(), running=running, tx=on):
+                raise await self._why_not(id, "cancelled", on)
+            run = await self.records(on).read(id)
         if run.parent_id is not None:
             await self._family.tell_parents([id], tx)
         return run
 
     async def retry(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
         """Try a failed or cancelled run again, with all its attempts; finished steps stay done."""
-        async with _joined(self.store.adapter, tx) as on:
+        async with self._alone(id, tx) as on:
             if not await self.store.retry(id, self.clock.now(), tx=on):
                 raise await self._why_not(id, "retried", on)
             await on.execute(self.store.bind("restore_attempts", id=id))
@@ -289,9 +290,17 @@ class Work:
 
     async def delete(self, id: str, reason: str | None = None, *, tx: Tx | None = None) -> None:
         """Delete a run softly: it is never claimed again, and its idempotency key is free."""
-        if not await self.store.delete(id, reason, self.clock.now(), tx=tx):
-            raise NotFound("run not found")
+        async with self._alone(id, tx) as on:
+            if not await self.store.delete(id, reason, self.clock.now(), tx=on):
+                raise NotFound("run not found")
         await self._family.tell_parents([id], tx)
+
+    @asynccontextmanager
+    async def _alone(self, id: str, tx: Tx | None) -> AsyncIterator[Tx]:
+        """A transaction in which nobody else changes the run: only then is it known when its change happens."""
+        async with _joined(self.store.adapter, tx) as on:
+            await on.write(self.store.bind("lock", id=id))
+            yield on
 
     async def signal(self, id: str, name: str, payload: Any = None, *, tx: Tx | None = None) -> None:
         """Tell a run something; it is kept until the run waits for it."""

@@ -19,6 +19,7 @@ from maniflex._ids import new_id
 from maniflex.background.jsons import decode, instant
 from maniflex.background.lease import Held
 from maniflex.background.primary import Primary
+from maniflex.background.runs.trail import Spot, Trail
 from maniflex.background.statements import Statement, load
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
@@ -199,10 +200,10 @@ class RunStore:
         lease: timedelta,
         leases: dict[str, timedelta],
         token: str,
+        trail: Trail,
     ) -> list[Claimed]:
         """Lease up to `limit` due runs whose type lies in one of the ranges, most urgent first."""
         values = {
-            "limit": limit,
             "owner": owner,
             "lease": token,
             "now": self._time(now),
@@ -210,17 +211,34 @@ class RunStore:
             "untils": _json({t: encode_datetime(now + d) for t, d in leases.items()}),
         }
         if self._sqlite:
-            statements = [self._sql["claim"].bind(**values, ranges=_json(ranges))]
+            statements = [self._sql["claim"].bind(**values, limit=limit, ranges=_json(ranges))]
             if self._logged:
                 statements.append(self._sql["log_claim"].bind(**values, **_event_ids()))
-            statements.append(self._sql["claimed"].bind(lease=token))
-            rows = (await self.adapter.batch(statements))[-1]
-        else:
-            lows, highs = zip(*ranges, strict=True)
-            rows = await self.adapter.write(
-                self._sql["claim"].bind(**values, lows=lows, highs=highs, **self._log())
-            )
-        return self._taken(rows, token)
+            statements.append(self._sql["just_claimed"].bind(**values))
+            return self._taken((await self.adapter.batch(statements))[-1], token)
+        lows, highs = zip(*ranges, strict=True)
+        values |= {"lows": lows, "highs": highs}
+        claimed = []
+        if spots := trail.spots(now):
+            claimed = await self._claim(values, limit, spots)
+        if len(claimed) < limit:
+            trail.looked(now)
+            claimed += await self._claim(values, limit - len(claimed), ())
+        trail.left(claimed, full=len(claimed) == limit)
+        return claimed
+
+    async def _claim(self, values: dict[str, Any], limit: int, spots: Sequence[Spot]) -> list[Claimed]:
+        types, priorities, run_ats, last_ids = zip(*spots, strict=True) if spots else ((),) * 4
+        statement = self._sql["claim"].bind(
+            **values,
+            limit=limit,
+            types=types,
+            priorities=priorities,
+            run_ats=run_ats,
+            last_ids=last_ids,
+            **self._log(),
+        )
+        return self._taken(await self.adapter.write(statement), values["lease"])
 
     async def claimed(self, token: str) -> list[Claimed]:
         """What the claim of this token took and still has."""

@@ -26,6 +26,7 @@ from maniflex.background.runs.rounds import Feeder, Rescuer
 from maniflex.background.runs.settler import Settler
 from maniflex.background.runs.steps import Memory
 from maniflex.background.runs.store import CHANNEL, Claimed, Renewed, RunStore
+from maniflex.background.runs.trail import Trail
 from maniflex.background.threads import DaemonThreads
 from maniflex.db.current import current_tx, detached, executor
 from maniflex.db.port import Adapter, Executor
@@ -83,6 +84,7 @@ class Worker:
         self._hurried = asyncio.Event()
         self._unsure: dict[str, datetime] = {}  # claims that were not answered, and until when they may hold
         self._patient = False
+        self._trail = Trail()
 
     @property
     def _shortest(self) -> timedelta:
@@ -272,7 +274,7 @@ class Worker:
         limit = min(room, CLAIM_AT_MOST)
         try:
             claimed = await self.queue.claim(
-                self._ranges, limit, self.name, now, self.lease, self._leases, token
+                self._ranges, limit, self.name, now, self.lease, self._leases, token, self._trail
             )
         except Conflict:  # another worker took a run of the same group in the same moment
             self.metrics.add("runs_claim_conflicts_total")

@@ -95,12 +95,12 @@ SELECT id, idempotency_key FROM workflow_run WHERE idempotency_key = ANY(:keys::
 WITH RECURSIVE kinds (type, high) AS (
     SELECT (SELECT min(r.type) FROM workflow_run r
              WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type >= d.low AND r.type < d.high), d.high
-      FROM unnest(:lows::text[], :highs::text[]) AS d (low, high)
+      FROM unnest(:lows::text[], :highs::text[]) AS d (low, high) WHERE cardinality(:types::text[]) = 0
     UNION ALL
     SELECT (SELECT min(r.type) FROM workflow_run r
              WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type > k.type AND r.type < k.high), k.high
       FROM kinds k WHERE k.type IS NOT NULL
-), lanes (type, priority) AS (
+), found (type, priority) AS (
     SELECT k.type, (SELECT max(r.priority) FROM workflow_run r
                      WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = k.type)
       FROM (SELECT DISTINCT type FROM kinds WHERE type IS NOT NULL) k
@@ -108,12 +108,17 @@ WITH RECURSIVE kinds (type, high) AS (
     SELECT l.type, (SELECT max(r.priority) FROM workflow_run r
                      WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = l.type
                        AND r.priority < l.priority)
-      FROM lanes l WHERE l.priority IS NOT NULL
+      FROM found l WHERE l.priority IS NOT NULL
+), lanes (type, priority, run_at, id) AS (
+    -- All that were found, from their beginning; or those the last claim was in, from where it left off.
+    SELECT type, priority, '-infinity'::timestamptz, '' COLLATE "C" FROM found WHERE priority IS NOT NULL
+    UNION ALL
+    SELECT * FROM unnest(:types::text[], :priorities::bigint[], :run_ats::timestamptz[], :last_ids::text[])
 ), loose AS MATERIALIZED (
     SELECT c.place FROM lanes l CROSS JOIN LATERAL (
         SELECT r.ctid AS place, r.id, r.priority, r.run_at FROM workflow_run r
          WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = l.type AND r.priority = l.priority
-           AND (r.group_key IS NOT NULL)::int = 0 AND r.run_at <= :now
+           AND (r.group_key IS NOT NULL)::int = 0 AND r.run_at <= :now AND (r.run_at, r.id) > (l.run_at, l.id)
          ORDER BY r.run_at, r.id LIMIT least(:limit * 2, :limit + 100)) c
      ORDER BY c.priority DESC, c.run_at, c.id LIMIT least(:limit * 2, :limit + 100)
 ), front AS MATERIALIZED (

@@ -130,7 +130,15 @@ UPDATE workflow_run
 INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
 SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), id, 'leased',
        json_object('attempt', attempt, 'worker', leased_by), :now, :now
-  FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease;
+  FROM workflow_run
+ WHERE lease_until IN (SELECT :until UNION ALL SELECT value FROM json_each(:untils)) AND lease = :lease;
+
+-- name: just_claimed
+-- What the claim took, in one row: each row that is fetched by itself has to wait for the interpreter's lock.
+SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key,
+                                   actor_id, tenant_id, trace_id, parent_id))
+  FROM workflow_run
+ WHERE lease_until IN (SELECT :until UNION ALL SELECT value FROM json_each(:untils)) AND lease = :lease;
 
 -- name: renew
 -- A cancelled run keeps its lease while its handler goes on, and with it its group.
@@ -252,7 +260,7 @@ SELECT status, lease FROM workflow_run WHERE id = :id;
 SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: claimed
--- What a claim took, in one row: each row that is fetched by itself has to wait for the interpreter's lock.
+-- What a claim took whose answer was lost.
 SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key,
                                    actor_id, tenant_id, trace_id, parent_id))
   FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND status = 'leased';
