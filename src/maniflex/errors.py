@@ -8,7 +8,7 @@
     ├── RunFailed                   a run that was waited for ended without a result
     └── RequestError                the caller's: becomes the error envelope
         ├── Abort                   raised by `ctx.abort(...)`
-        ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery             400
+        ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery · InvalidSchedule 400
         ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
         ├── Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
         ├── Conflict                                                         409
@@ -136,6 +136,16 @@ class InvalidQuery(RequestError):
     """A query parameter is unknown, malformed or not allowed."""
 
     status, code, message = 400, "INVALID_QUERY", "the query string is not valid"
+
+
+class InvalidSchedule(RequestError):
+    """A schedule that cannot be kept; `details` names the field at fault."""
+
+    status, code, message = 400, "INVALID_SCHEDULE", "the schedule is not valid"
+
+    def __init__(self, field: str, problem: str) -> None:
+        details: list[Detail] = [{"field": field, "message": problem}]
+        super().__init__(f"{field}: {problem}", details)
 
 
 class Unauthorized(RequestError):

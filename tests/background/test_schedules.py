@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from maniflex import Server
-from maniflex.background.schedules.cron import InvalidSchedule
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.background.schedules.schedules import Schedules
-from maniflex.errors import Conflict, DeclarationError, NotFound
+from maniflex.errors import Conflict, DeclarationError, InvalidSchedule, NotFound
 from maniflex.testing.clock import FakeClock
 from tests.background.scheduling import Bench, a_bench, until
 

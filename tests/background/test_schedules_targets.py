@@ -18,11 +18,10 @@ import pytest
 from maniflex import Context, Next, Server
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules import post as posting
-from maniflex.background.schedules.cron import InvalidSchedule
 from maniflex.background.schedules.post import MOST_BYTES, Refused, is_public, post
 from maniflex.background.schedules.schedules import Schedules
 from maniflex.background.schedules.targets import ACTION, URL
-from maniflex.errors import DeclarationError
+from maniflex.errors import DeclarationError, InvalidSchedule
 from tests.background.scheduling import Bench, a_bench
 
 HOUR = timedelta(hours=1)

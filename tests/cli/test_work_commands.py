@@ -218,7 +218,7 @@ def test_a_function_that_will_not_stop_does_not_keep_the_process(here: Path, sql
     assert found(sqlite_url, run.id).status == "leased"
 
 
-BLOCKING = ["default.block", "default.step", "order.blocked"]
+BLOCKING = ["default.block", "default.step", "order.blocked", "default.stubborn"]
 
 
 def put(url: str, what: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from maniflex._ending import leave_tasks
 from maniflex._logging import configure_logging
 from maniflex._service import Service
 from maniflex.errors import ManiflexError
@@ -109,6 +110,7 @@ class _Life:
             stack.push_async_callback(self._server.stop)
             self._logger.info("%s: started", self._what)
             await self._told.wait()
+        await leave_tasks(self._logger)
         self._logger.info("%s: stopped", self._what)
 
     def _made(self) -> Sequence[Service]:

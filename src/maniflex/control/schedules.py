@@ -14,13 +14,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from maniflex.background.jsons import encode
-from maniflex.background.schedules.cron import InvalidSchedule
 from maniflex.background.schedules.definition import CHANGEABLE
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.background.schedules.schedules import Schedules
 from maniflex.control.face import Site
 from maniflex.control.guard import identified
-from maniflex.errors import Fatal, Forbidden, InvalidQuery
+from maniflex.errors import Fatal, Forbidden, InvalidQuery, InvalidSchedule
 from maniflex.features.actions import Action
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions

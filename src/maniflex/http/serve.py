@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import uvicorn
 
+from maniflex._ending import leave_tasks
 from maniflex._logging import configure_logging
 from maniflex.config import Config
 from maniflex.errors import ConfigError
@@ -46,6 +47,10 @@ class _Uvicorn(uvicorn.Server):
         for listener in sockets or () if self.started else ():
             host, port = listener.getsockname()[:2]
             log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().serve(sockets)
+        await leave_tasks(log)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.told = True

@@ -23,6 +23,7 @@ from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 
 MINUTE = timedelta(minutes=1)
+COUNTED = ("claimed", "succeeded", "retried", "dead", "lease_losses")
 
 
 class Order(Model):
@@ -283,6 +284,28 @@ async def test_a_serving_process_works_on_the_jobs_of_another_queue() -> None:
     async with client(server):
         await server.jobs.enqueue("send_receipt")
         await asyncio.wait_for(done.wait(), 10)
+
+
+async def test_what_becomes_of_the_jobs_of_another_queue_is_counted() -> None:
+    clock = FakeClock()
+    server = a_server(clock)
+    server.jobs.use(InProcessQueue(clock=clock))
+
+    @server.jobs.handler("a")
+    async def fail(job: Job) -> None:
+        if job.payload == "bad":
+            raise ValueError("no")
+
+    async with started(server, ":memory:"):
+        await server.jobs.enqueue("a", "good")
+        await server.jobs.enqueue("a", "bad", max_retry=2)
+        worker = server.jobs.worker()
+        assert await worker.drain() == 2
+        clock.advance(MINUTE)
+        assert await worker.drain() == 1
+
+        numbers = {name: server.metrics.value(f"jobs_{name}_total") for name in COUNTED}
+    assert numbers == {"claimed": 3, "succeeded": 1, "retried": 1, "dead": 1, "lease_losses": 0}
 
 
 async def test_spent_groups_and_cancelled_jobs_leave_nothing_in_memory() -> None:

@@ -183,6 +183,7 @@ class Jobs:
             event_bus=self._bus,
             logger=parts.logger,
             clock=parts.clock,
+            metrics=parts.metrics,
         )
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ from maniflex.background.jobs.port import Delivery, EventBus, Recovered, Source,
 from maniflex.background.jsons import encode
 from maniflex.background.lease import Heart
 from maniflex.background.loop import Loop
+from maniflex.background.metrics import Metrics
 from maniflex.background.runs.executor import RESULT, Failed, bad_payload, failure
 from maniflex.background.runs.handlers import Handler, Handlers, as_duration
 from maniflex.background.runs.run import call
@@ -50,8 +51,10 @@ class Worker:
         logger: logging.Logger | None = None,
         clock: Clock | None = None,
         poll_interval: timedelta = timedelta(seconds=1),
+        metrics: Metrics | None = None,
     ) -> None:
         self.concurrency = concurrency
+        self.metrics = metrics or Metrics()
         self._source = source
         self._handlers = _handlers(handlers)
         self._types = [handler.type for handler in self._handlers]
@@ -160,6 +163,8 @@ class Worker:
             return []
         self._types.append(self._types.pop(0))  # so that no type has to wait for all jobs of another
         deliveries = await self._source.claim(self._types, room)
+        for delivery in deliveries:
+            self._count("claimed", delivery.job)
         return [self._start(delivery) for delivery in deliveries]
 
     def _start(self, delivery: Delivery) -> asyncio.Task[None]:
@@ -187,6 +192,7 @@ class Worker:
                 one.job.type,
                 "; it is dead" * one.dead,
             )
+            self._count("reclaimed", one.job)
             await self._tell_recovered(one)
         return len(found)
 
@@ -231,6 +237,7 @@ class Worker:
         if isinstance(outcome, Result):
             await self._note(job, "succeeded", result=outcome)
             if await self._said(delivery, lambda: source.ack(delivery, outcome)):
+                self._count("succeeded", job)
                 await self._publish(job, "completed", {"result": outcome.stored()})
             return
         self._logger.warning("job %s (%s) failed: %s", job.id, job.type, outcome.message)
@@ -238,13 +245,15 @@ class Worker:
             delay = outcome.delay if outcome.delay is not None else handler.backoff(job.attempt)
             at = self._clock.now() + delay
             await self._note(job, "failed", error=outcome.message)
-            await self._said(delivery, lambda: source.retry(delivery, at, outcome.message))
+            if await self._said(delivery, lambda: source.retry(delivery, at, outcome.message)):
+                self._count("retried", job)
             return
         letter = dead_letter(job, outcome.message, self._dlq_type)
         await self._note(job, "dead", error=outcome.message)
         if letter is not None:
             await self._note(letter, "enqueued")
         if await self._said(delivery, lambda: source.bury(delivery, outcome.message, letter)):
+            self._count("dead", job)
             await self._publish(job, "failed", {"error": outcome.message})
 
     async def _said(self, delivery: Delivery, say: Callable[[], Awaitable[bool]]) -> bool:
@@ -260,10 +269,14 @@ class Worker:
                 await asyncio.sleep(_SAY_AGAIN(failures).total_seconds())
             else:
                 if not kept:
+                    self._count("lease_losses", delivery.job)
                     self._logger.warning("job %s (%s) is not ours by now", delivery.job.id, delivery.job.type)
                 return kept
 
     # -- telling
+
+    def _count(self, what: str, job: Job) -> None:
+        self.metrics.add(f"jobs_{what}_total", type=job.type)
 
     async def _note(self, job: Job, status: str, **about: Any) -> None:
         """Before the source is told: a crash in between repeats the job, not leaves its status behind."""
@@ -359,6 +372,9 @@ class _Feeder(Loop):
 
     async def tick(self) -> bool:
         return bool(await self._worker.begin()) and self._worker.busy < self._worker.concurrency
+
+    def failed(self, error: Exception) -> None:
+        self._worker.metrics.add("jobs_poll_errors_total")
 
 
 class _Rescuer(Loop):

@@ -297,7 +297,7 @@ class Work:
 
     @asynccontextmanager
     async def _alone(self, id: str, tx: Tx | None) -> AsyncIterator[Tx]:
-        """A transaction in which nobody else changes the run: only then is it known when its change happens."""
+        """A transaction in which nobody else changes the run: only then is it known when ours happens."""
         async with _joined(self.store.adapter, tx) as on:
             await on.write(self.store.bind("lock", id=id))
             yield on

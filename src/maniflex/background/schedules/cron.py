@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from maniflex.errors import Detail, RequestError
+from maniflex.errors import InvalidSchedule
 
 NAMED = {
     "@hourly": "0 * * * *",
@@ -35,16 +35,6 @@ _SECOND = timedelta(seconds=1)
 _DAY = timedelta(days=1)
 _REFERENCE = datetime(2000, 1, 1)
 _NOT_ZONES = ("posix/", "right/", "localtime", "posixrules", "Factory")
-
-
-class InvalidSchedule(RequestError):
-    """A schedule that cannot be kept; `details` names the field at fault."""
-
-    status, code, message = 400, "INVALID_SCHEDULE", "the schedule is not valid"
-
-    def __init__(self, field: str, problem: str) -> None:
-        details: list[Detail] = [{"field": field, "message": problem}]
-        super().__init__(f"{field}: {problem}", details)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from maniflex._names import did_you_mean
 from maniflex.background.jsons import encode
 from maniflex.background.runs.handlers import check_type
-from maniflex.background.schedules.cron import Cron, InvalidSchedule
+from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.model import Kind, Policy, Schedule, Status
-from maniflex.errors import ValidationFailed
+from maniflex.errors import InvalidSchedule, ValidationFailed
 
 KINDS, POLICIES, STATUSES = get_args(Kind), get_args(Policy), get_args(Status)
 SAID = ("cron", "timezone", "kind", "target", "payload", "policy", "attempts", "allow_private")

@@ -14,14 +14,14 @@ from datetime import datetime, timedelta
 from maniflex._clock import Clock
 from maniflex.background.loop import Loop
 from maniflex.background.parts import Parts
-from maniflex.background.schedules.cron import Cron, InvalidSchedule
+from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.definition import check_target
 from maniflex.background.schedules.plan import Firing, Plan, plan
 from maniflex.background.schedules.store import Due, Fired, ScheduleStore, Step
 from maniflex.background.schedules.targets import submit
 from maniflex.db.current import transaction
 from maniflex.db.port import Tx
-from maniflex.errors import DatabaseError, RequestError
+from maniflex.errors import DatabaseError, InvalidSchedule, RequestError
 
 BATCH = 500  # schedules in one transaction
 CATCH_UP = 1000  # firings in one transaction, and of one schedule in one tick

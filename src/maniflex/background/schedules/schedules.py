@@ -19,7 +19,6 @@ from maniflex.background.runs.client import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
 from maniflex.background.runs.store import schema
-from maniflex.background.schedules.cron import InvalidSchedule
 from maniflex.background.schedules.definition import SAID, check, check_target, created, revised
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.background.schedules.plan import Firing
@@ -29,7 +28,7 @@ from maniflex.background.schedules.targets import CallAction, register, submit
 from maniflex.config import Config
 from maniflex.db.current import current_tx, executor, transaction
 from maniflex.db.records import Records
-from maniflex.errors import ConstraintViolation, DeclarationError, Fatal, NotFound
+from maniflex.errors import ConstraintViolation, DeclarationError, Fatal, InvalidSchedule, NotFound
 from maniflex.model.base import Model
 from maniflex.sql.statement import Dialect, Sql
 
