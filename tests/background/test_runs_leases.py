@@ -12,8 +12,8 @@ import pytest
 from maniflex import Server
 from maniflex.background.runs.client import Work
 from maniflex.background.runs.executor import Done, Failed, Released, settle
+from maniflex.background.runs.rows import Claimed
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.store import Claimed
 from maniflex.errors import LeaseLost
 from maniflex.testing.clock import FakeClock
 from tests.background.working import (

@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from maniflex.background.schedules.cron import NAMED, Cron, InvalidSchedule
+from maniflex.background.schedules.cron import NAMED, Cron
 from maniflex.background.schedules.plan import Firing, plan
+from maniflex.errors import InvalidSchedule
 
 MINUTE = timedelta(minutes=1)
 

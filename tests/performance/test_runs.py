@@ -14,7 +14,8 @@ import pytest
 from maniflex import Server
 from maniflex.background.lease import Held
 from maniflex.background.runs.client import Work
-from maniflex.background.runs.store import Claimed, RunStore
+from maniflex.background.runs.rows import Claimed
+from maniflex.background.runs.store import RunStore
 from maniflex.background.runs.worker import Worker
 from maniflex.sql.statement import Dialect, Sql
 from tests.background.working import minutes, succeeding, working

@@ -19,8 +19,8 @@ from maniflex.background.runs.executor import (
     settle,
 )
 from maniflex.background.runs.handlers import Handlers, prefix_range
+from maniflex.background.runs.rows import Change, Claimed
 from maniflex.background.runs.run import FOREVER
-from maniflex.background.runs.store import Change, Claimed
 from maniflex.errors import ValidationFailed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -22,7 +22,8 @@ from maniflex.background.jsons import decode, encode
 from maniflex.background.lease import Held
 from maniflex.background.runs.client import Work
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.store import CHANNEL, Change, Claimed, Draft, Reaped
+from maniflex.background.runs.rows import Change, Claimed, Draft, Reaped
+from maniflex.background.runs.store import CHANNEL
 from maniflex.background.runs.trail import Trail
 from maniflex.db.current import transaction
 from maniflex.db.port import Adapter, Tx

@@ -20,8 +20,8 @@ from maniflex.background.runs.executor import (
     settle,
 )
 from maniflex.background.runs.handlers import Handler
+from maniflex.background.runs.rows import Claimed
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.store import Claimed
 
 if TYPE_CHECKING:
     from maniflex.background.runs.worker import Worker

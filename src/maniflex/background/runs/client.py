@@ -27,8 +27,9 @@ from maniflex.background.runs.family import Family
 from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers, as_duration
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun, WorkflowSignal, WorkflowStep
 from maniflex.background.runs.pruner import Pruner
+from maniflex.background.runs.rows import Change, Claimed, Reaped
 from maniflex.background.runs.run import CHILD, UNDO_ATTEMPTS
-from maniflex.background.runs.store import CHANNEL, Change, Claimed, Reaped, RunStore, schema
+from maniflex.background.runs.store import CHANNEL, RunStore, schema
 from maniflex.background.runs.submitter import Submitted, Submitter
 from maniflex.background.runs.worker import Worker
 from maniflex.db.current import current_tx, detached, transaction

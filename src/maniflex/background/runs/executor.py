@@ -23,8 +23,8 @@ from maniflex._backoff import Backoff
 from maniflex._caller import asking
 from maniflex.background.jsons import clean, decode, encode
 from maniflex.background.runs.handlers import Handler
+from maniflex.background.runs.rows import Change, Claimed
 from maniflex.background.runs.run import FOREVER, RetryIn, Run, Suspend, Undone
-from maniflex.background.runs.store import Change, Claimed
 from maniflex.background.threads import on_thread
 from maniflex.errors import Fatal, LeaseLost, RequestError, RunCancelled, ValidationFailed
 

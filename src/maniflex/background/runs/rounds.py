@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from maniflex.background.loop import Loop
-from maniflex.background.runs.store import Reaped
+from maniflex.background.runs.rows import Reaped
 from maniflex.db.current import transaction
 
 if TYPE_CHECKING:

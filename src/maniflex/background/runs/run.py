@@ -26,8 +26,8 @@ from maniflex.errors import DeclarationError, LeaseLost, NotFound, RunCancelled,
 
 if TYPE_CHECKING:
     from maniflex.background.runs.client import Work
+    from maniflex.background.runs.rows import Claimed
     from maniflex.background.runs.steps import Memory
-    from maniflex.background.runs.store import Claimed
 
 T = TypeVar("T")
 FOREVER = datetime(9999, 12, 31, tzinfo=UTC)

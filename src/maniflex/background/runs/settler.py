@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from maniflex._backoff import Backoff
 from maniflex.background.lease import Held
 from maniflex.background.runs.executor import released
-from maniflex.background.runs.store import Change, Claimed, RunStore, State
+from maniflex.background.runs.rows import Change, Claimed, State
+from maniflex.background.runs.store import RunStore
 from maniflex.db.current import detached, transaction
 from maniflex.errors import RequestError, TransactionError
 

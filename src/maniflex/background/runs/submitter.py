@@ -13,7 +13,8 @@ from maniflex.background.jsons import decode, encode
 from maniflex.background.runs import checks
 from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers, check_type
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.store import Draft, RunStore
+from maniflex.background.runs.rows import Draft
+from maniflex.background.runs.store import RunStore
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
 from maniflex.db.records import Records

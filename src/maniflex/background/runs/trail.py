@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from maniflex.background.runs.store import Claimed
+    from maniflex.background.runs.rows import Claimed
 
 FOLLOWED_AT_MOST = 20
 FOLLOWED_FOR = timedelta(milliseconds=100)

@@ -23,9 +23,10 @@ from maniflex.background.loop import Loop
 from maniflex.background.runs.attempt import Attempt
 from maniflex.background.runs.executor import NO_HANDLER
 from maniflex.background.runs.rounds import Feeder, Rescuer
+from maniflex.background.runs.rows import Claimed, Renewed
 from maniflex.background.runs.settler import Settler
 from maniflex.background.runs.steps import Memory
-from maniflex.background.runs.store import CHANNEL, Claimed, Renewed, RunStore
+from maniflex.background.runs.store import CHANNEL, RunStore
 from maniflex.background.runs.trail import Trail
 from maniflex.background.threads import DaemonThreads
 from maniflex.db.current import current_tx, detached, executor
