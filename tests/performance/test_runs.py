@@ -16,6 +16,7 @@ from maniflex.background.lease import Held
 from maniflex.background.runs.client import Work
 from maniflex.background.runs.rows import Claimed
 from maniflex.background.runs.store import RunStore
+from maniflex.background.runs.trail import Trail
 from maniflex.background.runs.worker import Worker
 from maniflex.sql.statement import Dialect, Sql
 from tests.background.working import minutes, succeeding, working
@@ -54,9 +55,10 @@ class Bench:
     work: Work
     queue: RunStore
     worker: Worker
+    trail: Trail
 
     async def claim(self, limit: int = LIMIT) -> list[Claimed]:
-        return await self.worker.claim(limit)
+        return await self.worker.claim(limit, self.trail)
 
     async def add_others(self, count: int) -> None:
         """So many finished runs, and as many that are due much later."""
@@ -111,13 +113,13 @@ async def a_bench(url: str) -> AsyncIterator[Bench]:
     async with working(server) as work:
         adapter, worker = work.store.adapter, work.worker()
         if adapter.dialect is Dialect.SQLITE:
-            yield Bench(server, work, work.store, worker)
+            yield Bench(server, work, work.store, worker, Trail())
             return
         steady = adapter.sibling(steady=True)
         await steady.open()
         try:
             worker.queue = RunStore(steady, logged=False)
-            yield Bench(server, work, worker.queue, worker)
+            yield Bench(server, work, worker.queue, worker, Trail())
         finally:
             await steady.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -25,7 +26,7 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 def encode(value: Any, what: str) -> str:
     """The value as JSON text; `ValidationFailed` naming `what` when there is no such text."""
     try:
-        text = to_json(value, inf_nan_mode="constants")
+        text = to_json(value, inf_nan_mode="constants", fallback=_listed)
         if _SUSPECT.search(text):
             json.loads(text, parse_constant=_not_json)
             if _NUL.search(text):
@@ -34,6 +35,12 @@ def encode(value: Any, what: str) -> str:
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         message = f"cannot be stored as JSON: {_short(error)}"
         raise ValidationFailed(f"the {what} {message}", [{"field": what, "message": message}]) from None
+
+
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"there is no JSON for a {type(value).__name__}")
 
 
 def _not_json(name: str) -> NoReturn:

@@ -160,7 +160,8 @@ class Heart(Generic[L]):
         held = dict(self._held)
         if not held:
             return
-        gone = await self._renew(adapter, list(held))
+        newest = {one.id: one for one in held}  # claimed again after we lost it, the same row is here twice
+        gone = await self._renew(adapter, list(newest.values()))
         for one, lost in held.items():
-            if one.id in gone and one in self._held:
+            if (one.id in gone or newest[one.id] != one) and one in self._held:
                 lost()

@@ -115,7 +115,7 @@ class PostgresAdapter:
         )
         self._pooler = pooler
         self._opened = False
-        self._needs_search_path = pooler and schema is not None
+        self._in_blocks = pooler and schema is not None  # each statement, to have its settings
         self._set_local = _set_local(self._session) if pooler else ""
         self._timeout = (statement_timeout.total_seconds() or None) if pooler else None
 
@@ -189,7 +189,7 @@ class PostgresAdapter:
             return await tx.batch(statements)
 
     async def _run(self, pool: Pool, sql: Sql, pick: Pick[T], limit: int = 0, *, again: bool = True) -> T:
-        if self._needs_search_path:
+        if self._in_blocks:
             async with self._transaction(pool) as tx:
                 return await tx.run(sql, pick, limit)
         free = pool.free
@@ -247,8 +247,10 @@ class PostgresAdapter:
 
     def sibling(self, *, steady: bool = False) -> PostgresAdapter:
         sibling = self._sibling()
-        if steady and not self._pooler:  # behind one, no setting outlives its transaction
+        if steady:
             sibling._session |= _STEADY
+            if self._pooler:  # behind one, no setting outlives its transaction
+                sibling._set_local, sibling._in_blocks = _set_local(sibling._session), True
         return sibling
 
     async def open(self) -> None:

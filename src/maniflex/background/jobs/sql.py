@@ -27,7 +27,7 @@ from maniflex.background.runs.store import CHANNEL
 from maniflex.background.runs.trail import Trail
 from maniflex.db.current import transaction
 from maniflex.db.port import Adapter, Tx
-from maniflex.errors import Conflict, NotFound
+from maniflex.errors import Conflict, NotFound, Unavailable
 
 OWNER = "jobs"
 
@@ -112,23 +112,25 @@ class SqlQueue:
         """The run succeeded with this result."""
         kept = result.stored()
         text = None if kept is None else encode(kept, "result")
-        return bool(await self._work.store.succeed([(delivery.held, text)], self._work.clock.now()))
+        kept_by = await self._work.store.succeed([(delivery.held, text)], self._work.clock.now())
+        return bool(kept_by) or await self._was(delivery.held, "succeeded", delivery.job.attempt)
 
     async def retry(self, delivery: Delivery, at: datetime, error: str) -> bool:
         """Wait for another attempt."""
-        return await self._settle(_failed(delivery, "pending", "retried", error, at))
+        return await self._settle(_failed(delivery, "pending", "retried", error, at), delivery)
 
     async def release(self, delivery: Delivery) -> bool:
         """Be as if it had not been delivered."""
         data = _json({"attempt": delivery.job.attempt})
         now = self._work.clock.now()
-        return await self._settle(Change(delivery.held, "pending", "released", data, now, unspent=1))
+        change = Change(delivery.held, "pending", "released", data, now, unspent=1)
+        return await self._settle(change, delivery)
 
     async def bury(self, delivery: Delivery, error: str, letter: Job | None) -> bool:
         """The run failed; its letter is enqueued in the same transaction."""
         change = _failed(delivery, "failed", "failed", error, None)
         async with transaction(self._work.store.adapter) as tx:
-            kept = await self._settle(change, tx)
+            kept = await self._settle(change, delivery, tx)
             if kept and letter is not None:
                 await self.enqueue(letter, tx=tx)
         return kept
@@ -164,8 +166,20 @@ class SqlQueue:
             finally:
                 self._work.workers.remove(wake)
 
-    async def _settle(self, change: Change, tx: Tx | None = None) -> bool:
-        return bool(await self._work.store.settle([change], self._work.clock.now(), tx))
+    async def _settle(self, change: Change, delivery: Delivery, tx: Tx | None = None) -> bool:
+        kept = await self._work.store.settle([change], self._work.clock.now(), tx)
+        return bool(kept) or await self._was(
+            change.held, change.status, delivery.job.attempt - change.unspent
+        )
+
+    async def _was(self, held: Held, status: str, attempt: int) -> bool:
+        """Whether it was written before, its answer lost; what somebody has locked is to be tried again."""
+        found = (await self._work.store.states([held.id])).get(held.id)
+        if found is None:
+            return False
+        if (found.status, found.lease) == ("leased", held.lease):
+            raise Unavailable("the run is locked by somebody; its outcome has to wait")
+        return (found.status, found.lease, found.attempt) == (status, None, attempt)
 
 
 class _Line:

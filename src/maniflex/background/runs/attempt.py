@@ -14,6 +14,7 @@ from maniflex.background.runs.executor import (
     Dropped,
     Failed,
     Outcome,
+    Released,
     bad_payload,
     perform,
     read_payload,
@@ -88,10 +89,13 @@ class Attempt:
 
     async def _outcome(self, handler: Handler | None) -> Outcome:
         worker, claimed = self._worker, self.claimed
-        late = claimed.until is not None and worker.clock.now() >= claimed.until
-        # We were stopped, or the loop was blocked, before we could begin: somebody else may have.
-        if late and not await worker.store.owns(claimed.held):
-            return Dropped()
+        if claimed.until is not None and worker.clock.now() >= claimed.until:
+            # We were stopped, or the loop was blocked, before we could begin: somebody else may have.
+            try:
+                if not await worker.store.owns(claimed.held):
+                    return Dropped()
+            except (Exception, asyncio.CancelledError):
+                return Released()  # if it still is ours
         if handler is None:
             return Failed(NO_HANDLER, f"no handler is registered for {claimed.type}", final=True)
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from maniflex.background.loop import Loop
 from maniflex.background.runs.rows import Reaped
+from maniflex.background.runs.trail import Trail
 from maniflex.db.current import transaction
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Feeder(Loop):
         super().__init__(worker.clock, interval, worker.logger)
         self._worker = worker
         self._short = 0
+        self._trail = Trail()
 
     def room(self) -> None:
         """A run ended; with work waiting, its place is taken at once."""
@@ -41,12 +43,11 @@ class Feeder(Loop):
         if room <= 0:
             return False
         short, self._short = self._short, self._short + 1
-        portion = min(room, worker.portion)
-        claimed = await worker.claim(portion)
+        claimed = await worker.claim(min(room, worker.portion), self._trail)
         if claimed:
             worker.begin(claimed)
             self._short = 0
-            return len(claimed) < room  # else there is no room until one ends, and that wakes us
+            return worker.free > 0  # else there is no room until one ends, and that wakes us
         return short == 0
 
     def failed(self, error: Exception) -> None:

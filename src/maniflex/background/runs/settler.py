@@ -15,7 +15,7 @@ from maniflex.background.runs.executor import released
 from maniflex.background.runs.rows import Change, Claimed, State
 from maniflex.background.runs.store import RunStore
 from maniflex.db.current import detached, transaction
-from maniflex.errors import RequestError, TransactionError
+from maniflex.errors import RequestError, Timeout, TransactionError, Unavailable
 
 if TYPE_CHECKING:
     from maniflex.background.runs.client import Work
@@ -25,6 +25,7 @@ AT_MOST = 1000
 AGAIN = 0.02  # after which an outcome is tried again that could not be written, doubled each time
 AGAIN_AT_MOST = {"locked": 0.5, "refused": 2.0}
 COUNTED = {"retried": "runs_retried_total", "failed": "runs_failed_total"}
+PASSING = (TransactionError, Unavailable, Timeout)  # not the outcome's fault
 Taken: TypeAlias = list[tuple[tuple[Claimed, T], bool]]
 _BACKOFF = Backoff()
 
@@ -141,7 +142,7 @@ class Settler:
     async def flush_all(self) -> None:
         """Also wait for what somebody's open transaction holds up."""
         await self.flush()
-        while self._aside["locked"]:
+        while self._ready or self._aside["locked"]:
             await asyncio.sleep(AGAIN)
             await self.flush()
 
@@ -165,13 +166,13 @@ class Settler:
 
     async def _taken(self, kind: _Kind[T]) -> Taken[T]:
         """Write what waits first; which of it the database took, and whether it was still ours."""
-        batch = kind.waiting[:AT_MOST]
+        batch = _each_once(kind.waiting[:AT_MOST])
         if not batch:
             return []
         try:
             taken = await self._written(kind, batch)
         except RequestError as error:
-            if error.retryable or isinstance(error, TransactionError) or len(batch) == 1:
+            if error.retryable or isinstance(error, PASSING) or len(batch) == 1:
                 raise
             return await self._one_by_one(kind, batch)
         del kind.waiting[: len(batch)]
@@ -201,6 +202,10 @@ class Settler:
         for one in batch:
             try:
                 taken += await self._written(kind, [one])
+            except PASSING:
+                if not taken:
+                    raise
+                break
             except RequestError as error:
                 self._metrics.add("runs_settle_errors_total")
                 self._logger.error("the outcome of run %s is refused: %s", one[0].id, error)
@@ -262,6 +267,16 @@ class Settler:
             self._work.settled(claimed, kept=kept)
         for (counter, type), number in counts.items():
             self._metrics.add(counter, number, type=type)
+
+
+def _each_once(batch: list[tuple[Claimed, T]]) -> list[tuple[Claimed, T]]:
+    """The first of them: answers go by id, and a run that was lost and claimed again may be here twice."""
+    seen: set[str] = set()
+    for n, (claimed, _) in enumerate(batch):
+        if claimed.id in seen:
+            return batch[:n]
+        seen.add(claimed.id)
+    return batch
 
 
 def _succeeded(one: tuple[Claimed, str | None]) -> tuple[str, int]:

@@ -23,13 +23,13 @@ from maniflex.background.runs.trail import Spot, Trail
 from maniflex.background.statements import Statement, load
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
-from maniflex.errors import SerializationFailure, Timeout
+from maniflex.errors import Conflict, SerializationFailure, Timeout
 from maniflex.sql.codec import encode_datetime
 from maniflex.sql.statement import Dialect, Sql
 
 CHANNEL = "maniflex_work"
 FORSAKEN = timedelta(minutes=5)  # a run nobody knows may wait this long for one who does
-SEPARATOR = "\x1e"  # no JSON text holds it, nor any id of ours
+SEPARATOR = "\x1e"  # no JSON text holds it
 MOST_EVENTS = 10_000  # of one statement
 
 
@@ -71,7 +71,7 @@ class RunStore:
             return {row[0] for row in await _rows(run, statements)}
         ids, payloads, keys = zip(*rows, strict=True)
         common |= {"due": due, "channel": CHANNEL, **self._log()}
-        if any(keys):
+        if any(keys) or any(SEPARATOR in id for id in ids):
             statement = self._sql["submit"].bind(ids=ids, payloads=payloads, keys=keys, **common)
             return {row[0] for row in await run.write(statement)}
         texts = {"ids": SEPARATOR.join(ids), "payloads": SEPARATOR.join(payloads)}
@@ -141,11 +141,15 @@ class RunStore:
         lows, highs = zip(*ranges, strict=True)
         values |= {"lows": lows, "highs": highs}
         claimed = []
-        if spots := trail.spots(now):
+        if spots := trail.spots(limit, now):
             claimed = await self._claim(values, limit, spots)
         if len(claimed) < limit:
             trail.looked(now)
-            claimed += await self._claim(values, limit - len(claimed), ())
+            try:
+                claimed += await self._claim(values, limit - len(claimed), ())
+            except Conflict:
+                if not claimed:
+                    raise
         trail.left(claimed, full=len(claimed) == limit)
         return claimed
 
@@ -202,17 +206,19 @@ class RunStore:
 
     async def _succeed(self, done: Sequence[tuple[Held, str | None]], stamp: Any) -> set[str]:
         rows = _json([(h.id, h.lease, result) for h, result in done])
-        statements = [self._sql["succeed"].bind(rows=rows, now=stamp), self._sql["changes"].bind()]
+        log = []
         if self._logged:
-            statements.insert(0, self._sql["log_succeed"].bind(rows=rows, now=stamp, **_event_ids()))
-        [[changed]] = (await executor(self.adapter).batch(statements))[-1]
-        if changed == len(done):
-            return {h.id for h, _ in done}
-        states = await self.states([h.id for h, _ in done])
-        moment = instant(stamp)
-        return {
-            id for id, s in states.items() if (s.status, s.lease, s.updated_at) == ("succeeded", None, moment)
-        }
+            log.append(self._sql["log_succeed"].bind(rows=rows, now=stamp, **_event_ids()))
+        try:
+            async with self.adapter.transaction() as tx:
+                all_at_once = self._sql["succeed"].bind(rows=rows, now=stamp)
+                [[changed]] = (await tx.batch([*log, all_at_once, self._sql["changes"].bind()]))[-1]
+                if changed != len(done):
+                    raise _NotAll
+        except _NotAll:
+            some = self._sql["succeed_some"].bind(rows=rows, now=stamp)
+            return {row[0] for row in (await self.adapter.batch([*log, some]))[-1]}
+        return {h.id for h, _ in done}
 
     async def settle(self, changes: Sequence[Change], now: datetime, tx: Tx | None = None) -> set[str]:
         """Settle runs that did not succeed; the ids of those that were still ours."""
@@ -375,6 +381,10 @@ def schema(name: str, dialect: Dialect) -> list[Sql]:
 
 def _number(item: tuple[str, Statement]) -> int:
     return int(item[0].removeprefix("schema_"))
+
+
+class _NotAll(Exception):
+    """Not all of these runs are ours any more: undo, and ask which."""
 
 
 class _EventIds:

@@ -150,6 +150,11 @@ class Submitted(Sequence[WorkflowRun]):
             self._made = [self._known.get(row[0]) or self._run(row) for row in self._rows]
         return self._made[place]
 
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of any list
+
     def __repr__(self) -> str:
         return f"<{len(self)} runs of {self._common['type']}>"
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from maniflex.background.runs.rows import Claimed
 
+WORTHWHILE = 10  # runs; who asks for fewer can afford to look
 FOLLOWED_AT_MOST = 20
 FOLLOWED_FOR = timedelta(milliseconds=100)
 
@@ -36,10 +37,10 @@ class Trail:
         self._followed = 0
         self._since: datetime | None = None  # when everything was looked at
 
-    def spots(self, now: datetime) -> list[Spot]:
+    def spots(self, limit: int, now: datetime) -> list[Spot]:
         """Where to go on; nothing when it is time to look at everything."""
         fresh = self._since is not None and self._since <= now < self._since + FOLLOWED_FOR
-        if not fresh or self._followed >= FOLLOWED_AT_MOST:
+        if not fresh or self._followed >= FOLLOWED_AT_MOST or limit < WORTHWHILE:
             self._spots.clear()
         self._followed += 1
         return list(self._spots.values())

@@ -85,7 +85,6 @@ class Worker:
         self._hurried = asyncio.Event()
         self._unsure: dict[str, datetime] = {}  # claims that were not answered, and until when they may hold
         self._patient = False
-        self._trail = Trail()
 
     @property
     def _shortest(self) -> timedelta:
@@ -260,22 +259,22 @@ class Worker:
                 progress(total)
         return total
 
-    async def claim(self, room: int) -> list[Claimed]:
-        """Lease due runs for this worker."""
+    async def claim(self, room: int, trail: Trail | None = None) -> list[Claimed]:
+        """Lease due runs for this worker; those it has already and does not know of come first."""
         claimed = await self._found() if self._unsure else []
-        if room > len(claimed):
-            claimed += await self._claim(room - len(claimed))
+        if not claimed:
+            claimed = await self._claim(room, trail or Trail())
         for type, number in Counter(run.type for run in claimed).items():
             self.metrics.add("runs_claimed_total", number, type=type)
         return claimed
 
-    async def _claim(self, room: int) -> list[Claimed]:
+    async def _claim(self, room: int, trail: Trail) -> list[Claimed]:
         now, token = self.clock.now(), new_id()
         until = now + self._shortest
         limit = min(room, CLAIM_AT_MOST)
         try:
             claimed = await self.queue.claim(
-                self._ranges, limit, self.name, now, self.lease, self._leases, token, self._trail
+                self._ranges, limit, self.name, now, self.lease, self._leases, token, trail
             )
         except Conflict:  # another worker took a run of the same group in the same moment
             self.metrics.add("runs_claim_conflicts_total")
@@ -290,13 +289,15 @@ class Worker:
     async def _found(self) -> list[Claimed]:
         """What claims took whose answers were lost: nobody else begins it, and its attempt is spent."""
         found = []
+        known = set(self._heart.held)
         for token, until in list(self._unsure.items()):
-            taken = await self.queue.claimed(token)
-            if taken or self.clock.now() >= until:
-                del self._unsure[token]
+            over = self.clock.now() >= until  # before that, what was sent may still be on its way
+            taken = [run for run in await self.queue.claimed(token) if run.held not in known]
             for run in taken:
                 run.until = until
             found += taken
+            if over and not taken:
+                del self._unsure[token]
         return found
 
     def begin(self, claimed: Sequence[Claimed]) -> list[Attempt]:

@@ -114,6 +114,11 @@ WITH RECURSIVE kinds (type, high) AS (
     SELECT type, priority, '-infinity'::timestamptz, '' COLLATE "C" FROM found WHERE priority IS NOT NULL
     UNION ALL
     SELECT * FROM unnest(:types::text[], :priorities::bigint[], :run_ats::timestamptz[], :last_ids::text[])
+    UNION ALL -- and what is more urgent of the same types
+    SELECT d.type, (SELECT max(r.priority) FROM workflow_run r WHERE r.status = 'pending' AND r.deleted_at IS NULL
+                       AND r.type = d.type AND r.priority > d.highest), '-infinity'::timestamptz, '' COLLATE "C"
+      FROM (SELECT type, max(priority) AS highest
+              FROM unnest(:types::text[], :priorities::bigint[]) AS s (type, priority) GROUP BY type) d
 ), loose AS MATERIALIZED (
     SELECT c.place FROM lanes l CROSS JOIN LATERAL (
         SELECT r.ctid AS place, r.id, r.priority, r.run_at FROM workflow_run r

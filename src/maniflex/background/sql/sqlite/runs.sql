@@ -169,6 +169,15 @@ UPDATE workflow_run
   FROM (SELECT value FROM json_each(:rows)) d
  WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased';
 
+-- name: succeed_some
+-- The same, and which: each row that is fetched by itself has to wait for the interpreter's lock.
+UPDATE workflow_run
+   SET status = 'succeeded', result = d.value ->> 2, lease = NULL, lease_until = NULL, leased_by = NULL,
+       updated_at = :now
+  FROM (SELECT value FROM json_each(:rows)) d
+ WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased'
+RETURNING id;
+
 -- name: settle
 UPDATE workflow_run
    SET status = d.value ->> 2, run_at = coalesce(d.value ->> 3, run_at), attempt = attempt - (d.value ->> 4),
