@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
+    "__main__",
     "cli testing",
     "server",
     "assembly lifecycle durable",
@@ -19,7 +20,7 @@ LAYERS = (
     "sql",
     "query",
     "model",
-    "config errors _backoff _caller _clock _ids _json _limits _logging _names _service",
+    "config errors _backoff _caller _clock _ending _ids _json _limits _logging _names _service",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
 LEAVES = len(LAYERS) - 1

@@ -27,7 +27,7 @@ def loads(body: bytes, *, exact: bool = False) -> Any:
     try:
         value = _fast_exact(body) if exact else _fast(body)
     except (msgspec.MsgspecError, UnicodeError, ValueError) as error:
-        raise InvalidJson(_plain(str(error))) from None
+        raise InvalidJson(_HALF if _has_half(str(error), body) else _plain(str(error))) from None
     except RecursionError:
         raise InvalidJson("the body is nested too deeply") from None
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deep(value):
@@ -71,6 +71,20 @@ def as_floats(value: Any) -> Any:
             return [as_floats(item) for item in value]
         case _:
             return value
+
+
+_HALF = "a text in the body is not valid Unicode: half of a surrogate pair stands alone"
+
+
+def _has_half(message: str, body: bytes) -> bool:
+    """Whether it was refused for that; close to the end of the body, msgspec takes it for truncated."""
+    if "truncated" not in message or b"\\u" not in body:
+        return "surrogate" in message
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True  # the body is complete, and nothing else would look truncated
 
 
 def _plain(message: str) -> str:

@@ -19,7 +19,7 @@
         ├── ValidationFailed · RecordLocked                                  422
         ├── UnusableScope                                                    500
         ├── DatabaseError                                                    500
-        │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR
+        │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN
         ├── Unavailable                                                      503
         └── Timeout                                                          504
 
@@ -278,7 +278,7 @@ class DatabaseError(RequestError):
 
 
 class TransactionError(DatabaseError):
-    """A transaction could not be begun or committed."""
+    """A transaction could not be begun or committed, or there is one or none where it must not be so."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -311,6 +311,20 @@ class TestPoolerMode:
             outside = await value(adapter, "SHOW lock_timeout")
         assert (inside, prepared, outside) == (["5s", "shop", "serializable"], 0, "0")
 
+    async def test_a_steady_sibling_is_steady_in_every_statement_and_leaves_nothing(
+        self, postgres_url: str
+    ) -> None:
+        async with opened(postgres_url, pooler=True, pool_size=1) as adapter:
+            sibling = adapter.sibling(steady=True)
+            await sibling.open()
+            try:
+                names = ("jit", "enable_seqscan", "plan_cache_mode")
+                found = [await value(sibling, f"SHOW {name}") for name in names]
+            finally:
+                await sibling.close()
+            outside = await value(adapter, "SHOW enable_seqscan")
+        assert (found, outside) == (["off", "off", "force_generic_plan"], "on")
+
     async def test_a_statement_over_its_time_is_given_up_on_the_server_too(
         self, postgres_url: str, other: PostgresAdapter
     ) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from maniflex import DeclarationError, Fatal
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.outbox import Outbox
-from maniflex.errors import DatabaseError, ValidationFailed
+from maniflex.errors import DatabaseError, TransactionError, ValidationFailed
 from maniflex.testing.clock import FakeClock
 from tests.background.outboxes import Bench, Order, Seen, a_bench
 
@@ -57,8 +57,9 @@ async def test_a_rolled_back_transaction_leaves_no_message(database_url: str) ->
 
 async def test_enqueueing_outside_a_transaction_is_refused_unless_meant(database_url: str) -> None:
     async with a_bench(database_url) as bench:
-        with pytest.raises(DatabaseError, match="inside the transaction"):
+        with pytest.raises(TransactionError, match="inside the transaction") as refused:
             await bench.outbox.enqueue("note", 1)
+        assert refused.value.code == "TX_REQUIRED"
 
         await bench.outbox.enqueue("note", 1, outside_transaction=True)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from maniflex.background.outbox.inbox import Inbox
-from maniflex.errors import DatabaseError
+from maniflex.errors import DatabaseError, TransactionError
 from maniflex.testing.clock import FakeClock
 from tests.background.outboxes import Bench, Order, a_bench
 
@@ -56,8 +56,9 @@ async def test_it_needs_a_transaction_and_a_started_server(database_url: str) ->
     with pytest.raises(DatabaseError, match="started"):
         await Inbox().once("a")
     async with a_bench(database_url) as bench:
-        with pytest.raises(DatabaseError, match="transaction"):
+        with pytest.raises(TransactionError, match="transaction") as refused:
             await bench.outbox.inbox.once("a")
+        assert refused.value.code == "TX_REQUIRED"
 
 
 async def test_old_records_are_removed(database_url: str) -> None:

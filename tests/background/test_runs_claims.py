@@ -9,12 +9,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from maniflex import Run, Server
+from maniflex import Context, Run, Server
 from maniflex.background.jobs.job import Job, Result
 from maniflex.background.jobs.sql import SqlQueue
 from maniflex.background.runs.executor import Failed, Paused, settle
 from maniflex.background.runs.trail import FOLLOWED_AT_MOST, Trail
 from maniflex.errors import Unavailable
+from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.background.working import eventually, no_pause, seconds, status, succeeding, working
 
@@ -120,7 +121,8 @@ async def test_what_was_found_again_is_not_lost_with_the_next_failure(server: Se
     async with working(server) as work:
         worker = work.worker(concurrency=4)
         made = await work.submit_many("default.ok", range(2))
-        claim: Any = worker.queue.claim
+        queue: Any = worker.queue
+        claim = queue.claim
 
         async def answered_late(*args: Any) -> Any:
             await claim(*args)
@@ -129,10 +131,10 @@ async def test_what_was_found_again_is_not_lost_with_the_next_failure(server: Se
         async def away(*args: Any) -> Any:
             raise Unavailable("away")
 
-        worker.queue.claim = answered_late  # type: ignore[method-assign]
+        queue.claim = answered_late
         with pytest.raises(Unavailable):
             await worker.claim(4)
-        worker.queue.claim = away  # type: ignore[method-assign]
+        queue.claim = away
         found = await worker.claim(4)
 
         assert {run.id for run in found} == {run.id for run in made}
@@ -260,17 +262,18 @@ async def test_room_that_opens_during_a_claim_is_used_at_once(database_url: str)
         await work.submit_many("default.first", range(4), priority=5)
         await eventually(lambda: worker.busy == 4, "four that run")
         await work.submit_many("default.long", range(10))
-        claim: Any = worker.queue.claim
+        queue: Any = worker.queue
+        claim = queue.claim
 
         async def slow(*args: Any) -> Any:
             runs = await claim(*args)
             gates[2].set()
             gates[3].set()
             await eventually(lambda: worker.busy == 0, "the end of the first four")
-            worker.queue.claim = claim  # type: ignore[method-assign]
+            queue.claim = claim
             return runs
 
-        worker.queue.claim = slow  # type: ignore[method-assign]
+        queue.claim = slow
         gates[0].set()
         gates[1].set()
         await eventually(lambda: len(begun) == 4, "all places to be taken")
@@ -331,4 +334,19 @@ async def test_submitted_runs_are_like_a_list(server: Server) -> None:
         sent = await work.submit("default.forward")
         await work.worker().drain()
 
-        assert [run["payload"] for run in (await work.get(sent.id)).result] == [1, 2]
+        forwarded: Any = (await work.get(sent.id)).result
+        assert [run["payload"] for run in forwarded] == [1, 2]
+
+
+async def test_an_action_may_answer_with_what_it_submitted(database_url: str) -> None:
+    server = Server()
+    succeeding(server)
+
+    @server.action("POST", "/go")
+    async def go(ctx: Context) -> Any:
+        return {"runs": await server.work.submit_many("default.ok", [1, 2])}
+
+    async with client(server, database=database_url) as http:
+        answer = await http.post("/api/go", json={})
+
+    assert [run["payload"] for run in answer.json()["data"]["runs"]] == [1, 2]

@@ -120,6 +120,23 @@ async def test_a_failure_is_retried_later_and_later_then_final(server: Server, c
         assert await kinds(work, made.id) == ["created", *["leased", "retried"] * 3, "leased", "failed"]
         clock.advance(timedelta(days=365))
         assert await worker.run_once() == 0
+        assert (await work.retry(done.id)).error is None
+
+
+async def test_a_run_that_succeeds_after_all_has_no_error_but_remembers_the_last(server: Server) -> None:
+    @server.work.handler("default.flaky", backoff=no_pause)
+    async def flaky(run: Run) -> int:
+        if run.attempt < 3:
+            raise ConnectionError("away")
+        return run.attempt
+
+    async with working(server) as work:
+        made = await work.submit("default.flaky")
+        await work.worker().drain()
+
+        done = await work.get(made.id)
+        assert (done.status, done.result, done.error) == ("succeeded", 3, None)
+        assert done.last_error == "ConnectionError: away"
 
 
 async def test_a_run_that_succeeds_at_last_keeps_what_went_wrong_before(server: Server) -> None:
@@ -474,7 +491,7 @@ async def test_a_run_that_is_still_being_stopped_is_not_started_a_second_time(se
     @server.work.handler("default.self")
     async def stubborn(run: Run) -> None:
         await server.work.cancel(run.id)
-        with pytest.raises(Conflict, match="still being stopped"):
+        with pytest.raises(Conflict, match="has yet to stop"):
             await server.work.retry(run.id)
         conflicts.append(run.id)
 

@@ -170,6 +170,27 @@ async def test_signals_of_one_name_are_taken_in_order_each_once(server: Server) 
         assert (await work.get(made.id)).result == [0, 1, 2]
 
 
+async def test_a_run_tells_another_once_however_often_it_is_tried(server: Server) -> None:
+    @server.work.handler("default.listener")
+    async def listener(run: Run) -> Any:
+        return [await run.wait_for("page"), await run.wait_for("page")]
+
+    @server.work.handler("default.teller", backoff=no_pause)
+    async def teller(run: Run) -> None:
+        await run.signal(run.payload, "page", 1)
+        if run.attempt < 3:
+            raise OSError("again")
+        await run.signal(run.payload, "page", 2)
+
+    async with working(server) as work:
+        listening = await work.submit("default.listener")
+        await drained(work)
+        await work.submit("default.teller", listening.id)
+        await drained(work)
+
+        assert (await work.get(listening.id)).result == [1, 2]
+
+
 async def test_a_finished_run_takes_no_signals_and_a_rollback_sends_none(server: Server) -> None:
     got = waiting(server)
     async with working(server) as work:

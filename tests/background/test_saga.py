@@ -66,6 +66,8 @@ async def test_a_fatal_failure_takes_the_steps_back_in_reverse(server: Server) -
         made = await work.submit("default.trip")
         await work.worker().drain()
         done = await work.get(made.id)
+        last = (await work.events(made.id))[-1]
+    assert (last.event_type, (last.data or {})["taken_back"]) == ("failed", ["hotel", "flight", "car"])
     assert (done.status, trip.log) == ("failed", BOOKED + UNDONE)
     assert "no hotel" in (done.last_error or "")
     assert is_free(done)

@@ -9,10 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
-from maniflex import AuthInfo, Context, Next, Server
+from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex.background.schedules.model import Schedule
 from maniflex.background.schedules.schedules import Schedules
+from maniflex.errors import DeclarationError, InvalidSchedule
 from tests.background.scheduling import Bench, a_bench
 from tests.http.kit import data_of, error_of
 
@@ -143,6 +145,7 @@ ROUTES = [
     ("POST", "/schedules/{id}/deactivate"),
     ("POST", "/schedules/{id}/run"),
     ("GET", "/schedules/due"),
+    ("HEAD", "/schedules/due"),
     ("GET", "/schedule_firing"),
 ]
 
@@ -194,9 +197,131 @@ async def test_a_client_that_changes_an_inner_address_loses_the_way_in(sqlite_ur
         path = f"/schedules/{(await bench.schedules.get('in')).id}"
 
         same = data_of(await http.patch(path, json={"cron": "@hourly", "target": "http://10.0.0.1/"}))
-        other = data_of(await http.patch(path, json={"target": "http://10.0.0.2/"}))
+        refused = await http.patch(path, json={"target": "http://10.0.0.2/"})
+        other = data_of(await http.patch(path, json={"target": "http://inner.example/"}))
 
+        assert error_of(refused, 400, "INVALID_SCHEDULE")["details"][0]["field"] == "target"
         assert (same["allow_private"], other["allow_private"]) == (True, False)
+
+
+class Report(BaseModel):
+    month: str
+    copies: int = 1
+
+
+class Note(Model):
+    text: str = field(max_length=5)
+
+
+def with_targets(server: Server) -> None:
+    with_auth(server)
+    server.register(Note)
+
+    @server.work.handler("typed.v1", payload=Report)
+    async def typed(run: Any) -> None: ...
+
+    @server.action("POST", "/tidy", request=Report)
+    async def tidy(ctx: Context) -> None: ...
+
+    @server.action("POST", "/note", request=Note)
+    async def note(ctx: Context) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"target": "typed.v1"}, "payload.month"),
+        ({"target": "typed.v1", "payload": {"month": "may", "copies": "x"}}, "payload.copies"),
+        ({"target": "typed.v1", "payload": 7}, "payload"),
+        ({"kind": "action", "target": "tidy"}, "payload"),
+        ({"kind": "action", "target": "tidy", "payload": {}}, "payload.month"),
+        ({"kind": "action", "target": "note", "payload": {"text": "too long"}}, "payload.text"),
+        ({"kind": "url", "target": "http://127.0.0.1:9/"}, "target"),
+        ({"kind": "url", "target": "http://2130706433/"}, "target"),
+        ({"kind": "url", "target": "https://[::1]/"}, "target"),
+        ({"kind": "url", "target": "http://169.254.169.254/latest"}, "target"),
+    ],
+)
+async def test_what_could_never_work_is_refused_from_code_and_clients_alike(
+    database_url: str, said: dict[str, Any], field: str
+) -> None:
+    kind, payload = said.get("kind", "run"), said.get("payload")
+    options: dict[str, Any] = {kind: said["target"], "payload": payload}
+    async with serving(database_url, handlers=with_targets) as (http, bench):
+        made = data_of(await http.post("/schedules", json=A_SCHEDULE), 201)
+        answers = [
+            await http.post("/schedules", json={**A_SCHEDULE, "name": "other", **said}),
+            await http.patch(f"/schedules/{made['id']}", json=said),
+        ]
+        for answer in answers:
+            assert error_of(answer, 400, "INVALID_SCHEDULE")["details"][0]["field"] == field
+        with pytest.raises(InvalidSchedule, match=f"^{field}:"):
+            await bench.schedules.create("other", cron="@daily", **options)
+        with pytest.raises(InvalidSchedule, match=f"^{field}:"):
+            await bench.schedules.update(made["id"], **options)
+        assert data_of(await http.get("/schedules")) == [made]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"run": "typed.v1"}, "payload.month"),
+        ({"action": "tidy"}, "payload"),
+        ({"action": "tidy", "payload": {"month": 5}}, "payload.month"),
+        ({"url": "http://10.1.2.3/"}, "target"),
+    ],
+)
+def test_a_declared_schedule_that_could_never_work_stops_the_start(
+    options: dict[str, Any], field: str
+) -> None:
+    server = Server("sqlite://:memory:")
+    with_targets(server)
+    server.schedules.add("nightly", cron="@daily", **options)
+
+    with pytest.raises(DeclarationError, match=f"schedule 'nightly': {field}:"):
+        server.seal()
+
+
+async def test_what_fits_or_is_not_known_here_is_kept(sqlite_url: str) -> None:
+    month = {"month": "may"}
+    kept: list[dict[str, Any]] = [
+        {"target": "typed.v1", "payload": month},
+        {"target": "of.another.process", "payload": 7},
+        {"kind": "action", "target": "tidy", "payload": month},
+        {"kind": "action", "target": "note", "payload": {"text": "short"}},
+        {"kind": "url", "target": "http://inner.example/"},
+        {"kind": "url", "target": "http://93.184.216.34/"},
+    ]
+    async with serving(sqlite_url, handlers=with_targets) as (http, bench):
+        for n, said in enumerate(kept):
+            data_of(await http.post("/schedules", json={**A_SCHEDULE, "name": f"s{n}", **said}), 201)
+        inner = await bench.schedules.create("in", cron="@daily", url="http://127.0.0.1/", allow_private=True)
+
+        assert inner.status == "active"
+
+
+async def test_a_schedule_that_cannot_work_any_more_can_still_be_switched_off(sqlite_url: str) -> None:
+    async with serving(sqlite_url, handlers=with_targets) as (http, bench):
+        said = {**A_SCHEDULE, "target": "typed.v1", "payload": {"month": "may"}}
+        path = f"/schedules/{data_of(await http.post('/schedules', json=said), 201)['id']}"
+        await bench.server.raw_exec("UPDATE schedules SET payload = ?", "{}")  # as for an older handler
+
+        assert data_of(await http.patch(path, json={"name": "old"}))["name"] == "old"
+        assert data_of(await http.post(f"{path}/deactivate"))["status"] == "inactive"
+        error_of(await http.post(f"{path}/activate"), 400, "INVALID_SCHEDULE")
+        assert data_of(await http.patch(path, json={"payload": {"month": "june"}}))["status"] == "inactive"
+        assert data_of(await http.post(f"{path}/activate"))["status"] == "active"
+
+
+async def test_head_of_what_is_due_is_get_without_its_body(database_url: str) -> None:
+    async with serving(database_url, lambda s: s.add("a", cron="@hourly", run="r.v1")) as (http, bench):
+        bench.clock.advance(HOUR)
+
+        got, head = await http.get("/schedules/due"), await http.head("/schedules/due")
+
+        assert len(data_of(got)) == 1
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == got.headers["content-length"]
 
 
 async def test_what_clients_may_not_submit_is_no_target_of_theirs(sqlite_url: str) -> None:
@@ -261,6 +386,8 @@ async def test_the_routes_say_which_methods_they_have(sqlite_url: str) -> None:
     async with serving(sqlite_url) as (http, bench):
         for path, methods in (
             ("/schedules", "DELETE, GET, HEAD, OPTIONS, POST"),
+            ("/schedules/due", "GET, HEAD, OPTIONS"),
+            ("/schedules/delete", "OPTIONS, POST"),
             ("/schedule_firing", "GET, HEAD, OPTIONS"),
             ("/schedule_firing/x", "GET, HEAD, OPTIONS"),
         ):

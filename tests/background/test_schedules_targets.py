@@ -126,7 +126,8 @@ async def test_a_redirect_is_not_followed(sqlite_url: str) -> None:
 
 async def test_a_private_address_is_refused_unless_allowed(sqlite_url: str) -> None:
     with listening() as receiver:
-        async with a_bench(sqlite_url, to_url(receiver.url, attempts=5)) as bench:
+        async with a_bench(sqlite_url, to_url(receiver.url, allow_private=True, attempts=5)) as bench:
+            await bench.schedules.update("hook", allow_private=False)
             run = await fired(bench, URL)
 
     assert (run.status, run.attempt, receiver.got) == ("failed", 1, [])
@@ -241,7 +242,9 @@ def speaking(say: Callable[[socket.socket], object]) -> Iterator[str]:
         def talk() -> None:
             connection, _ = listener.accept()
             with connection, suppress(OSError):
-                connection.recv(65536)
+                heard = b""
+                while not heard.endswith(b"{}"):  # all of it: closing on something unread resets the line
+                    heard += connection.recv(65536)
                 say(connection)
 
         thread = threading.Thread(target=talk)
@@ -429,8 +432,9 @@ async def test_an_action_needs_no_token_from_a_schedule(sqlite_url: str) -> None
 async def test_an_action_that_refuses_or_is_gone_fails_its_run(
     sqlite_url: str, name: str, payload: Any, reason: str
 ) -> None:
-    async with a_bench(sqlite_url, to_action("tidy", payload), handlers=with_actions) as bench:
-        await bench.server.raw_exec("UPDATE schedules SET target = ?", name)  # as by an older version
+    async with a_bench(sqlite_url, to_action("tidy", {"n": 1}), handlers=with_actions) as bench:
+        older = (name, json.dumps(payload))  # as by an older version
+        await bench.server.raw_exec("UPDATE schedules SET target = ?, payload = ?", *older)
         run = await fired(bench, ACTION)
 
     assert run.status == "failed"

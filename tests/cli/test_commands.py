@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -269,3 +271,10 @@ def test_help_and_version_are_there(arguments: tuple[str, ...]) -> None:
 
     assert helped.exit_code == 0
     assert "maniflex" in helped.output.lower() or "usage" in helped.output.lower()
+
+
+def test_the_commands_are_also_a_module() -> None:
+    ended = subprocess.run([sys.executable, "-m", "maniflex", "--help"], capture_output=True, text=True)
+
+    assert ended.returncode == 0, ended.stderr
+    assert set(main.commands) <= set(ended.stdout.split())

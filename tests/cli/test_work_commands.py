@@ -44,6 +44,10 @@ server.register(Offer)
 async def note(run):
     return run.payload
 
+@server.work.handler("default.pause")
+async def pause(run):
+    await run.sleep(3600)
+
 @server.work.handler("media.note")
 async def media(run):
     return os.getpid()
@@ -158,6 +162,8 @@ def test_a_worker_takes_up_what_another_process_submits(here: Path, database_url
         assert httpx.get(f"{worker.url}/api/workflow_run").status_code == 404  # probes and nothing else
         worker.send(signal.SIGTERM)
         assert worker.ended() == 0
+        assert f"answers probes on {worker.url}" in worker.output
+        assert "default.step, default.stubborn, media.note, default.*, 10 at a time" in worker.output
 
 
 def test_a_worker_that_is_told_to_stop_lets_what_runs_finish(here: Path, database_url: str) -> None:
@@ -324,6 +330,17 @@ def test_a_process_can_leave_the_work_to_others(
 # -- scheduler and sweep
 
 ENDED = "2020-01-01T00:00:00Z"
+SLOW = """
+import asyncio
+from app import HERE, server
+
+@server.scheduled.on_delete
+async def wait(model, id):
+    (HERE / "gone").touch()
+    while not (HERE / "go").exists():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # a signal that came before is heard now
+"""
 
 
 def offers(url: str, *times: str | None) -> None:
@@ -359,11 +376,42 @@ def test_a_sweep_is_one_pass_with_a_summary(here: Path, sqlite_url: str) -> None
         assert httpx.get(f"{served.url}/api/offers").json()["meta"]["total"] == 2
 
 
+def test_a_sweep_that_is_told_to_stop_says_what_it_did(here: Path, sqlite_url: str) -> None:
+    (here / "slow.py").write_text(SLOW)
+    with serving(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
+        offers(served.url, ENDED, ENDED, ENDED)
+    command: list[str | Path] = [MANIFLEX, "sweep", "slow:server"]
+    with started(command, 0, cwd=here, DB_WRITE_URL=sqlite_url, SWEEP_BATCH_SIZE="1") as sweeping:
+        until((here / "gone").exists, "the first record to be gone")
+        sweeping.send(signal.SIGTERM)
+        (here / "go").touch()
+        assert sweeping.ended() == 1
+
+    assert sweeping.output.splitlines()[-2:] == [
+        "1 deleted, 0 updated, 0 skipped, 0 failed, more is due",
+        "stopped early",
+    ]
+
+
+def test_a_sweep_that_hangs_is_stopped_when_its_time_is_up(here: Path, sqlite_url: str) -> None:
+    (here / "slow.py").write_text(SLOW)
+    with serving(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
+        offers(served.url, ENDED)
+    command: list[str | Path] = [MANIFLEX, "sweep", "slow:server"]
+    with started(command, 0, cwd=here, DB_WRITE_URL=sqlite_url, SHUTDOWN_TIMEOUT="1s") as sweeping:
+        until((here / "gone").exists, "the record to be gone")
+        sweeping.send(signal.SIGTERM)
+        assert sweeping.ended() == 1
+
+    assert sweeping.output.splitlines()[-1] == "stopped early"
+
+
 # -- drain
 
 
 def test_a_drain_works_on_all_that_is_due_and_ends(here: Path, database_url: str) -> None:
     runs = [submitted(database_url, "default.note", n) for n in range(3)]
+    paused = submitted(database_url, "default.pause")
     later = submitted(database_url, "default.note", delay=3600)
     asked(database_url, lambda s: s.outbox.enqueue("order.placed", "a", outside_transaction=True))
 
@@ -371,11 +419,11 @@ def test_a_drain_works_on_all_that_is_due_and_ends(here: Path, database_url: str
 
     assert drained.returncode == 0, drained.stderr
     assert drained.stdout.splitlines() == [
-        "runs: 3 succeeded, 0 to be tried again, 0 failed",
+        "runs: 3 succeeded, 0 to be tried again, 0 failed, 1 paused",
         "outbox: 1 delivered, 0 to be tried again, 0 given up",
     ]
     assert {found(database_url, r.id).status for r in runs} == {"succeeded"}
-    assert found(database_url, later.id).status == "pending"
+    assert {found(database_url, r.id).status for r in (later, paused)} == {"pending"}
     assert (here / "placed-a").exists()
 
 
@@ -386,7 +434,10 @@ def test_a_drain_ends_with_1_when_something_failed(here: Path, sqlite_url: str) 
     runs = run("drain", "app:server", "--only", "runs", cwd=here, DB_WRITE_URL=sqlite_url)
     messages = run("drain", "app:server", "--only", "outbox", cwd=here, DB_WRITE_URL=sqlite_url)
 
-    assert (runs.returncode, runs.stdout) == (1, "runs: 0 succeeded, 0 to be tried again, 1 failed\n")
+    assert (runs.returncode, runs.stdout) == (
+        1,
+        "runs: 0 succeeded, 0 to be tried again, 1 failed, 0 paused\n",
+    )
     assert (messages.returncode, messages.stdout) == (
         1,
         "outbox: 0 delivered, 1 to be tried again, 0 given up\n",
@@ -405,6 +456,23 @@ def test_a_drain_that_is_told_to_stop_hands_back(here: Path, sqlite_url: str) ->
     assert (back.status, back.attempt) == ("pending", 0)
 
 
+def test_a_drain_that_is_told_to_stop_says_what_it_did(here: Path, database_url: str) -> None:
+    asked(database_url, lambda s: s.outbox.enqueue("order.placed", "a", outside_transaction=True))
+    for type in ("default.note", "default.note", "default.hold"):
+        submitted(database_url, type)
+    command: list[str | Path] = [MANIFLEX, "drain", "app:server"]
+    with started(command, 0, cwd=here, DB_WRITE_URL=database_url) as draining:
+        until((here / "began-1").exists, "the run to begin")
+        draining.send(signal.SIGTERM)
+        assert draining.ended() == 1
+
+    assert draining.output.splitlines()[-3:] == [
+        "runs: 2 succeeded, 0 to be tried again, 0 failed, 1 not finished",
+        "outbox: 1 delivered, 0 to be tried again, 0 given up",
+        "stopped early",
+    ]
+
+
 def test_a_drain_that_is_told_twice_waits_for_nobody(here: Path, sqlite_url: str) -> None:
     submitted(sqlite_url, "default.stubborn")
     command: list[str | Path] = [MANIFLEX, "drain", "app:server"]
@@ -415,7 +483,11 @@ def test_a_drain_that_is_told_twice_waits_for_nobody(here: Path, sqlite_url: str
         draining.send(signal.SIGTERM)
         assert draining.ended() == 1
 
-    assert "stopped early" in draining.output
+    assert draining.output.splitlines()[-3:] == [
+        "runs: 0 succeeded, 0 to be tried again, 0 failed, 1 not finished",
+        "outbox: 0 delivered, 0 to be tried again, 0 given up",
+        "stopped early",
+    ]
 
 
 JOBS = """
@@ -494,6 +566,28 @@ def test_runs_can_be_looked_after_from_a_terminal(here: Path, database_url: str)
     assert [event["event_type"] for event in events] == ["created", "cancelled", "retried"]
 
 
+def test_looking_at_runs_makes_no_database(here: Path) -> None:
+    ended = run("runs", "list", "app:server", cwd=here, DB_WRITE_URL="sqlite:///typo.db")
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "Error: there is no database 'typo.db'; it is made when the server starts\n"
+    assert not (here / "typo.db").exists()
+
+
+def test_looking_at_runs_migrates_nothing(here: Path, database_url: str) -> None:
+    async def empty_database() -> None:
+        async with Server(database_url).lifespan(role="client"):
+            pass
+
+    asyncio.run(empty_database())
+
+    for arguments in (("list",), ("show", "1"), ("cancel", "1"), ("retry", "1")):
+        ended = run("runs", arguments[0], "app:server", *arguments[1:], cwd=here, DB_WRITE_URL=database_url)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert ended.stderr.endswith("has no table workflow_run; it is made when the server starts\n")
+        assert "Traceback" not in ended.stderr
+
+
 def test_what_cannot_be_done_to_a_run_is_said_and_ends_with_1(here: Path, sqlite_url: str) -> None:
     one = submitted(sqlite_url, "default.note")
 
@@ -503,7 +597,7 @@ def test_what_cannot_be_done_to_a_run_is_said_and_ends_with_1(here: Path, sqlite
     assert one.id in cancelled.stdout
     again = run("runs", "cancel", "app:server", one.id, cwd=here, DB_WRITE_URL=sqlite_url)
     assert (again.returncode, again.stdout) == (1, "")
-    assert "the run is cancelled and cannot be cancelled" in again.stderr
+    assert "the run is cancelled already" in again.stderr
     unknown = run("runs", "show", "app:server", "nothing", cwd=here, DB_WRITE_URL=sqlite_url)
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert "not found" in unknown.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -24,7 +26,7 @@ GUARANTEES = (DOCS / "background" / "guarantees.md").read_text()
 SQL = Path(__file__).parents[2] / "src" / "maniflex" / "background" / "sql"
 CLIENT = "get list events wait cancel retry delete signal worker"
 IN_A_RUN = """id type payload attempt max_attempts actor_id tenant_id trace_id parent_id group_key cancelled
-    heartbeat retry_in logger step sleep wait_for submit call"""
+    heartbeat retry_in logger step sleep wait_for signal submit call"""
 EVENTS = "created leased succeeded failed retried cancelled suspended released deleted"
 
 
@@ -56,6 +58,7 @@ def test_every_public_method_of_a_run_is_on_the_page() -> None:
         "caller",
         "compensate",
         "handed_back",
+        "taken_back",
         "later",
         "recall",
         "turn_back",
@@ -102,3 +105,62 @@ def test_a_group_is_kept_by_a_unique_index_as_the_page_says(dialect: Dialect) ->
     schema = [str(statement.bind()) for name, statement in load("runs", dialect).items() if "schema" in name]
 
     assert any("UNIQUE INDEX" in text and "(group_key)" in text for text in schema)
+
+
+# -- numbers
+
+# What the code makes of the names it puts together.
+MADE = {
+    "jobs_{}_total": ("claimed", "succeeded", "retried", "dead", "reclaimed", "lease_losses"),
+    "schedules_{}_total": ("fired", "skipped"),
+    "scheduled_{}_total": ("deleted", "updated", "skipped", "failed"),
+}
+
+
+def background_nodes() -> Iterator[ast.AST]:
+    for path in SQL.parent.rglob("*.py"):
+        yield from ast.walk(ast.parse(path.read_text()))
+
+
+def texts(node: ast.AST) -> Iterator[str]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            yield inner.value
+
+
+def numbers_in_the_source() -> set[str]:
+    """Every counter is a text that ends like one; gauges are what `gauge` and `gauges_of` are told."""
+    found = set()
+    for node in background_nodes():
+        if isinstance(node, ast.Constant) and re.fullmatch(r"[a-z]+_[a-z_]+_total", str(node.value)):
+            found.add(str(node.value))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("gauge", "gauges_of"):
+            found.update(texts(node.args[0]))
+    return found
+
+
+def families_in_the_source() -> set[str]:
+    made = [node for node in background_nodes() if isinstance(node, ast.JoinedStr)]
+    shapes = {"".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in n.values) for n in made}
+    return {shape for shape in shapes if re.fullmatch(r"[a-z]+_\{\}_total", shape)}
+
+
+def test_the_page_of_numbers_has_every_number_and_no_other() -> None:
+    assert families_in_the_source() == set(MADE)
+    made = {shape.format(word) for shape, words in MADE.items() for word in words}
+
+    shown = {name.removeprefix("maniflex_") for name in rows("background/metrics.md")}
+
+    assert shown == numbers_in_the_source() | made
+
+
+def test_every_number_of_jobs_is_known() -> None:
+    counted = [
+        node for node in background_nodes() if isinstance(node, ast.Call) and _called(node) == "_count"
+    ]
+
+    assert {text for node in counted for text in texts(node.args[0])} == set(MADE["jobs_{}_total"])
+
+
+def _called(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
 from maniflex.background.runs.run import Run
 from maniflex.errors import DeclarationError, Unauthorized
 from maniflex.testing import client
+from maniflex.testing.clock import FakeClock
 from tests.background.plans import plans_of
 from tests.http.kit import data_of, error_of
 from tests.http.runs_kit import (
@@ -75,7 +77,8 @@ async def test_a_caller_sees_its_own_runs_and_the_admin_sees_all(site: Site) -> 
         assert (len(listed["data"]), listed["meta"]["total"]) == (total, total)
     [shown] = data_of(await site.http.get(RUNS, headers=ADA))
     assert shown["id"] == mine["id"]
-    assert data_of(await site.http.get(f"{RUNS}/{mine['id']}", headers=ROOT)) == shown
+    everything = data_of(await site.http.get(f"{RUNS}/{mine['id']}", headers=ROOT))
+    assert everything == {**shown, "leased_by": None}
 
 
 async def test_what_is_anothers_is_not_there_by_any_way(site: Site) -> None:
@@ -164,6 +167,37 @@ async def test_leases_are_never_shown_and_stack_traces_only_to_admins(site: Site
     error_of(await site.http.get(f"{RUNS}?filter=lease:eq:x", headers=ROOT), 400, "INVALID_QUERY")
 
 
+async def test_the_names_of_workers_are_shown_only_to_admins(database_url: str) -> None:
+    clock = FakeClock()
+    async with site_on(a_server(clock=clock), database_url) as site:
+        one = f"{RUNS}/{(await site.submit(max_attempts=1))['id']}"
+        dead = site.server.work.worker()
+        paths = (one, RUNS, EVENTS, f"{EVENTS}?include=workflow")
+
+        async def told(who: dict[str, str]) -> list[bool]:
+            return [dead.name in (await site.http.get(path, headers=who)).text for path in paths]
+
+        await dead.claim(1)
+        assert (await told(ADA), await told(ROOT)) == ([False] * 4, [True] * 4)
+        clock.advance(timedelta(hours=1))
+        await site.drain()  # takes back what the dead worker held
+        assert (await told(ADA), await told(ROOT)) == ([False] * 4, [True] * 4)
+        assert data_of(await site.http.get(one, headers=ADA))["error"]["code"] == "lease_expired"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{RUNS}?filter=leased_by:starts_with:x",
+        f"{RUNS}?filter[0]=type:eq:x&filter[0]=leased_by:is_null",
+        f"{EVENTS}?filter=workflow.leased_by:eq:x",
+    ],
+)
+async def test_the_names_of_workers_cannot_be_guessed_by_filters(path: str, site: Site) -> None:
+    error_of(await site.http.get(path, headers=ADA), 400, "INVALID_QUERY")
+    assert (await site.http.get(path, headers=ROOT)).status_code == 200
+
+
 async def test_the_application_may_bind_admins_further(database_url: str) -> None:
     server = a_server()
 
@@ -241,6 +275,10 @@ async def test_when_it_is_due_can_be_said_either_way(site: Site) -> None:
         ({"type": "default.echo", "idempotency_key": ""}, "idempotency_key"),
         ({"type": "default.echo", "group_key": 5}, "group_key"),
         ({"type": "default.echo", "status": "succeeded"}, "status"),
+        ({"type": "default.echo", "actor_id": "bob"}, "actor_id"),
+        ({"type": "default.echo", "tenant_id": "other"}, "tenant_id"),
+        ({"type": "default.echo", "trace_id": "t"}, "trace_id"),
+        ({"type": "default.echo", "parent_id": None}, "parent_id"),
         ({"type": "default.echo", "lease": "mine"}, "lease"),
         ({"type": "email.receipt.v1", "payload": {}}, "payload.order_id"),
         ({"type": "email.receipt.v1", "payload": {"order_id": "x"}}, "payload.order_id"),
@@ -273,10 +311,20 @@ async def test_a_body_that_is_no_json_object_is_refused(content: bytes, code: st
     error_of(await site.http.post(RUNS, content=content, headers=headers), 400, code)
 
 
-async def test_a_client_cannot_submit_in_anothers_name(site: Site) -> None:
-    run = await site.submit(actor_id="bob", tenant_id="other", trace_id="t", parent_id="p")
+async def test_middleware_may_say_what_a_client_may_not(database_url: str) -> None:
+    server = a_server()
 
-    assert (run["actor_id"], run["tenant_id"], run["parent_id"]) == ("ada", "acme", None)
+    @server.pipeline.deserialize.middleware(models=[WorkflowRun], operations="create")
+    async def on_behalf(ctx: Context, next: Next) -> None:
+        ctx.set_field("actor_id", "bob")
+        await next()
+
+    async with site_on(server, database_url) as site:
+        assert (await site.submit(ROOT))["actor_id"] == "bob"
+        refused = await site.http.post(RUNS, json={"type": "default.echo", "trace_id": "t"}, headers=ROOT)
+
+        [detail] = error_of(refused, 422, "VALIDATION_FAILED")["details"]
+        assert detail["field"] == "trace_id"
 
 
 async def test_middleware_may_say_whose_run_it_is(database_url: str) -> None:
@@ -383,7 +431,7 @@ async def test_cancelling_and_trying_again(site: Site) -> None:
 
     assert data_of(await site.http.post(f"{one}/cancel", headers=ADA))["status"] == "cancelled"
     error = error_of(await site.http.post(f"{one}/cancel", headers=ADA), 409, "CONFLICT")
-    assert error["message"] == "the run is cancelled and cannot be cancelled"
+    assert error["message"] == "the run is cancelled already"
     assert await site.drain() == 0
     assert data_of(await site.http.post(f"{one}/retry", headers=ADA))["status"] == "pending"
     error_of(await site.http.post(f"{one}/retry", headers=ADA), 409, "CONFLICT")
@@ -423,6 +471,34 @@ async def test_a_reason_that_cannot_be_kept_is_refused(reason: str, site: Site) 
     refused = await site.http.delete(f"{RUNS}/{run['id']}?reason={reason}", headers=ADA)
 
     error_of(refused, 400, "INVALID_QUERY")
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "code"),
+    [
+        (b'{"reson": "x"}', 422, "VALIDATION_FAILED"),
+        (b'{"reason": 7}', 422, "VALIDATION_FAILED"),
+        (b'{"reason": "%s"}' % (b"x" * 1001), 422, "VALIDATION_FAILED"),
+        (b'["reason"]', 400, "INVALID_JSON"),
+        (b"reason", 400, "INVALID_JSON"),
+    ],
+)
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_body_of_a_deletion_has_a_reason_and_nothing_else(
+    content: bytes, status: int, code: str, announced: bool, site: Site
+) -> None:
+    run = await site.submit()
+    one = f"{RUNS}/{run['id']}"
+
+    async def in_pieces() -> AsyncIterator[bytes]:
+        yield content
+
+    headers = {**ADA, "content-type": "application/json"}
+    sent = content if announced else in_pieces()
+    refused = await site.http.request("DELETE", one, content=sent, headers=headers)
+
+    error_of(refused, status, code)
+    assert data_of(await site.http.get(one, headers=ADA))["id"] == run["id"]
 
 
 @pytest.mark.parametrize(
@@ -514,6 +590,10 @@ async def test_the_description_has_the_routes_and_what_they_take(site: Site) -> 
     assert {"200", "201", "401", "409", "422"} <= set(submit["responses"])
     delete = document["paths"][f"{RUNS}/{{id}}"]["delete"]
     assert "content" not in delete["responses"]["204"]
+    assert delete["requestBody"]["required"] is False
+    reason = delete["requestBody"]["content"]["application/json"]["schema"]
+    assert (set(reason["properties"]), reason["additionalProperties"]) == ({"reason"}, False)
+    assert "422" in delete["responses"]
     assert "lease" not in document["components"]["schemas"]["WorkflowRun"]["properties"]
     assert "WorkflowRunUpdate" not in document["components"]["schemas"]
 

@@ -263,7 +263,7 @@ async def test_lock_for_update_needs_one_and_makes_others_wait(database_url: str
 
     async with client(server, database=database_url) as http:
         sale = await created(http, "/api/sales", pieces=1)
-        error_of(await http.post(f"/api/bare/{sale['id']}"), 500, "DATABASE_ERROR")
+        error_of(await http.post(f"/api/bare/{sale['id']}"), 500, "TX_REQUIRED")
         error_of(await http.post("/api/take/none/a"), 404, "NOT_FOUND")
         takers = [http.post(f"/api/take/{sale['id']}/{who}") for who in "abcd"]
         assert [r.status_code for r in await asyncio.gather(*takers)] == [204] * 4

@@ -22,7 +22,8 @@ MESSAGES = {
     "outbox_failed_total": "to be tried again",
     "outbox_dead_total": "given up",
 }
-_GOOD = ("succeeded", "delivered")
+JOBS = ("jobs_succeeded_total", "jobs_retried_total", "jobs_dead_total", "jobs_lease_losses_total")
+_BAD = ("to be tried again", "failed", "given up")
 
 
 @click.command()
@@ -33,29 +34,19 @@ def drain(target: str, only: str | None) -> None:
     server = sealed(target)
     if only == "jobs" and not server.jobs.apart:
         raise click.ClickException("jobs have no queue of their own here: they are runs, see --only runs")
-    jobs = once(server, lambda: _drained(server, only))
-    asked = {"runs": RUNS, "outbox": MESSAGES}
-    shown = {part: _counted(server, names) for part, names in asked.items() if only in (None, part)}
-    for part, counts in shown.items():
-        click.echo(f"{part}: {', '.join(f'{n} {word}' for word, n in counts.items())}")
-    if jobs is not None:
-        click.echo(f"jobs: {jobs} worked on")
-    failed = any(n for counts in shown.values() for word, n in counts.items() if word not in _GOOD)
+    once(server, lambda: _drained(server, only), so_far=lambda: _print_summary(server, only, "not finished"))
+    failed = _print_summary(server, only, "paused")
     end(1 if failed else 0)
 
 
-async def _drained(server: Server, only: str | None) -> int | None:
-    """In turn, until none has anything: a message may submit a run, and a run may leave a message.
-
-    How many jobs that were of a queue apart from runs, if there is one.
-    """
+async def _drained(server: Server, only: str | None) -> None:
+    """In turn, until none has anything: a message may submit a run, and a run may leave a message."""
     does_runs = only in (None, "runs") and len(server.work.handlers) > 0
     does_outbox = only in (None, "outbox") and server.outbox.used
-    does_jobs = only in (None, "jobs") and server.jobs.apart
     worker = server.work.worker() if does_runs else None
     drainer = server.outbox.drainer() if does_outbox else None
-    jobs = server.jobs.worker() if does_jobs else None
-    total, done, of_jobs = await _waiting(server, only), 0, 0
+    jobs = server.jobs.worker() if _does_jobs(server, only) else None
+    total, done = await _waiting(server, only), 0
     with Progress("drained", total) as progress:
         while True:
             before = done
@@ -64,10 +55,13 @@ async def _drained(server: Server, only: str | None) -> int | None:
             if worker is not None:
                 done += await worker.drain(progress.after(done))
             if jobs is not None:
-                of_jobs += (fresh := await jobs.drain())
-                done += fresh
+                done += await jobs.drain()
             if done == before:
-                return of_jobs if does_jobs else None
+                return
+
+
+def _does_jobs(server: Server, only: str | None) -> bool:
+    return only in (None, "jobs") and server.jobs.apart
 
 
 async def _waiting(server: Server, only: str | None) -> int:
@@ -76,5 +70,27 @@ async def _waiting(server: Server, only: str | None) -> int:
     return int(sum(sample.value for sample in await server.metrics.gauges() if sample.name in asked))
 
 
+def _print_summary(server: Server, only: str | None, rest: str) -> bool:
+    """Say what came of it, `rest` being the runs without an outcome; whether something failed."""
+    shown = {"runs": _counted(server, RUNS), "outbox": _counted(server, MESSAGES)}
+    shown["runs"][rest] = _begun(server) - sum(shown["runs"].values())
+    for part in [part for part in shown if only not in (None, part)]:
+        del shown[part]
+    for part, counts in shown.items():
+        click.echo(f"{part}: {', '.join(f'{n} {word}' for word, n in counts.items())}")
+    if _does_jobs(server, only):
+        click.echo(f"jobs: {sum(_count(server, name) for name in JOBS)} worked on")
+    return any(counts.get(word) for counts in shown.values() for word in _BAD)
+
+
+def _begun(server: Server) -> int:
+    """Runs that were begun here and did not become another worker's."""
+    return _count(server, "runs_claimed_total") - _count(server, "runs_lease_losses_total")
+
+
 def _counted(server: Server, names: Mapping[str, str]) -> dict[str, int]:
-    return {word: int(server.metrics.value(name)) for name, word in names.items()}
+    return {word: _count(server, name) for name, word in names.items()}
+
+
+def _count(server: Server, name: str) -> int:
+    return int(server.metrics.value(name))

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -44,29 +44,50 @@ def keep_for_good() -> None:
     gc.freeze()
 
 
-def once(server: Server, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Do something on the server's databases, without serving and without its services."""
+def once(
+    server: Server,
+    work: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    within: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+    asked: Callable[[], bool] = lambda: False,
+    so_far: Callable[[], object] = lambda: None,
+) -> T:
+    """Do something on the server's databases, without serving and without its services.
+
+    A signal cancels it, unless `asked` says that it ends by itself; `so_far` says what was done until then.
+    """
+    opened = within or (lambda: server.lifespan(role="client"))
+    signalled = False
 
     async def passed() -> T:
+        loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(inside())
 
         def told() -> None:
-            if task.cancelling():  # a second time: whoever waits has waited enough
-                _stop_early()
-            task.cancel()
+            nonlocal signalled
+            if signalled:  # a second time: whoever waits has waited enough
+                stop_early(so_far)
+            signalled = True
+            if asked():
+                loop.call_later(server.config.shutdown_timeout.total_seconds(), task.cancel)
+            else:
+                task.cancel()
 
         for number in _SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, told)
-        return await task
+            loop.add_signal_handler(number, told)
+        try:
+            return await task
+        finally:
+            await leave_tasks(server.config.logger or logging.getLogger("maniflex"))
 
     async def inside() -> T:
-        async with server.lifespan(role="client"):
+        async with opened():
             return await work()
 
     try:
         return run_loop(passed())
     except asyncio.CancelledError:
-        _stop_early()
+        stop_early(so_far)
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
@@ -148,7 +169,9 @@ def _goes_on(thread: threading.Thread) -> bool:
     return not thread.daemon and thread.is_alive()
 
 
-def _stop_early() -> NoReturn:
+def stop_early(so_far: Callable[[], object] = lambda: None) -> NoReturn:
+    """Say what was done and that there may be more, and end."""
+    so_far()
     click.echo("stopped early", err=True)
     _exit(STOPPED_EARLY)
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, get_args
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
 import click
 import msgspec
 from pydantic_core import to_jsonable_python
 
+from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun
 from maniflex.cli.living import once
 from maniflex.cli.target import sealed
-from maniflex.errors import RequestError
+from maniflex.db.port import Adapter
+from maniflex.db.sqlite import SqliteAdapter
+from maniflex.errors import ConfigError, RequestError
 from maniflex.server import Server
+from maniflex.sql.statement import Dialect, Sql
 
+T = TypeVar("T")
+TABLE = {
+    Dialect.SQLITE: Sql("SELECT 1 FROM sqlite_master WHERE name = 'workflow_run'"),
+    Dialect.POSTGRES: Sql("SELECT 1 WHERE to_regclass('workflow_run') IS NOT NULL"),
+}
 COLUMNS = ("id", "type", "status", "attempt", "run_at", "last_error")
 WIDEST = 40
 _target = click.argument("target", metavar="MODULE:SERVER")
@@ -51,7 +62,7 @@ def list_runs(
     """The newest runs first."""
     server = sealed(target)
     wanted: dict[str, Any] = {"type": type, "prefix": prefix, "status": status, "limit": limit}
-    found = once(server, lambda: server.work.list(**wanted, actor_id=actor, tenant_id=tenant))
+    found = _looked(server, lambda: server.work.list(**wanted, actor_id=actor, tenant_id=tenant))
     if as_json:
         _print_json([_plain(run) for run in found])
     else:
@@ -69,7 +80,7 @@ def show(target: str, id: str, as_json: bool) -> None:
     async def asked() -> tuple[WorkflowRun, list[WorkflowEvent]]:
         return await server.work.get(id), await server.work.events(id)
 
-    run, events = once(server, asked)
+    run, events = _looked(server, asked)
     told = _plain(run)
     if as_json:
         _print_json({**told, "events": [_plain(event) for event in events]})
@@ -105,6 +116,36 @@ def retry(target: str, ids: tuple[str, ...], as_json: bool) -> None:
     _change(server, ids, server.work.retry, as_json)
 
 
+def _looked(server: Server, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Do it on the database as it is: nothing is made or migrated, no hook of the application is called."""
+    return once(server, work, within=lambda: _as_it_is(server))
+
+
+@asynccontextmanager
+async def _as_it_is(server: Server) -> AsyncIterator[None]:
+    adapter = server.work.ready().adapter
+    _check_file(adapter)
+    await adapter.open()
+    try:
+        await _check_table(adapter)
+        if isinstance(server.work.clock, ServerClock):
+            await ClockKeeper(server.work.clock, adapter, server.work.parts.logger).tick()
+        yield
+    finally:
+        await adapter.close()
+
+
+def _check_file(adapter: Adapter) -> None:
+    if isinstance(adapter, SqliteAdapter) and not Path(adapter._path).is_file():  # opening would make it
+        raise ConfigError(f"there is no database {adapter._path!r}; it is made when the server starts")
+
+
+async def _check_table(adapter: Adapter) -> None:
+    if await adapter.fetch_one(TABLE[adapter.dialect]) is None:
+        where = f"the database {adapter.label}"
+        raise ConfigError(f"{where} has no table workflow_run; it is made when the server starts")
+
+
 def _change(
     server: Server, ids: Sequence[str], call: Callable[[str], Awaitable[WorkflowRun]], as_json: bool
 ) -> None:
@@ -119,7 +160,7 @@ def _change(
                 refused.append(f"{one}: {error.message}")
         return changed, refused
 
-    changed, refused = once(server, all_of_them)
+    changed, refused = _looked(server, all_of_them)
     if as_json:
         _print_json([_plain(run) for run in changed])
     elif changed:

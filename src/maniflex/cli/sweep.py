@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from maniflex.background.scheduled.report import Report
-from maniflex.cli.living import end, once
+from maniflex.cli.living import end, once, stop_early
 from maniflex.cli.progress import Progress
 from maniflex.cli.target import sealed
+from maniflex.server import Server
 
 
 @click.command()
@@ -15,17 +16,36 @@ from maniflex.cli.target import sealed
 def sweep(target: str) -> None:
     """Delete and change what is due by a scheduled field; ends with 1 when something went wrong."""
     server = sealed(target)
+    one = _Sweep(server)
+    report = once(server, one.swept, asked=one.stop)
+    if one.stopping:
+        stop_early(lambda: _print_summary(report))
+    _print_summary(report)
+    end(1 if report.failed else 0)
 
-    async def swept() -> Report:
+
+class _Sweep:
+    """One sweep, which can be asked to stop between two batches."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._begun = False
+        self.stopping = False
+
+    def stop(self) -> bool:
+        """Begin no other batch; False when there is none yet that could come to its end."""
+        self.stopping = self._begun
+        return self._begun
+
+    async def swept(self) -> Report:
+        self._begun = True
         with Progress("records") as progress:
-            if not progress.shown:
-                return await server.scheduled.sweep()
-            counted = server.scheduled.runner(
-                on_delete=lambda *about: progress.one_more(), on_set_field=lambda *about: progress.one_more()
-            )
-            return await counted.sweep()
+            hooks = ("on_delete", "on_set_field") if progress.shown else ()
+            runner = self._server.scheduled.runner(**dict.fromkeys(hooks, lambda *about: progress.one_more()))
+            return await runner.sweep(until=lambda: self.stopping)
 
-    report = once(server, swept)
+
+def _print_summary(report: Report) -> None:
     for name, part in sorted(report.per_model.items()):
         click.echo(f"{name}: {part.deleted} deleted, {part.updated} updated, {part.skipped} skipped")
     for failure in report.errors:
@@ -36,4 +56,3 @@ def sweep(target: str) -> None:
         f"{report.deleted} deleted, {report.updated} updated, {report.skipped} skipped,"
         f" {report.failed} failed{more}"
     )
-    end(1 if report.failed else 0)

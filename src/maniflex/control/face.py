@@ -7,7 +7,7 @@ they would have.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from maniflex.model.base import Model
@@ -50,6 +50,23 @@ class Site:
         main = build(TRIMMED, {}, model, operation, item=item)
         answer = build(("response",), {"response": allowing(methods)}, model, operation, item=item)
         return Endpoint("OPTIONS", path, operation, model, main, answer, model.name)
+
+
+_READING = {
+    Operation.LIST: ("list", "List"),
+    Operation.READ: ("get", "Get one"),
+    Operation.HEAD: ("head", "Headers of"),
+    Operation.OPTIONS: ("options", "Methods for"),
+}
+
+
+def called(one: str, many: str, endpoint: Endpoint) -> Endpoint:
+    """A reading route of a model whose class is called otherwise than what clients see, by their word."""
+    if endpoint.about is not None:  # it has a name of its own
+        return endpoint
+    noun = one if "{" in endpoint.path else many
+    verb, summary = _READING[endpoint.operation]
+    return replace(endpoint, about=About(f"{verb}_{noun}", f"{summary} {noun.replace('_', ' ')}"))
 
 
 class Face(Protocol):

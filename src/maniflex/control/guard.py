@@ -2,7 +2,8 @@
 
 The condition is forced on the request, so it holds for lists, counts, single records, aggregates,
 exports and writes alike. A run is the caller's by actor and by tenant; a caller without a tenant sees
-runs without one. Types whose handler is `internal` are shown to the admin role alone.
+runs without one. Types whose handler is `internal`, stack traces and the names of workers are shown to
+the admin role alone.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Any, cast
 
 from maniflex.background.runs.client import Work
 from maniflex.control.keys import find_as_said, mark, show_as_said
-from maniflex.errors import Unauthorized
+from maniflex.errors import InvalidQuery, Unauthorized
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.query.operators import Op
-from maniflex.query.tree import Compare, Filter
+from maniflex.query.tree import AnyOf, Compare, Filter
+
+_WORKER = "leased_by"  # names a machine and a process of the application
 
 
 class Guard:
@@ -37,6 +40,8 @@ class Guard:
         await next()
 
     def _bind(self, ctx: Context, auth: AuthInfo) -> None:
+        if any(map(_asks_for_worker, ctx.query.filters)):
+            raise InvalidQuery(f"filter: {_WORKER} is for admins")
         # What has no such field itself is bound through the run it belongs to.
         bind = ctx.query.add_filter if self._path else ctx.query.force
         bind(f"{self._path}actor_id", auth.user_id)
@@ -51,6 +56,11 @@ class Guard:
         internal = [handler.type for handler in self._work.handlers if handler.internal]
         if internal:
             bind(f"{self._path}type", internal, "not_in")
+
+
+def _asks_for_worker(item: Filter) -> bool:
+    conditions = item.conditions if isinstance(item, AnyOf) else (item,)
+    return any(one.field.name == _WORKER for one in conditions)
 
 
 def _is_narrow(item: Filter) -> bool:
@@ -68,7 +78,7 @@ def identified(ctx: Context) -> AuthInfo:
 
 
 class Discretion:
-    """Leaves the stack traces of failed runs, and the stored form of keys, to the admin role."""
+    """Leaves stack traces, the names of workers and the stored form of keys to the admin role."""
 
     __name__ = "no_traces"
 
@@ -89,8 +99,11 @@ class Discretion:
 def _discreet(record: Any, own: str) -> None:
     if not isinstance(record, dict):
         return
-    if isinstance(record.get("error"), dict):
-        record["error"].pop("trace", None)
+    record.pop(_WORKER, None)
+    for name in ("error", "data"):
+        if isinstance(record.get(name), dict):
+            record[name].pop("worker", None)
+            record[name].pop("trace", None)
     record.update(show_as_said(record, own))
     _discreet(record.get("workflow"), own)  # the run of an event, when it was asked for along with it
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from maniflex.background.jobs.client import Jobs
 from maniflex.background.jobs.status import OF_ROWS, OF_RUNS, StatusModel
-from maniflex.control.face import Site
+from maniflex.control.face import Site, called
 from maniflex.control.guard import identified
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
@@ -18,6 +18,12 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
+
+
+def _as_job_status(endpoint: Endpoint) -> Endpoint:
+    if endpoint.model is None or endpoint.model.cls is not StatusModel:
+        return endpoint
+    return called("job_status", "job_statuses", endpoint)
 
 
 class JobFace:
@@ -33,7 +39,7 @@ class JobFace:
         return {StatusModel: ModelOptions(query=query, middleware={"auth": self._own_jobs})}
 
     def mounted(self, site: Site, usual: list[Endpoint]) -> list[Endpoint]:
-        return usual
+        return [_as_job_status(endpoint) for endpoint in usual]
 
     async def _own_jobs(self, ctx: Context, next: Next) -> None:
         role, public = self._jobs.status or ("", False)

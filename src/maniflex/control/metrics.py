@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 
 from maniflex.background.metrics import Metrics, Sample
@@ -49,6 +50,7 @@ _ABOUT = About(
     media=("text/plain",),
     security=(),
 )
+_ABOUT_HEAD = replace(_ABOUT.of_head(), name="head_metrics")
 
 
 def metrics_problems(config: Config) -> Iterator[str]:
@@ -76,8 +78,8 @@ def metrics_endpoints(runtime: Runtime, metrics: Metrics) -> Iterator[Endpoint]:
     async def as_it_is(ctx: Context) -> None:
         """The answer is there already."""
 
-    for method in ("GET", "HEAD"):
-        yield Endpoint(method, "/metrics", Operation.READ, None, show, as_it_is, "metrics", _ABOUT)
+    for method, about in (("GET", _ABOUT), ("HEAD", _ABOUT_HEAD)):
+        yield Endpoint(method, "/metrics", Operation.READ, None, show, as_it_is, "metrics", about)
 
 
 def exposition(counters: Sequence[Sample], gauges: Sequence[Sample]) -> tuple[bytes, str]:

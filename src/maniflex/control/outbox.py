@@ -10,27 +10,27 @@ from collections.abc import Iterator, Mapping
 
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.outbox.outbox import Outbox
-from maniflex.control.face import Site
+from maniflex.control.face import Site, called
 from maniflex.control.guard import identified
+from maniflex.db.store import Store
 from maniflex.errors import Conflict, Forbidden
 from maniflex.model.base import Model
-from maniflex.model.meta import ModelMeta, ModelOptions
+from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.about import About
+from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint
+from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
-from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.response import Respond
 
 _REDRIVE = About(
-    name="redrive_outbox_message",
+    name="redrive_outbox_event",
     summary="Deliver a dead message after all",
     description="It gets all its attempts again.",
     response=OutboxMessage,
     errors=(404, 409),
 )
-_READING = "GET, HEAD, OPTIONS"
 
 
 class OutboxFace:
@@ -48,8 +48,10 @@ class OutboxFace:
         store = site.runtime.stores.get(OutboxMessage)
         if store is None or not self._outbox.routes:
             return usual
-        kept = [e for e in usual if e.model is not store.meta or e.operation in Operation.READS]
-        return [*kept, *self._endpoints(site, store.meta)]
+        others = [e for e in usual if e.model is not store.meta]
+        reading = [e for e in usual if e.model is store.meta and e.operation in Operation.READS]
+        named = [called("outbox_event", "outbox_events", e) for e in (*reading, *self._options(site, store))]
+        return [*others, *named, self._redriving(site, store)]
 
     async def _admins_only(self, ctx: Context, next: Next) -> None:
         if ctx.operation is not Operation.OPTIONS:
@@ -58,20 +60,17 @@ class OutboxFace:
                 raise Forbidden()
         await next()
 
-    def _endpoints(self, site: Site, model: ModelMeta) -> Iterator[Endpoint]:
-        table, build = f"/{model.table}", site.composer.steps
+    def _options(self, site: Site, store: Store) -> Iterator[Endpoint]:
+        table = f"/{store.meta.table}"
         for path in (table, f"{table}/{{id}}"):
-            item = path != table
-            main = build(TRIMMED, {}, model, Operation.OPTIONS, item=item)
-            answer = build(("response",), {"response": _methods}, model, Operation.OPTIONS, item=item)
-            yield Endpoint("OPTIONS", path, Operation.OPTIONS, model, main, answer, model.name)
-        respond = Respond(
-            site.runtime.wires[OutboxMessage], site.computed.get(OutboxMessage, ()), etags=False
-        )
-        main = build(MAIN, {"db": self._redrive}, model, Operation.UPDATE, item=True)
-        answer = build(("response",), {"response": respond.found}, model, Operation.UPDATE, item=True)
-        path = f"{table}/{{id}}/redrive"
-        yield Endpoint("POST", path, Operation.UPDATE, model, main, answer, model.name, _REDRIVE)
+            yield site.options(store.meta, path, "GET, HEAD, OPTIONS")
+
+    def _redriving(self, site: Site, store: Store) -> Endpoint:
+        wire, computed = site.runtime.wires[OutboxMessage], site.computed.get(OutboxMessage, ())
+        found = Respond(wire, computed, etags=False).found
+        path = f"/{store.meta.table}/{{id}}/redrive"
+        steps: dict[str, Default] = {"db": self._redrive}
+        return site.endpoint(store.meta, "POST", path, Operation.UPDATE, steps, found, _REDRIVE)
 
     async def _redrive(self, ctx: Context) -> None:
         store = ctx.runtime.stores[OutboxMessage]
@@ -80,8 +79,3 @@ class OutboxFace:
             if not await self._outbox.redrive(ctx.resource_id):
                 raise Conflict(f"the message is {before.status}, not dead")  # type: ignore[attr-defined]  # its record
             ctx.row = await store.read(ctx.resource_id)
-
-
-def _methods(ctx: Context) -> None:
-    if ctx.response is None:
-        ctx.response = Response(204, headers={"allow": _READING})

@@ -22,7 +22,7 @@ from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
 from maniflex.control.face import Site
 from maniflex.control.guard import Discretion, Guard, identified
 from maniflex.control.keys import KEYS, mark
-from maniflex.errors import InvalidQuery, ValidationFailed
+from maniflex.errors import InvalidJson, InvalidQuery, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.about import About
@@ -76,7 +76,16 @@ class Submission(BaseModel):
     timeout: float | None = Field(default=None, gt=0, le=CENTURY, allow_inf_nan=False)
 
 
+class Deletion(BaseModel):
+    """What a client says about a run it deletes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reason: str | None = Field(default=None, max_length=LONGEST_REASON)
+
+
 _SUBMISSION = TypeAdapter(Submission)
+_DELETION = TypeAdapter(Deletion)
 _RUN = {
     "type": "object",
     "required": ["data"],
@@ -189,9 +198,10 @@ class _Routes:
 
     def _check(self, ctx: Context) -> None:
         body = ctx.body
-        body.strip(_OWN)
+        sent = dict(body)
+        body.strip(_OWN)  # leaves what middleware said
         said = {name: body[name] for name in _OWN if name in body}
-        given: Submission = fit({n: v for n, v in body.items() if n not in said}, _SUBMISSION)
+        given: Submission = fit({n: v for n, v in sent.items() if n not in said}, _SUBMISSION)
         if given.run_at is not None and given.delay is not None:
             raise _wrong("delay", "a run has a run_at or a delay, not both")
         handler = self._work.handlers.get(given.type)
@@ -241,16 +251,10 @@ class _Routes:
 
     async def _reason(self, ctx: Context) -> None:
         """Why it is deleted: in the query, or in a body if there is one."""
-        reason: Any = ctx.query_param("reason") or None
-        if reason is None and ctx.header("content-length") not in (None, "0"):
-            ctx.raw_body = await read_body(ctx)
-            body = _json.loads(ctx.raw_body)
-            reason = body.get("reason") if isinstance(body, dict) else None
-        if reason is not None and (not isinstance(reason, str) or "\x00" in reason):
-            raise InvalidQuery("reason: it is a text")
-        if reason is not None and len(reason) > LONGEST_REASON:
+        asked = ctx.query_param("reason")
+        if len(asked) > LONGEST_REASON:
             raise InvalidQuery(f"reason: it has at most {LONGEST_REASON} characters")
-        ctx.state.reason = reason
+        ctx.state.reason = asked or await _reason_in_body(ctx)
 
     async def _delete(self, ctx: Context) -> None:
         async with ctx.transaction():
@@ -258,11 +262,26 @@ class _Routes:
             await self._work.delete(ctx.resource_id, ctx.state.get("reason"))
 
 
+async def _reason_in_body(ctx: Context) -> str | None:
+    if ctx.header("content-length") == "0":
+        return None
+    ctx.raw_body = await read_body(ctx)
+    if not ctx.raw_body:
+        return None
+    said = _json.loads(ctx.raw_body)
+    if not isinstance(said, dict):
+        raise InvalidJson("the body must be a JSON object")
+    given: Deletion = fit(said, _DELETION)
+    return given.reason or None
+
+
 _DELETE = About(
     name="delete_workflow_run",
     summary="Delete a run",
     description="It is never worked on again, and its idempotency key is free.",
-    query={"reason": str},
+    query={"reason": Annotated[str, Field(max_length=LONGEST_REASON)]},
+    request_schema=_DELETION.json_schema(),
+    body_required=False,
     status=204,
     errors=(404,),
 )

@@ -14,16 +14,17 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from maniflex.background.jsons import encode
-from maniflex.background.schedules.definition import CHANGEABLE
+from maniflex.background.schedules.definition import CHANGEABLE, Fits, Models
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.background.schedules.schedules import Schedules
 from maniflex.control.face import Site
 from maniflex.control.guard import identified
-from maniflex.errors import Fatal, Forbidden, InvalidQuery, InvalidSchedule
+from maniflex.errors import Fatal, Forbidden, InvalidQuery, InvalidSchedule, RequestError
 from maniflex.features.actions import Action
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.about import About
+from maniflex.pipeline.binding import bind
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import AsgiScope, AuthInfo, Context
 from maniflex.pipeline.endpoints import Endpoint
@@ -64,17 +65,20 @@ class Started:
 
 
 _DUE = About(
-    name="schedules_due",
+    name="list_due_schedules",
     summary="List the schedules that are due",
     grammar=("filter", "sort", "page", "limit", "select"),
     response=list[Schedule],
 )
-_ACTIVATE = About(name="schedules_activate", summary="Make a schedule active", response=Schedule)
-_DEACTIVATE = About(name="schedules_deactivate", summary="Make a schedule inactive", response=Schedule)
-_RUN = About(name="schedules_run", summary="Fire a schedule now", response=Started, status=202)
-_DELETE = About(name="schedules_delete", summary="Delete many schedules", request=Ids, response=Deleted)
-_DELETE_LISTED = About(
-    name="schedules_delete_listed", summary="Delete many schedules", query={"ids": str}, response=Deleted
+_DUE_HEAD = replace(_DUE.of_head(), name="head_due_schedules")
+_ACTIVATE = About(name="activate_schedule", summary="Make a schedule active", response=Schedule)
+_DEACTIVATE = About(name="deactivate_schedule", summary="Make a schedule inactive", response=Schedule)
+_RUN = About(name="run_schedule", summary="Fire a schedule now", response=Started, status=202)
+_DELETE = About(
+    name="delete_schedules", summary="Delete the listed schedules", query={"ids": str}, response=Deleted
+)
+_DELETE_MANY = About(
+    name="delete_many_schedules", summary="Delete many schedules", request=Ids, response=Deleted
 )
 
 
@@ -95,7 +99,7 @@ class ScheduleFace:
         }
 
     def mounted(self, site: Site, usual: list[Endpoint]) -> list[Endpoint]:
-        if not (self._schedules.used and self._schedules.routes):
+        if not (self._schedules.used and self._schedules.routes and Schedule in site.runtime.stores):
             return usual
         kept = [e for e in usual if not _replaced(e)]
         return [*kept, *_Routes(self._schedules, site).endpoints()]
@@ -149,9 +153,11 @@ class _Routes:
     def endpoints(self) -> Iterator[Endpoint]:
         base = f"/{self._meta.table}"
         listing: dict[str, Default] = {"deserialize": self._due, "db": self._db.list}
-        yield self._site.endpoint(
-            self._meta, "GET", f"{base}/due", Operation.LIST, listing, self._respond.listed, _DUE
-        )
+        for method, operation, about in (("GET", Operation.LIST, _DUE), ("HEAD", Operation.HEAD, _DUE_HEAD)):
+            yield self._site.endpoint(
+                self._meta, method, f"{base}/due", operation, listing, self._respond.listed, about
+            )
+        yield self._site.options(self._meta, f"{base}/due", "GET, HEAD, OPTIONS")
         for name, status, about in (
             ("activate", "active", _ACTIVATE),
             ("deactivate", "inactive", _DEACTIVATE),
@@ -165,12 +171,13 @@ class _Routes:
             self._meta, "POST", f"{base}/{{id}}/run", Operation.UPDATE, steps, _started, _RUN
         )
         for method, path, read, about in (
-            ("POST", f"{base}/delete", _ids_in_body, _DELETE),
-            ("DELETE", base, _ids_in_query, _DELETE_LISTED),
+            ("POST", f"{base}/delete", _ids_in_body, _DELETE_MANY),
+            ("DELETE", base, _ids_in_query, _DELETE),
         ):
             steps = {"deserialize": read, "db": self._delete}
             yield self._site.endpoint(self._meta, method, path, Operation.DELETE, steps, _deleted, about)
         yield self._site.options(self._meta, base, "DELETE, GET, HEAD, OPTIONS, POST")
+        yield self._site.options(self._meta, f"{base}/delete", "OPTIONS, POST")
         firings = self._site.runtime.models[ScheduleFiring]
         for path in (f"/{firings.table}", f"/{firings.table}/{{id}}"):
             yield self._site.options(firings, path, "GET, HEAD, OPTIONS")
@@ -263,10 +270,36 @@ def _replaced(endpoint: Endpoint) -> bool:
     return endpoint.method == "OPTIONS" and endpoint.path == f"/{endpoint.model.table}"
 
 
-def schedulable(actions: Iterable[Action]) -> set[str]:
-    """The names of actions a schedule may call: no parameter in the path, and no other of the name."""
+def schedulable(actions: Iterable[Action]) -> dict[str, Fits]:
+    """The actions a schedule may call, by name: no parameter in the path, and no other of the name."""
     names = [action.name for action in actions]
-    return {a.name for a in actions if "{" not in a.path and names.count(a.name) == 1}
+    callable = (a for a in actions if "{" not in a.path and names.count(a.name) == 1)
+    return {action.name: _Body(action) for action in callable}
+
+
+class _Body:
+    """Refuses a payload that an action would refuse at every call."""
+
+    def __init__(self, action: Action) -> None:
+        self._name = action.name
+        self._request = action.request
+
+    def __call__(self, payload: Any, models: Models | None) -> None:
+        is_model = isinstance(self._request, type) and issubclass(self._request, Model)
+        if self._request is None or (is_model and models is None):
+            return
+        if payload is None:
+            raise InvalidSchedule("payload", f"the action {self._name!r} needs one")
+        try:
+            bind(encode(payload, "payload").encode(), self._request, models or {})
+        except RequestError as error:
+            field, message = _first(error)
+            raise InvalidSchedule(".".join(filter(None, ("payload", field))), message) from None
+
+
+def _first(error: RequestError) -> tuple[str, str]:
+    details: Any = error.details or [{}]
+    return details[0].get("field", ""), details[0].get("message", error.message)
 
 
 class ActionCaller:

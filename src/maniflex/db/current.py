@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from maniflex._caller import asking
 from maniflex.db.port import Adapter, Executor, Isolation, Tx
-from maniflex.errors import DatabaseError
+from maniflex.errors import DatabaseError, TransactionError
 
 
 @dataclass(slots=True)
@@ -81,5 +81,7 @@ def require_tx(adapter: Adapter, what: str) -> Tx:
     """The open transaction, for work that means nothing without one."""
     found = current_tx(adapter)
     if found is None:
-        raise DatabaseError(f"{what} needs an open transaction: `async with ctx.transaction():`")
+        raise TransactionError(
+            "TX_REQUIRED", f"{what} needs an open transaction: `async with ctx.transaction():`"
+        )
     return found

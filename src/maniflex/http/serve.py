@@ -45,8 +45,7 @@ class _Uvicorn(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or () if self.started else ():
-            host, port = listener.getsockname()[:2]
-            log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+            log.info("listening on %s", _address(listener))
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await super().serve(sockets)
@@ -98,11 +97,21 @@ async def listening(app: Any, config: Config, option: str) -> AsyncIterator[None
 
 
 class _Beside(uvicorn.Server):
-    """uvicorn that leaves signals alone."""
+    """uvicorn that says where it answers probes and leaves signals alone."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or () if self.started else ():
+            log.info("answers probes on %s", _address(listener))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def uvicorn_settings(config: Config) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from maniflex._limits import Limits
-from maniflex._names import snake_case
+from maniflex._names import pluralise, snake_case
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors
 from maniflex.openapi.parameters import LIST, ONE, Grammar
@@ -72,7 +72,7 @@ class Operations:
     def describe(self, endpoint: Endpoint) -> Schema:
         """The operation of one endpoint."""
         model = endpoint.model
-        if model is not None and endpoint.about is None and endpoint.path in _paths_of(model):
+        if model is not None and _only_named(endpoint.about) and endpoint.path in _paths_of(model):
             return self._of_model(endpoint, model)
         about = endpoint.about or About()
         if endpoint.operation is Operation.OPTIONS and endpoint.about is None:
@@ -95,9 +95,10 @@ class Operations:
         locked = bool(model.options.optimistic_lock) and kind in (Operation.UPDATE, Operation.DELETE)
         if locked:
             parameters.append({"$ref": "#/components/parameters/If-Match"})
+        about = endpoint.about or About()
         described: Schema = {
-            "operationId": self._id(_model_name(endpoint, model, one)),
-            "summary": _summary(operation, model, one),
+            "operationId": self._id(about.name or _model_name(endpoint, model, one)),
+            "summary": about.summary or _summary(operation, model, one),
             "tags": [model.name],
         }
         if parameters:
@@ -241,11 +242,20 @@ def _paths_of(model: ModelMeta) -> tuple[str, str]:
     return f"/{model.table}", f"/{model.table}/{{id}}"
 
 
+def _only_named(about: About | None) -> bool:
+    """Whether a route is what every model has, though perhaps by another name."""
+    return about is None or about == About(name=about.name, summary=about.summary)
+
+
+def _many(model: ModelMeta) -> str:
+    """The plural, also of a table that is named like one record."""
+    return pluralise(model.table) if model.table == snake_case(model.name) else model.table
+
+
 def _model_name(endpoint: Endpoint, model: ModelMeta, one: bool) -> str:
-    single = snake_case(model.name)
-    many = model.table if model.table != single else f"{single}_list"
-    if endpoint.operation is Operation.LIST:
-        many = model.table  # nothing else is called list_…
+    single, many = snake_case(model.name), _many(model)
+    if many == single and endpoint.operation is not Operation.LIST:
+        many = f"{single}_list"  # nothing else is called list_…
     named_one = one or endpoint.operation is Operation.CREATE
     return f"{_VERBS.get(endpoint.operation, endpoint.method.lower())}_{single if named_one else many}"
 
@@ -261,7 +271,7 @@ def _path_name(endpoint: Endpoint) -> str:
 
 
 def _summary(operation: Operation, model: ModelMeta, one: bool) -> str:
-    single, many = _words(snake_case(model.name)).lower(), _words(model.table).lower()
+    single, many = _words(snake_case(model.name)).lower(), _words(_many(model)).lower()
     match operation:
         case Operation.LIST:
             return f"List {many}"

@@ -133,7 +133,7 @@ def encoder(wires: Mapping[type, Wire]) -> Callable[[Any], bytes]:
             return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         if isinstance(value, Mapping):
             return dict(value)
-        if isinstance(value, set | frozenset | tuple):
+        if isinstance(value, set | frozenset | Sequence):
             return list(value)
         return to_jsonable_python(value)
 

@@ -308,6 +308,39 @@ async def test_what_becomes_of_the_jobs_of_another_queue_is_counted() -> None:
     assert numbers == {"claimed": 3, "succeeded": 1, "retried": 1, "dead": 1, "lease_losses": 0}
 
 
+async def test_a_worker_of_another_queue_says_what_it_takes_and_what_it_gives_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    server = a_server(clock)
+    server.jobs.use(InProcessQueue(clock=clock), concurrency=2)
+
+    @server.jobs.handler("thumb")
+    async def fail(job: Job) -> None:
+        raise ValueError("no luck")
+
+    server.jobs.handler("mail")(_nothing)
+
+    with caplog.at_level(logging.INFO, "maniflex"):
+        async with started(server, ":memory:"):
+            id = await server.jobs.enqueue("thumb", max_retry=2)
+            worker = server.jobs.worker()
+            await worker.drain()
+            clock.advance(MINUTE)
+            await worker.drain()
+            await worker.start()
+            await worker.stop()
+
+    told = [
+        record.getMessage().partition("\n")[0] for record in caplog.records if "job" in record.getMessage()
+    ]
+    assert told == [
+        f"job {id} (thumb) failed in attempt 1 of 2 and is tried again: ValueError: no luck",
+        f"job {id} (thumb) failed in attempt 2 and is given up: ValueError: no luck",
+        "works on jobs of mail, thumb, 2 at a time",
+    ]
+
+
 async def test_spent_groups_and_cancelled_jobs_leave_nothing_in_memory() -> None:
     clock = FakeClock()
     queue = InProcessQueue(clock=clock)
@@ -367,6 +400,16 @@ async def test_a_cron_entry_for_another_queue_is_handed_on_once(database_url: st
         await drained(server)
 
     assert sorted(payload["kind"] for payload in seen) == ["long", "short"]
+
+
+@pytest.mark.parametrize(("cron", "has"), [("daily", "1 field"), ("0 6 *", "3 fields")])
+def test_a_cron_entry_that_is_too_short_says_how_much_it_has(cron: str, has: str) -> None:
+    server = a_server()
+    server.jobs.handler("daily_report")(_nothing)
+    server.jobs.cron("daily_report", cron)
+
+    with pytest.raises(DeclarationError, match=f"it has {has}; five are wanted"):
+        server.seal()
 
 
 # -- mistakes

@@ -134,6 +134,15 @@ async def test_an_enqueue_that_is_sent_twice_is_one_job(queue: RedisQueue) -> No
     assert len(await queue.claim(("a",), 10)) == 1
 
 
+async def test_a_prefix_may_have_the_braces_of_a_cluster(queue: RedisQueue) -> None:
+    same = RedisQueue(queue._url, prefix=queue.prefix)
+    try:
+        await same.enqueue(Job("a"))
+        assert len(await queue.claim(["a"], 1)) == 1
+    finally:
+        await same.close()
+
+
 async def test_a_redis_that_is_away_is_unavailable() -> None:
     queue = RedisQueue(f"redis://127.0.0.1:{free_port()}/0")
 

@@ -55,7 +55,8 @@ class RedisQueue:
         clock: Clock | None = None,
     ) -> None:
         self.lease = lease
-        self.prefix = "{" + prefix + "}"
+        named = prefix.startswith("{") and prefix.endswith("}")  # as the keys have it, for a cluster
+        self.prefix = prefix if named else "{" + prefix + "}"
         self._url = url
         self._timeout = timeout
         self._clock = clock or SystemClock()

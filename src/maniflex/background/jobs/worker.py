@@ -93,6 +93,8 @@ class Worker:
         await self._stack.enter_async_context(self._source.listen(self._feeder.wake))
         await self._rescuer.start()
         await self._feeder.start()
+        types = ", ".join(sorted(self._types))
+        self._logger.info("works on jobs of %s, %d at a time", types, self.concurrency)
 
     async def shutdown(self, timeout: timedelta | float = SHUTDOWN) -> None:
         """Claim nothing more, let what runs finish, then hand back the rest; never takes much longer."""
@@ -240,8 +242,9 @@ class Worker:
                 self._count("succeeded", job)
                 await self._publish(job, "completed", {"result": outcome.stored()})
             return
-        self._logger.warning("job %s (%s) failed: %s", job.id, job.type, outcome.message)
-        if not outcome.final and job.attempt < job.max_retry:
+        over = outcome.final or job.attempt >= job.max_retry
+        self._tell(job, outcome, over)
+        if not over:
             delay = outcome.delay if outcome.delay is not None else handler.backoff(job.attempt)
             at = self._clock.now() + delay
             await self._note(job, "failed", error=outcome.message)
@@ -274,6 +277,17 @@ class Worker:
                 return kept
 
     # -- telling
+
+    def _tell(self, job: Job, failed: Failed, over: bool) -> None:
+        self._logger.log(
+            logging.ERROR if over else logging.WARNING,
+            "job %s (%s) failed in attempt %d%s: %s",
+            job.id,
+            job.type,
+            job.attempt,
+            " and is given up" if over else f" of {job.max_retry} and is tried again",
+            f"{failed.message}\n{failed.trace}" if over and failed.code == "error" else failed.message,
+        )
 
     def _count(self, what: str, job: Job) -> None:
         self.metrics.add(f"jobs_{what}_total", type=job.type)

@@ -31,7 +31,7 @@ from maniflex.background.outbox.worker import Pruner, Worker
 from maniflex.background.parts import Parts
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
-from maniflex.errors import DatabaseError, DeclarationError, ValidationFailed
+from maniflex.errors import DatabaseError, DeclarationError, TransactionError, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.sql.statement import Dialect, Sql
 
@@ -178,9 +178,10 @@ class Outbox:
         parts, _ = self._ready()
         joined = tx or current_tx(parts.adapter)
         if joined is None and not outside_transaction:
-            raise DatabaseError(
+            raise TransactionError(
+                "TX_REQUIRED",
                 "a message is enqueued inside the transaction of what it tells about:"
-                " `async with server.transaction():`; outside_transaction=True says that there is none"
+                " `async with server.transaction():`; outside_transaction=True says that there is none",
             )
         return joined
 

@@ -213,7 +213,10 @@ class Work:
 
     async def get(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
         """The run of that id; `NotFound` when there is none."""
-        return await self.records(tx).read(id)
+        try:
+            return await self.records(tx).read(id)
+        except NotFound:
+            raise NotFound("run not found") from None
 
     async def list(
         self,
@@ -331,7 +334,9 @@ class Work:
             run = await self.records(tx).read(id)
         except NotFound:
             return NotFound("run not found")
-        still = " and still being stopped" if run.status == "cancelled" and run.lease_until else ""
+        if run.status == what:
+            return Conflict(f"the run is {what} already")
+        still = ", its handler has yet to stop," if run.status == "cancelled" and run.lease_until else ""
         return Conflict(f"the run is {run.status}{still} and cannot be {what}")
 
     # -- for workers

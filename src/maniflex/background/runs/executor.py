@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Threads
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -52,6 +52,7 @@ class Failed:
     trace: str | None = None
     final: bool = False
     delay: timedelta | None = None
+    taken_back: Sequence[str] = ()  # the steps that were, the last one first
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,8 @@ def _failed(run: Claimed, outcome: Failed, status: str, event: str, run_at: date
     data: dict[str, Any] = {"attempt": run.attempt, "error": outcome.message}
     if run_at is not None:
         data["run_at"] = run_at.isoformat()
+    if outcome.taken_back:
+        data["taken_back"] = list(outcome.taken_back)
     last_error = outcome.code if outcome.code == NO_HANDLER else outcome.message
     return Change(run.held, status, event, _json(data), run_at, 0, _json(error), last_error)
 
@@ -285,4 +288,4 @@ async def _turned_back(run: Run, failed: Failed) -> Outcome | None:
 async def _taken_back(run: Run, failed: Failed) -> Outcome:
     await run.compensate()
     code = "compensation_failed" if run.unreached else failed.code
-    return Failed(code, failed.message, failed.trace, final=True)
+    return Failed(code, failed.message, failed.trace, final=True, taken_back=run.taken_back)

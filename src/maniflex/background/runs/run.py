@@ -236,6 +236,15 @@ class Run:
             await self._memory.remember(self._held, step, outcome, tx)
         return outcome
 
+    async def signal(self, id: str, name: str, payload: Any = None) -> None:
+        """Tell another run something it waits for, once however often we are retried."""
+        step = self._named("signalled", name)
+        done, _ = await self._remembered(step)
+        if not done:
+            async with transaction(self._work.store.adapter) as tx:
+                await self._work.signal(id, name, payload, tx=tx)
+                await self._memory.remember(self._held, step, id, tx)
+
     # -- sub-runs
 
     async def submit(self, type: str, payload: Any = None, *, name: str | None = None, **options: Any) -> str:
@@ -320,6 +329,12 @@ class Run:
     def unreached(self) -> set[str]:
         """Steps that are to be taken back and that this attempt did not come to."""
         return self._memory.owed - {name for name, _, _ in self._memory.undo}
+
+    @property
+    def taken_back(self) -> list[str]:
+        """The steps of this attempt that were taken back, in the order that happened."""
+        memory = self._memory
+        return [name for name, _, _ in reversed(memory.undo) if memory.is_compensated(name)]
 
     async def recall(self) -> None:
         """Read what is remembered."""

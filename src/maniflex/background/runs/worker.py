@@ -136,8 +136,8 @@ class Worker:
                     prefix,
                     NO_HANDLER,
                 )
-        what = ", ".join(f"{prefix}*" for prefix in self._asked) or ", ".join(types)
-        self.logger.info("works on runs of %s, %d at a time", what or "default.*", self.concurrency)
+        asked = [f"{prefix}*" for prefix in self._asked] or [*types, "default.*"]
+        self.logger.info("works on runs of %s, %d at a time", ", ".join(asked), self.concurrency)
 
     async def stop(self, timeout: timedelta | None = None) -> None:
         """Claim nothing more, let what runs finish, then hand back the rest; no outcome is lost."""

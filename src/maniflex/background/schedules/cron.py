@@ -145,8 +145,9 @@ def _fields(expression: Any) -> str:
         return NAMED[name]
     count = len(name.split())
     if count != 5:
+        has = "1 field" if count == 1 else f"{count} fields"
         raise InvalidSchedule(
-            "cron", f"it has {count} fields; five are wanted: minute hour day-of-month month day-of-week"
+            "cron", f"it has {has}; five are wanted: minute hour day-of-month month day-of-week"
         )
     try:
         next(CronSim(expression, _REFERENCE))

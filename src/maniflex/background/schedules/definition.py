@@ -1,22 +1,30 @@
 """What a schedule may say: every rule about its fields, for code, REST and stored rows alike.
 
 `check` gives the `Cron` of a sound definition and raises `InvalidSchedule`, naming the field, for
-any other. `created` and `revised` say which columns a new or changed schedule gets.
+any other; `check_firing` refuses what would fail at every firing. `created` and `revised` say which
+columns a new or changed schedule gets.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 from urllib.parse import urlsplit
 
+from pydantic import TypeAdapter, ValidationError
+
 from maniflex._names import did_you_mean
-from maniflex.background.jsons import encode
-from maniflex.background.runs.handlers import check_type
+from maniflex.background.jsons import decode, encode
+from maniflex.background.runs.handlers import Handlers, check_type
 from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.model import Kind, Policy, Schedule, Status
+from maniflex.background.schedules.post import is_public
 from maniflex.errors import InvalidSchedule, ValidationFailed
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
 
 KINDS, POLICIES, STATUSES = get_args(Kind), get_args(Policy), get_args(Status)
 SAID = ("cron", "timezone", "kind", "target", "payload", "policy", "attempts", "allow_private")
@@ -25,10 +33,27 @@ _LONGEST = {"name": 100, "cron": 100, "timezone": 100, "target": 2000}
 _MOST_ATTEMPTS = 100
 OWN = "schedule."  # the types of runs that schedules submit on their own behalf
 _DEFAULTS = {"timezone": "UTC", "kind": "run", "policy": "once", "status": "active"}
+_DOES = {"kind", "target", "payload"}
+Models = Mapping[type[Model], ModelMeta]
 
 
-def check(values: Mapping[str, Any], actions: Collection[str] | None = None) -> Cron:
-    """The times of a definition; with `actions`, the action it names must be one of them."""
+class Fits(Protocol):
+    """Refuses a payload that is no body of an action; the models are known once the server is sealed."""
+
+    def __call__(self, payload: Any, models: Models | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What this process knows of targets; a type that no handler here takes may be another process's."""
+
+    handlers: Handlers
+    actions: Mapping[str, Fits] | None = None  # all there are, once they are known
+    models: Models | None = None
+
+
+def check(values: Mapping[str, Any], known: Known) -> Cron:
+    """The times of a definition; the action it names must be one that is known."""
     for name, longest in _LONGEST.items():
         _check_text(name, values.get(name), longest)
     _check_choice("kind", values.get("kind"), KINDS)
@@ -38,6 +63,7 @@ def check(values: Mapping[str, Any], actions: Collection[str] | None = None) -> 
     if attempts is not None and not (type(attempts) is int and 1 <= attempts <= _MOST_ATTEMPTS):
         raise InvalidSchedule("attempts", f"it is a whole number from 1 to {_MOST_ATTEMPTS}")
     check_target(values["kind"], values["target"])
+    actions = known.actions
     if values["kind"] == "action" and actions is not None and values["target"] not in actions:
         hint = did_you_mean(values["target"], actions)
         raise InvalidSchedule("target", f"there is no action {values['target']!r}{hint}")
@@ -62,26 +88,40 @@ def check_target(kind: str, target: str) -> None:
         raise InvalidSchedule("kind", f"{kind!r} is none of {', '.join(KINDS)}")
 
 
-def created(
-    values: Mapping[str, Any], now: datetime, actions: Collection[str] | None = None
-) -> dict[str, Any]:
+def check_firing(values: Mapping[str, Any], known: Known) -> None:
+    """Whether a sound definition can ever do what it says, as far as this process can tell."""
+    target, payload = values["target"], values.get("payload")
+    match values["kind"]:
+        case "url" if not values.get("allow_private"):
+            _check_public(target)
+        case "action" if known.actions and target in known.actions:
+            known.actions[target](payload, known.models)
+        case "run":
+            handler = known.handlers.get(target)
+            if handler is not None and handler.payload is not None:
+                _check_taken(payload, handler.payload)
+
+
+def created(values: Mapping[str, Any], now: datetime, known: Known) -> dict[str, Any]:
     """The fields of a new schedule, with the time it is due first."""
     full = {**_DEFAULTS, **values}
-    cron = check(full, actions)
+    cron = check(full, known)
+    check_firing(full, known)
     return {**full, "next_run_at": _next(cron, now) if full["status"] == "active" else None}
 
 
-def revised(
-    before: Schedule, changes: Mapping[str, Any], now: datetime, actions: Collection[str] | None = None
-) -> dict[str, Any]:
+def revised(before: Schedule, changes: Mapping[str, Any], now: datetime, known: Known) -> dict[str, Any]:
     """The fields to write so that the changes hold; a due time moves only with what decides it."""
     unknown = [name for name in changes if name not in CHANGEABLE]
     if unknown:
         raise InvalidSchedule(unknown[0], f"it cannot be changed{did_you_mean(unknown[0], CHANGEABLE)}")
     current = {name: getattr(before, name) for name in CHANGEABLE}
     after = {**current, **changes}
-    cron = check(after, actions)
+    cron = check(after, known)
     written = {name: value for name, value in after.items() if value != current[name]}
+    # One that cannot fire any more can still be renamed, closed to the inner network or switched off.
+    if written.keys() & _DOES or written.get("status") == "active":
+        check_firing(after, known)
     if after["status"] == "inactive":
         return {**written, "next_run_at": None}
     if written.keys() & {"cron", "timezone", "status"} or before.next_run_at is None:
@@ -113,6 +153,27 @@ def _check_payload(payload: Any) -> None:
         encode(payload, "payload")
     except ValidationFailed as error:
         raise InvalidSchedule("payload", error.message) from None
+
+
+def _check_taken(payload: Any, adapter: TypeAdapter[Any]) -> None:
+    """Whether a handler takes the payload, as it comes back from the database."""
+    stored = decode(encode({} if payload is None else payload, "payload"))
+    try:
+        adapter.validate_python(stored)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InvalidSchedule(".".join(("payload", *map(str, first["loc"]))), first["msg"]) from None
+
+
+def _check_public(url: str) -> None:
+    """A name is judged when it is looked up; an address can be judged now."""
+    host = urlsplit(url).hostname or ""
+    try:
+        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):  # a name, or nothing that can be reached at all
+        return
+    if not all(is_public(str(entry[4][0])) for entry in found):
+        raise InvalidSchedule("target", f"{host} is not a public address; only code can allow_private")
 
 
 def _url_problem(url: str) -> str | None:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,16 @@ from maniflex.background.runs.client import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
 from maniflex.background.runs.store import schema
-from maniflex.background.schedules.definition import SAID, check, check_target, created, revised
+from maniflex.background.schedules.definition import (
+    SAID,
+    Fits,
+    Known,
+    check,
+    check_firing,
+    check_target,
+    created,
+    revised,
+)
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.background.schedules.plan import Firing
 from maniflex.background.schedules.scheduler import Pruner, Scheduler
@@ -48,7 +57,7 @@ class Schedules:
         self._role: str | None = None
         self.routes = True
         self._call: CallAction | None = None
-        self._actions: Collection[str] | None = None
+        self._actions: Mapping[str, Fits] | None = None
         self._attached: tuple[Parts, ScheduleStore] | None = None
         self._schedulers: builtins.list[Scheduler] = []
 
@@ -105,9 +114,9 @@ class Schedules:
         said = {"name": name, "cron": cron, "timezone": timezone, **target, **options, "status": status}
         self._declared[name] = said
 
-    def know_actions(self, names: Collection[str]) -> None:
+    def know_actions(self, actions: Mapping[str, Fits]) -> None:
         """The actions there are; a schedule of any other is refused from here on."""
-        self._actions = frozenset(names)
+        self._actions = dict(actions)
 
     def call_actions(self, call: CallAction) -> None:
         """Who calls them; without it the runs of such schedules fail."""
@@ -133,9 +142,11 @@ class Schedules:
 
     def problems(self) -> builtins.list[str]:
         found = list(self._problems)
+        known = Known(self.work.handlers, self._actions)
         for name, said in self._declared.items():
             try:
-                check(said, self._actions)
+                check(said, known)
+                check_firing(said, known)
             except InvalidSchedule as error:
                 found.append(f"schedule {name!r}: {error}")
         return found
@@ -232,11 +243,15 @@ class Schedules:
 
     def new(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a new schedule, or `InvalidSchedule`."""
-        return created(said, self._ready()[0].clock.now(), self._actions)
+        return created(said, self.now(), self._known())
 
     def changed(self, before: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
         """The fields a change writes, or `InvalidSchedule`."""
-        return revised(before, changes, self._ready()[0].clock.now(), self._actions)
+        return revised(before, changes, self.now(), self._known())
+
+    def _known(self) -> Known:
+        models = {cls: store.meta for cls, store in self._ready()[0].stores.items()}
+        return Known(self.work.handlers, self._actions, models)
 
     async def get(self, id_or_name: str) -> Schedule:
         """The schedule of that id or name; `NotFound` when there is none."""

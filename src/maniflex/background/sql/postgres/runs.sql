@@ -202,7 +202,7 @@ SELECT r.id, r.status, NOT EXISTS (SELECT 1 FROM mine m WHERE m.id = r.id)
 -- `succeed_unlocked` is for when that happens, and dearer.
 WITH done AS (
     UPDATE workflow_run r
-       SET status = 'succeeded', result = d.result::json, lease = NULL, lease_until = NULL, leased_by = NULL,
+       SET status = 'succeeded', result = d.result::json, error = NULL, lease = NULL, lease_until = NULL, leased_by = NULL,
            updated_at = :now
       FROM unnest(:ids::text[], :leases::text[], :results::text[]) AS d (id, lease, result)
      WHERE (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL
@@ -224,7 +224,7 @@ WITH mine AS MATERIALIZED (
      WHERE r.status = 'leased' FOR NO KEY UPDATE OF r SKIP LOCKED
 ), done AS (
     UPDATE workflow_run r
-       SET status = 'succeeded', result = m.result::json, lease = NULL, lease_until = NULL, leased_by = NULL,
+       SET status = 'succeeded', result = m.result::json, error = NULL, lease = NULL, lease_until = NULL, leased_by = NULL,
            updated_at = :now
       FROM mine m WHERE r.ctid = m.place
     RETURNING r.id, r.attempt
@@ -333,7 +333,7 @@ SELECT id FROM done;
 
 -- name: retry
 WITH done AS (
-    UPDATE workflow_run SET status = 'pending', attempt = 0, run_at = :now, waiting_for = NULL,
+    UPDATE workflow_run SET status = 'pending', attempt = 0, run_at = :now, waiting_for = NULL, error = NULL,
            lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
      WHERE id = :id AND status IN ('failed', 'cancelled') AND deleted_at IS NULL AND lease_until IS NULL
     RETURNING id

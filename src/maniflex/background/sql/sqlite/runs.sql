@@ -164,7 +164,7 @@ SELECT printf('%s%012x', :event, :tail + d.key), r.id, 'succeeded', '{"attempt":
 
 -- name: succeed
 UPDATE workflow_run
-   SET status = 'succeeded', result = d.value ->> 2, lease = NULL, lease_until = NULL, leased_by = NULL,
+   SET status = 'succeeded', result = d.value ->> 2, error = NULL, lease = NULL, lease_until = NULL, leased_by = NULL,
        updated_at = :now
   FROM (SELECT value FROM json_each(:rows)) d
  WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased';
@@ -172,7 +172,7 @@ UPDATE workflow_run
 -- name: succeed_some
 -- The same, and which: each row that is fetched by itself has to wait for the interpreter's lock.
 UPDATE workflow_run
-   SET status = 'succeeded', result = d.value ->> 2, lease = NULL, lease_until = NULL, leased_by = NULL,
+   SET status = 'succeeded', result = d.value ->> 2, error = NULL, lease = NULL, lease_until = NULL, leased_by = NULL,
        updated_at = :now
   FROM (SELECT value FROM json_each(:rows)) d
  WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased'
@@ -247,7 +247,7 @@ UPDATE workflow_run SET status = 'cancelled', updated_at = :now
 RETURNING id;
 
 -- name: retry
-UPDATE workflow_run SET status = 'pending', attempt = 0, run_at = :now, waiting_for = NULL,
+UPDATE workflow_run SET status = 'pending', attempt = 0, run_at = :now, waiting_for = NULL, error = NULL,
        lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
  WHERE id = :id AND status IN ('failed', 'cancelled') AND deleted_at IS NULL AND lease_until IS NULL
 RETURNING id;
