@@ -17,7 +17,7 @@ from itertools import count
 from maniflex.db._sqlite_threads import Connect
 from maniflex.db.port import Wake
 
-INTERVAL = 0.03
+INTERVAL = 0.04
 INTERVAL_IN_TROUBLE = 0.25
 
 log = logging.getLogger("maniflex.db")
