@@ -33,8 +33,8 @@ ZONES = (
     "Europe/Berlin",
     "Europe/London",
     "Australia/Lord_Howe",
-    "America/Santiago",
-    "Pacific/Auckland",
+    "America/Havana",  # at midnight
+    "Australia/Sydney",
 )
 COARSE = (
     "30 2 * * *",
