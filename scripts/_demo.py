@@ -97,7 +97,7 @@ async def _welcome(server: Server, url: str) -> str:
     posts = await server.db(Post).list(limit=1)
     send = "-H 'Content-Type: application/json' -d"
     lines = [
-        f"The blog is at {url}/api: users, posts, comments. Health is at {url}/health. Try:",
+        f"The blog is at {url}/api: users, posts, comments. Its reference is at {url}/docs. Try:",
         f"curl '{url}/api/posts?filter=status:eq:published&sort=title:asc&limit=3'",
         f"curl '{url}/api/users?sort=name:asc'",
     ]

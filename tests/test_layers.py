@@ -20,7 +20,8 @@ LAYERS = (
     "sql",
     "query",
     "model",
-    "config errors _backoff _caller _clock _ending _ids _json _limits _logging _names _service",
+    "config settings errors _backoff _caller _clock _ending _fence _ids _json _limits _logging _names"
+    " _service",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
 LEAVES = len(LAYERS) - 1

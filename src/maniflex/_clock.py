@@ -7,9 +7,12 @@ Everything that reads a clock is handed one, so that a test can hand it a `FakeC
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
+
+from maniflex.errors import ConfigError
 
 
 class Clock(Protocol):
@@ -19,10 +22,14 @@ class Clock(Protocol):
         """The current moment, in UTC."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never runs backwards."""
+        """Seconds since some fixed moment, those asleep included; never runs backwards."""
 
     async def sleep(self, delay: timedelta) -> None:
         """Return when `delay` has passed."""
+
+
+# Linux stops CLOCK_MONOTONIC while the machine is suspended; its leases run out meanwhile all the same.
+_SINCE_BOOT = time.CLOCK_BOOTTIME if sys.platform == "linux" else None
 
 
 class SystemClock:
@@ -34,7 +41,19 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.monotonic() if _SINCE_BOOT is None else time.clock_gettime(_SINCE_BOOT)
 
     async def sleep(self, delay: timedelta) -> None:
         await asyncio.sleep(delay.total_seconds())
+
+
+def check_clock(clock: Any) -> Clock:
+    """The clock as it is, or `ConfigError`."""
+    parts = ("now", "monotonic", "sleep")
+    if isinstance(clock, type) or not all(callable(getattr(clock, part, None)) for part in parts):
+        raise ConfigError(f"clock: {clock!r} is no clock, which has now(), monotonic() and sleep(delay)")
+    now = clock.now()
+    if not isinstance(now, datetime) or now.tzinfo is None:
+        raise ConfigError(f"clock: its now() is a datetime with a time zone, not {now!r}")
+    known: Clock = clock
+    return known

@@ -1,20 +1,26 @@
 """JSON in, strictly: what is ambiguous, lossy or meant to hurt is refused, never guessed.
 
 Refused: malformed text, text that is not UTF-8, a key given twice, NaN and infinities, numbers too
-large for a float, lone surrogates, NUL in text, nesting deeper than `MAX_DEPTH`.
+large for a float, lone surrogates, NUL in text, nesting deeper than `MAX_DEPTH`, more values than allowed.
+
+A body is parsed once, by C code that holds the interpreter until it is done. How long that takes is a
+matter of how many values there are rather than of bytes, which is why they are counted first.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any, NoReturn
 
 import msgspec
 
-from maniflex.errors import InvalidJson
+from maniflex._limits import DEFAULT_LIMITS
+from maniflex.errors import BodyTooLarge, InvalidJson
 
 MAX_DEPTH = 100  # levels below the body's own
 
@@ -22,23 +28,86 @@ _fast = msgspec.json.Decoder(strict=True).decode
 _fast_exact = msgspec.json.Decoder(float_hook=Decimal).decode
 
 
-def loads(body: bytes, *, exact: bool = False) -> Any:
-    """The value of a JSON text; with `exact`, fractions come as `Decimal` with all their digits."""
+def loads(body: bytes, *, exact: bool = False, most: int = DEFAULT_LIMITS.body_values) -> Any:
+    """The value of a JSON text; with `exact`, fractions come as `Decimal` with all their digits.
+
+    `BodyTooLarge` when it holds more than `most` values.
+    """
+    if len(body) > 2 * most:  # a value takes a byte, and another keeps it from the next
+        _refuse_many_values(body, most)
     try:
-        value = _fast_exact(body) if exact else _fast(body)
+        decode = _fast_exact if exact else _fast
+        if len(body) < _MANY_BYTES:
+            value = decode(body)
+        else:
+            with _without_collector():
+                value = decode(body)
     except (msgspec.MsgspecError, UnicodeError, ValueError) as error:
         raise InvalidJson(_HALF if _has_half(str(error), body) else _plain(str(error))) from None
+    except ArithmeticError:  # an exponent that no Decimal has
+        raise InvalidJson("a number in the body is out of range") from None
     except RecursionError:
         raise InvalidJson("the body is nested too deeply") from None
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deep(value):
         raise InvalidJson("the body is nested too deeply")
     if b"\\u0000" in body and _has_nul(value):
         raise InvalidJson("text may not contain the NUL character")
-    # Every key brings a colon. As many colons as keys means no key came twice and nothing is nested;
-    # anything else (a colon in a text, an inner object) takes the careful way.
-    if body.count(b":") != (len(value) if type(value) is dict else 0):
+    # Every key brings a colon, and a key that came twice is there once. So there are as many colons as
+    # keys and colons in texts, or a key came twice; or a text has a colon that is written as an escape.
+    colons = body.count(b":")
+    if colons != (len(value) if type(value) is dict else 0) and (
+        colons != _keys_and_colons(value) or _ESCAPED_COLON.search(body)
+    ):
         _refuse_repeated_keys(body)
     return value
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Make many lists and objects at once; the collector would walk them over and over for nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+_MANY_BYTES = 64 * 1024
+_ESCAPED_COLON = re.compile(rb"\\u003[aA]")
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|,|[\[{](?!\s*+[\]}])', re.DOTALL)
+
+
+def _refuse_many_values(body: bytes, most: int) -> None:
+    """Refuse a body of more than `most` values before any of them is made."""
+    # A comma or an opening bracket stands before all values but the first; texts may have them too.
+    if body.count(b",") + body.count(b"[") + body.count(b"{") < most:
+        return
+    values = 1
+    for token in _TOKEN.finditer(body):
+        values += body[token.start()] != _QUOTE
+        if values > most:
+            raise BodyTooLarge(f"the body has more than {most} values; send it in parts")
+
+
+_QUOTE = ord('"')
+
+
+def _keys_and_colons(value: Any) -> int:
+    """How many keys there are in the value, and colons in its texts."""
+    count = 0
+    items = [value]
+    for item in items:  # it grows while it is walked
+        kind = type(item)
+        if kind is str:
+            count += item.count(":")
+        elif kind is dict:
+            count += len(item) + "".join(item).count(":")
+            items += item.values()
+        elif kind is list:
+            items += item
+    return count
 
 
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
@@ -47,30 +116,47 @@ _INT64 = 2**63
 
 def refuse_long_integers(body: bytes, value: Any) -> None:
     """Refuse whole numbers beyond 64 bits anywhere in the value; `body` tells whether to look."""
-    if not _LONG_NUMBER.search(body):
+    # In a large body the search itself would hold the interpreter for long.
+    if len(body) < _MANY_BYTES and not _LONG_NUMBER.search(body):
         return
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, int) and not -_INT64 <= item < _INT64:
-            raise InvalidJson("a whole number in the body is beyond 64 bits")
-        stack.extend(_parts(item))
+    items = [value]
+    for item in items:  # it grows while it is walked
+        if type(item) is int:
+            if not -_INT64 <= item < _INT64:
+                raise InvalidJson("a whole number in the body is beyond 64 bits")
+        else:
+            items += _parts(item)
 
 
 def as_floats(value: Any) -> Any:
-    """The same JSON value with fractions as floats again, for columns that hold JSON itself."""
-    match value:
-        case Decimal():
-            number = float(value)
-            if number in (float("inf"), float("-inf")):
-                raise InvalidJson("a number in the body is out of range")
-            return number
-        case dict():
-            return {key: as_floats(item) for key, item in value.items()}
-        case list():
-            return [as_floats(item) for item in value]
-        case _:
-            return value
+    """The JSON value with its fractions as floats again, for columns that hold JSON itself.
+
+    Lists and objects are changed in place: they were made for this request.
+    """
+    if type(value) is Decimal:
+        return _as_float(value)
+    items = [value]
+    for item in items:  # it grows while it is walked
+        if type(item) is dict:
+            for key, part in item.items():
+                if type(part) is Decimal:
+                    item[key] = _as_float(part)
+                elif type(part) is dict or type(part) is list:
+                    items.append(part)
+        elif type(item) is list:
+            for place, part in enumerate(item):
+                if type(part) is Decimal:
+                    item[place] = _as_float(part)
+                elif type(part) is dict or type(part) is list:
+                    items.append(part)
+    return value
+
+
+def _as_float(value: Decimal) -> float:
+    number = float(value)
+    if number in (float("inf"), float("-inf")):
+        raise InvalidJson("a number in the body is out of range")
+    return number
 
 
 _HALF = "a text in the body is not valid Unicode: half of a surrogate pair stands alone"
@@ -139,7 +225,8 @@ _careful = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant, p
 
 def _refuse_repeated_keys(body: bytes) -> None:
     try:
-        _careful.decode(body.decode())
+        with _without_collector():
+            _careful.decode(body.decode())
     except RecursionError:
         raise InvalidJson("the body is nested too deeply") from None
     except ValueError as error:

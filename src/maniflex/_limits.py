@@ -1,4 +1,4 @@
-"""How much one query may ask for."""
+"""How much one request may ask for, bring and be answered with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEFAULT_LIMIT = 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The caps of a query; what goes beyond them is refused before any SQL is written."""
+    """The caps of a request; what goes beyond those of a query is refused before any SQL is written."""
 
     max_limit: int = 200
     max_page: int = 1_000_000_000
@@ -17,6 +17,8 @@ class Limits:
     filters: int = 50
     groups: int = 20
     values: int = 500  # in one `in` or `not_in`
+    pattern_length: int = 200  # characters behind a text operator
+    wildcards: int = 10  # in one pattern
     sorts: int = 10
     selects: int = 100
     includes: int = 10
@@ -26,6 +28,8 @@ class Limits:
     search_length: int = 500
     aggregates: int = 20  # values one aggregate computes
     group_keys: int = 10  # fields one aggregate groups by
+    answer_size: int = 16 * 1024 * 1024  # bytes of a list, an aggregate or what is included
+    body_values: int = 100_000  # values in one JSON body: numbers, texts, lists, objects
 
 
 DEFAULT_LIMITS = Limits()

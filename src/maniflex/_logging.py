@@ -7,7 +7,10 @@ import logging
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-_ATTRIBUTES = ("request_id", "trace_id", "service")
+_ATTRIBUTES = (
+    "request_id", "trace_id", "service",
+    "method", "route", "path", "status", "duration_ms", "bytes", "user_id", "tenant_id", "client_ip",
+)  # fmt: skip
 _TEXT, _TIME = "%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"
 
 

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from maniflex._clock import Clock
 from maniflex.background.metrics import Metrics
 from maniflex.config import Config, sqlite_path
-from maniflex.control.face import Face, Site
+from maniflex.control.face import Face, Site, refuse_foreign_scopes
 from maniflex.control.metrics import metrics_endpoints, metrics_problems
 from maniflex.db.port import Adapter
-from maniflex.db.removal import unenforceable
+from maniflex.db.removal import undecided, unenforceable
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.features.actions import Action, action_endpoint
@@ -81,14 +81,18 @@ class Assembly:
             where = "one record" if id else "the collection"
             raise DeclarationError(f"{meta.name} has no {operation} operation on {where}")
         path = f"/{meta.table}/{id}" if id else f"/{meta.table}"
-        raw = query if isinstance(query, str) else urlencode(query, doseq=True)
+        # What is no Unicode goes on as it is, to be refused like the same bytes of a client.
+        raw = query if isinstance(query, str) else urlencode(query, doseq=True, errors="surrogatepass")
         content = b"" if body is None else self.runtime.encode(body)
         scope: AsgiScope = {
             "type": "http",
             "method": found[0].method,
             "path": path,
-            "query_string": raw.encode(),
-            "headers": [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()],
+            "query_string": raw.encode(errors="surrogatepass"),
+            "headers": [
+                (k.lower().encode(errors="surrogatepass"), v.encode(errors="surrogatepass"))
+                for k, v in (headers or {}).items()
+            ],
         }
 
         async def receive() -> dict[str, Any]:
@@ -138,11 +142,11 @@ def _build(declared: Declaration) -> Assembly:
     stores, nowhere = _stores(models, databases, declared.clock)
     problems += nowhere
 
-    problems += _introduce(config, stores)
+    problems += _introduce(config, stores, declared.apart)
 
     # Built even from a declaration with problems: routes may want the same path, middleware may never run.
     runtime = Runtime(config, declared.clock, databases.default, stores, logger)
-    composer = Composer(joined, config.trace, logger)
+    composer = Composer(joined, config.trace, logger, {s.meta.name: s.meta for s in stores.values()})
     usable = [meta for meta in models if meta.cls in stores]
     endpoints = [e for m in usable for e in model_endpoints(runtime, composer, m, computed.get(m.cls, ()))]
     endpoints += [e for m in usable for e in aggregate_endpoints(runtime, composer, m)]
@@ -153,11 +157,12 @@ def _build(declared: Declaration) -> Assembly:
     site = Site(runtime, composer, computed)
     for face in declared.faces:
         endpoints = face.mounted(site, endpoints)
+    endpoints = refuse_foreign_scopes(endpoints, declared.apart)
     probes = list(Probes(runtime, databases.all, declared.health).endpoints())
     probes += metrics_endpoints(runtime, declared.metrics)
     watched = _watched(runtime, probes)
     document = Document(
-        config, models, computed, partial(_guarded, joined), lambda meta: stores[meta.cls].adapter
+        config, models, computed, partial(_guarded, joined, composer), lambda meta: stores[meta.cls].adapter
     )
 
     def described() -> dict[str, Any]:
@@ -190,23 +195,28 @@ def _watched(runtime: Runtime, probes: Sequence[Endpoint]) -> App:
     return HttpApp(runtime, router, {})
 
 
-def _guarded(pipeline: Pipeline, endpoint: Endpoint) -> bool:
-    """Whether the auth step may refuse a request for this endpoint."""
+def _guarded(pipeline: Pipeline, composer: Composer, endpoint: Endpoint) -> bool:
+    """Whether auth middleware may refuse a request for this endpoint, its own or that of a reached model."""
     if endpoint.about is not None and endpoint.about.security == ():
         return False
     if endpoint.context is not Context:
         return True
     item = "{" in endpoint.path or bool(endpoint.model and endpoint.model.options.singleton)
-    return any(r.matches(endpoint.model, endpoint.operation, item=item) for r in pipeline.auth.registrations)
+    matching = (r.matches(endpoint.model, endpoint.operation, item=item) for r in pipeline.auth.registrations)
+    return any(matching) or bool(composer.guards_reached(endpoint.model, endpoint.operation, item=item))
 
 
-def _introduce(config: Config, stores: Mapping[type[Model], Store]) -> list[str]:
+def _introduce(
+    config: Config, stores: Mapping[type[Model], Store], apart: Collection[type[Model]]
+) -> list[str]:
     """Tell every store of the others, and say which of their relations cannot be kept."""
     models = {store.meta.name: store.meta for store in stores.values()}
     family = {store.meta.name: store for store in stores.values()}
     for store in stores.values():
-        store.meet(models, family, store.meta.options.limits or config.limits)
-    return [problem for store in stores.values() for problem in unenforceable(store, family)]
+        limits = store.meta.options.limits or config.limits
+        store.meet(models, family, limits, must_bind=store.meta.cls in apart)
+    crossing = [problem for store in stores.values() for problem in unenforceable(store, family)]
+    return [*crossing, *undecided(family)]
 
 
 def _reaching(models: Sequence[ModelMeta], apart: Collection[type[Model]]) -> Iterator[str]:
@@ -339,6 +349,7 @@ class _Databases:
                 statement_timeout=config.statement_timeout,
                 lock_timeout=config.lock_timeout,
                 idle_in_transaction_timeout=config.idle_in_transaction_timeout,
+                pool_timeout=config.pool_timeout,
                 application_name=config.application_name,
                 schema=config.schema,
                 pooler=config.pooler,
@@ -351,6 +362,7 @@ class _Databases:
                 readers=config.sqlite_readers,
                 lock_timeout=config.lock_timeout,
                 statement_timeout=config.statement_timeout,
+                pool_timeout=config.pool_timeout,
             )
         raise DeclarationError("an address is written sqlite:///file or postgresql://…")
 
@@ -381,7 +393,7 @@ def _routes(
 
 def _static(config: Config) -> dict[str, App]:
     directory = Path(config.static_dir)
-    if config.static_disabled or not directory.is_dir():
+    if config.static_disabled or not str(config.static_dir) or not directory.is_dir():
         return {}
     if not config.static_prefix:
         raise DeclarationError("static_prefix is empty; files need a prefix of their own, or static_disabled")

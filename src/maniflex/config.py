@@ -74,17 +74,18 @@ class Config:
     port: int = 8080
     path_prefix: str = "/api"
     service_name: str = ""
-    static_dir: str | Path = "static"
+    static_dir: str | Path = ""  # nothing is served unless a directory is named
     static_prefix: str = "/static"
     static_disabled: bool = False
     openapi_enabled: bool = True
     openapi_title: str = ""
     openapi_version: str = "1.0.0"
+    openapi_all_methods: bool = False  # describe HEAD and OPTIONS too
     docs_enabled: bool = True
     limits: Limits = DEFAULT_LIMITS
     max_body_size: int = 4 * 1024 * 1024
     max_exports: int = 2
-    query_timeout: timedelta = timedelta(0)
+    query_timeout: timedelta = timedelta(seconds=30)
     shutdown_timeout: timedelta = timedelta(seconds=30)
     health_check_db: bool = False
     health_timeout: timedelta = timedelta(seconds=3)
@@ -94,6 +95,7 @@ class Config:
     read_pool_size: int = 10
     statement_timeout: timedelta = timedelta(seconds=30)
     lock_timeout: timedelta = timedelta(seconds=5)
+    pool_timeout: timedelta = timedelta(seconds=10)
     idle_in_transaction_timeout: timedelta = timedelta(seconds=60)
     application_name: str = "maniflex"
     schema: str | None = None
@@ -118,6 +120,7 @@ class Config:
     sweep_batch_size: int = 500
     log_level: str = "INFO"
     log_json: bool = False
+    access_log: bool = True  # a line for every request, under `maniflex run` and `server.run()`
     logger: logging.Logger | None = None
     panic_logger: logging.Logger | None = None
     trace: Trace = field(default_factory=Trace)
@@ -303,6 +306,7 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "OPENAPI_ENABLED": ("openapi_enabled", _bool),
     "OPENAPI_TITLE": ("openapi_title", str),
     "OPENAPI_VERSION": ("openapi_version", str),
+    "OPENAPI_ALL_METHODS": ("openapi_all_methods", _bool),
     "DOCS_ENABLED": ("docs_enabled", _bool),
     "MAX_BODY_SIZE": ("max_body_size", _size),
     "MAX_EXPORTS": ("max_exports", _int),
@@ -316,6 +320,7 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DB_READ_POOL_SIZE": ("read_pool_size", _int),
     "DB_STATEMENT_TIMEOUT": ("statement_timeout", _duration),
     "DB_LOCK_TIMEOUT": ("lock_timeout", _duration),
+    "DB_POOL_TIMEOUT": ("pool_timeout", _duration),
     "DB_IDLE_IN_TRANSACTION_TIMEOUT": ("idle_in_transaction_timeout", _duration),
     "DB_APPLICATION_NAME": ("application_name", str),
     "DB_SCHEMA": ("schema", str),
@@ -340,6 +345,7 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "SWEEP_BATCH_SIZE": ("sweep_batch_size", _int),
     "LOG_LEVEL": ("log_level", str),
     "LOG_JSON": ("log_json", _bool),
+    "ACCESS_LOG": ("access_log", _bool),
 }
 
 

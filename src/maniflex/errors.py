@@ -19,7 +19,7 @@
         ├── ValidationFailed · RecordLocked                                  422
         ├── UnusableScope                                                    500
         ├── DatabaseError                                                    500
-        │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN
+        │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
         ├── Unavailable                                                      503
         └── Timeout                                                          504
 
@@ -29,10 +29,11 @@ their text reaches a client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 Detail = Mapping[str, Any]
+_MOST_TOLD = 10
 
 
 class ManiflexError(Exception):
@@ -76,12 +77,19 @@ class RunFailed(ManiflexError):
 
 
 class RequestError(ManiflexError):
-    """Becomes the error envelope: status, code, message, per-field details."""
+    """Becomes the error envelope: status, code, message, per-field details.
+
+    `str()` is for logs and tracebacks and says more than the envelope: the model, the id of the record
+    and the fields. Of a secret field it gives the name alone.
+    """
 
     status: int = 500
     code: str = "INTERNAL"
     message: str = "something went wrong"
     retryable: bool = False
+    model: str = ""
+    record_id: str = ""
+    secrets: Collection[str] = ()  # fields, by API name, of which nothing but the name is told
 
     def __init__(
         self,
@@ -89,12 +97,42 @@ class RequestError(ManiflexError):
         details: Sequence[Detail] | Detail | None = None,
         *,
         headers: Mapping[str, str] | None = None,
+        model: str = "",
+        record_id: str = "",
+        secrets: Collection[str] = (),
     ) -> None:
         if message is not None:
             self.message = message
         self.details = details
         self.headers = headers
+        if model:
+            self.model, self.record_id, self.secrets = model, record_id, secrets
         super().__init__(self.message)
+
+    def __str__(self) -> str:
+        subject = self._subject()
+        text = f"{self.message} ({subject})" if subject else self.message
+        listed = [] if isinstance(self.details, Mapping) else list(self.details or ())
+        left = (detail for detail in listed[:_MOST_TOLD] if not _says(text, detail))
+        told = [offence for offence in map(self._offence, left) if offence and offence not in text]
+        if len(listed) > _MOST_TOLD:
+            told.append(f"and {len(listed) - _MOST_TOLD} more")
+        return f"{text}: {'; '.join(told)}" if told else text
+
+    def _subject(self) -> str:
+        """The record the error is about."""
+        return f"{self.model} {self.record_id}".rstrip()
+
+    def _offence(self, detail: Detail) -> str:
+        field, message = str(detail.get("field", "")), str(detail.get("message", ""))
+        if field.partition(".")[0] in self.secrets:
+            return f"{field}: {detail.get('code', 'refused')}"
+        return message if not field or field in message else f"{field}: {message}"
+
+
+def _says(text: str, detail: Detail) -> bool:
+    """Whether a text has what a detail says of its field as a sentence."""
+    return f"{detail.get('field', '')} {detail.get('message', '')}" in text
 
 
 class Abort(RequestError):
@@ -146,6 +184,7 @@ class InvalidSchedule(RequestError):
     def __init__(self, field: str, problem: str) -> None:
         details: list[Detail] = [{"field": field, "message": problem}]
         super().__init__(f"{field}: {problem}", details)
+        self.field = field
 
 
 class Unauthorized(RequestError):
@@ -181,10 +220,16 @@ class Conflict(RequestError):
 class ConstraintViolation(Conflict):
     """A unique or check constraint refused the write; `columns` are its columns."""
 
+    MISSING: ClassVar[str] = "a value that is required is missing"
+    BROKEN_RULE: ClassVar[str] = "a value breaks a rule of the table"
+
     def __init__(self, table: str, columns: Sequence[str] = (), message: str | None = None) -> None:
         self.table = table
         self.columns = tuple(columns)
         super().__init__(message or "a record with these values already exists")
+
+    def _subject(self) -> str:
+        return _place(self.table, self.columns)
 
 
 class ForeignKeyViolation(Conflict):
@@ -194,6 +239,13 @@ class ForeignKeyViolation(Conflict):
         self.table = table
         self.columns = tuple(columns)
         super().__init__(message or "a referenced record does not exist or is still in use")
+
+    def _subject(self) -> str:
+        return _place(self.table, self.columns)
+
+
+def _place(table: str, columns: Sequence[str]) -> str:
+    return f"{table}: {', '.join(columns)}" if columns else table
 
 
 class DeleteRestricted(Conflict):
@@ -225,6 +277,12 @@ class UriTooLong(RequestError):
     """The query string is longer than the limit; nothing of it was read."""
 
     status, code, message = 414, "URI_TOO_LONG", "the query string is too long"
+
+
+class AnswerTooLarge(RequestError):
+    """The answer would be larger than the limit; it was not made."""
+
+    status, code, message = 400, "ANSWER_TOO_LARGE", "the answer is too large; ask for fewer rows or fields"
 
 
 class InvalidFormat(RequestError):

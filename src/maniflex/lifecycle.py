@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
+from maniflex._fence import Fence
 from maniflex._service import Service, call
 from maniflex.db.current import detached
 from maniflex.db.port import Adapter
@@ -85,9 +86,11 @@ class Lifecycle:
         task.add_done_callback(self._going.discard)
 
     async def _guarded(self, fn: Callable[[], Awaitable[Any]]) -> None:
+        fence = Fence()
         try:
             await call(fn)
-        except Exception:
+        except BaseException as error:
+            fence.absorb(error)
             self._logger.exception("%s failed", getattr(fn, "__name__", "a task of server.go"))
 
     async def start(
@@ -165,12 +168,14 @@ class Lifecycle:
 
     async def _quietly(self, what: str, fn: Callable[[], Any], grace: float = 0.0) -> None:
         """Run one shutdown phase; neither its failure nor its slowness keeps the next from running."""
+        fence = Fence()
         try:
             async with asyncio.timeout(max(self.remaining, grace, 0.01)):
                 await call(fn)
         except TimeoutError:
             self._logger.warning("%s did not finish before the shutdown deadline", what)
-        except Exception:
+        except BaseException as error:
+            fence.absorb(error)
             self._logger.exception("%s failed", what)
 
 

@@ -10,10 +10,10 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import fields
-from datetime import timedelta
-from typing import Any, TypeVar, overload
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, Unpack, overload
 
-from maniflex._clock import Clock, SystemClock
+from maniflex._clock import Clock, SystemClock, check_clock
 from maniflex._names import did_you_mean
 from maniflex._service import Service, StartOnly
 from maniflex.assembly import Assembly, Declaration, assemble
@@ -25,15 +25,18 @@ from maniflex.background.outbox.outbox import Outbox
 from maniflex.background.runs.client import Work
 from maniflex.background.scheduled.facade import Scheduled
 from maniflex.background.schedules.schedules import Schedules
+from maniflex.background.watch import dead_parts
 from maniflex.config import Config
 from maniflex.db.current import detached, transaction
+from maniflex.db.decimal_schema import use_order_keys_if_there
+from maniflex.db.drift import check_drift
 from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.db.views import check_queries
 from maniflex.durable import Durable
-from maniflex.errors import ConfigError, DeclarationError, ManiflexError
+from maniflex.errors import ConfigError, DeclarationError, InvalidJson, ManiflexError, NotFound
 from maniflex.features.actions import Action
 from maniflex.features.search import GlobalSearch
 from maniflex.http.asgi import App
@@ -43,13 +46,15 @@ from maniflex.http.streaming import Send
 from maniflex.lifecycle import Lifecycle, LifecycleError, State
 from maniflex.model.base import Model
 from maniflex.model.registry import Registry
+from maniflex.model.values import text_trouble
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import AsgiScope, AuthInfo, Context, Receive
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Pipeline
-from maniflex.pipeline.response import Response
+from maniflex.pipeline.response import Response, error_response
 from maniflex.pipeline.run import run
 from maniflex.pipeline.spec import OpenAPIContext
+from maniflex.settings import Settings
 
 M = TypeVar("M", bound=Model)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,11 +69,11 @@ class Server:
         *,
         config: Config | None = None,
         clock: Clock | None = None,
-        **settings: Any,
+        **settings: Unpack[Settings],
     ) -> None:
-        self.config = _config(database, config, settings)
+        self.config = _config(database, config, dict(settings))
         self.pipeline = Pipeline()
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock() if clock is None else check_clock(clock)
         self._logger = self.config.logger or logging.getLogger("maniflex")
         self._registry = Registry()
         self._actions: list[Action] = []
@@ -150,10 +155,12 @@ class Server:
         description: str | None = None,
         query_params: Mapping[str, Any] | None = None,
         security: Sequence[Mapping[str, Sequence[str]]] | None = None,
+        schedulable: bool = False,
     ) -> Callable[[F], F]:
         """Mount a handler of your own below the path prefix; `request` validates its body.
 
-        The rest is for the API description; what it says is the handler's docstring unless told.
+        With `schedulable`, schedules that are made over REST may call it; code may schedule any action. The
+        rest is for the API description; what it says is the handler's docstring unless told.
         """
 
         def decorate(fn: F) -> F:
@@ -161,7 +168,7 @@ class Server:
                 self._open("actions are added")
                 label = name or str(getattr(fn, "__name__", "action"))
                 told = description if description is not None else inspect.getdoc(fn) or ""
-                about = (dict(query_params or {}), security)
+                about = (dict(query_params or {}), security, schedulable)
                 texts = (label, summary, tuple(tags), deprecated, told, *about)
                 self._actions.append(
                     Action(method.upper(), path, fn, request, response, tuple(middleware), *texts)
@@ -214,6 +221,10 @@ class Server:
             self._lifecycle.on_shutdown.append(fn)
         return fn
 
+    def now(self) -> datetime:
+        """The time by the server's clock, which tests can move."""
+        return self._clock.now()
+
     def go(self, fn: Callable[[], Awaitable[Any]]) -> None:
         """Run `fn` beside the server until it stops; its task is cancelled when shutdown begins."""
         self._lifecycle.go(fn)
@@ -248,7 +259,11 @@ class Server:
             self._durable.faces,
             self._durable.metrics,
             # Asked when a probe comes: another life has another lifecycle.
-            Health(lambda: self._lifecycle.accepting, lambda: stalled(self._lifecycle.running)),
+            Health(
+                lambda: self._lifecycle.accepting,
+                lambda: stalled(self._lifecycle.running),
+                lambda: dead_parts(self._lifecycle.running),
+            ),
             self._durable.problems(),
             self._durable.tables,
         )
@@ -264,12 +279,16 @@ class Server:
         """
         built = self._sealed()
         built.runtime.tasks.attach()
+        built.runtime.watch.attach()
 
         async def migrated() -> None:
             for adapter, models in built.schemas():
                 if self.config.auto_migrate:
                     own = self._durable.schema(adapter.dialect) if adapter is built.runtime.adapter else ()
                     await migrate(adapter, [model for model in models if not model.readonly], own)
+                else:
+                    await use_order_keys_if_there(adapter, models)
+                    await check_drift(adapter, [model for model in models if not model.readonly])
                 await check_queries(adapter, models)
             await self._durable.tell_time()
 
@@ -300,17 +319,21 @@ class Server:
             await self.stop()
 
     @contextmanager
-    def on_database(self, database: str | Adapter) -> Iterator[None]:
-        """Live one more life on another database, then be as before; what the test kit stands on."""
+    def on_database(
+        self, database: str | Adapter, *, clock: Clock | None = None, **settings: Unpack[Settings]
+    ) -> Iterator[None]:
+        """Run on another database, with another clock or settings, then be as before; for the test kit."""
         if self._lifecycle.state not in (State.NEW, State.STOPPED):
             raise LifecycleError(f"the server is {self._lifecycle.state}; it cannot change its database")
-        before = (self.config, self._lifecycle, self._assembly)
-        self.config = self.config.with_(database=database)
+        before = (self.config, self._clock, self._lifecycle, self._assembly)
+        config = _config(database, self.config, dict(settings))
+        self._clock = self._clock if clock is None else check_clock(clock)
+        self.config = config
         self._lifecycle, self._assembly, self._starting = self._lifecycle.again(), None, None
         try:
             yield
         finally:
-            self.config, self._lifecycle, self._assembly = before
+            self.config, self._clock, self._lifecycle, self._assembly = before
             if self._assembly is not None:
                 self._durable.attach(self._assembly.runtime, self._assembly.endpoints)
 
@@ -394,7 +417,7 @@ class Server:
         return transaction(self._sealed().runtime.adapter, isolation=isolation)
 
     async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        """Rows of a SELECT with `?` placeholders, on either database."""
+        """Rows of a SELECT, or of a write with RETURNING, with `?` placeholders, on either database."""
         return await query_raw(self._sealed().runtime.adapter, sql, args)
 
     async def raw_exec(self, sql: str, *args: Any) -> int:
@@ -414,10 +437,15 @@ class Server:
     ) -> Response:
         """Run an operation through the whole pipeline in-process; without `auth` it is anonymous."""
         built = self._sealed()
-        endpoint, scope, receive = built.in_process(Operation(operation), model, id, body, query, headers)
+        try:
+            endpoint, scope, receive = built.in_process(Operation(operation), model, id, body, query, headers)
+        except UnicodeError:
+            return error_response(InvalidJson("a text in the body is not valid Unicode"))
+        if text_trouble(id):
+            return error_response(NotFound())
         ctx = Context(built.runtime, scope, receive, endpoint.operation, "in-process")
         ctx.model, ctx.resource_id, ctx.auth = endpoint.model, id, auth  # type: ignore[assignment]  # has a model
-        response: Response = await run(endpoint, ctx, self.config.query_timeout.total_seconds())
+        response: Response = await run(endpoint, ctx, built.runtime.watch)
         return response
 
     async def openapi(self) -> dict[str, Any]:

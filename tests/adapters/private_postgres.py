@@ -6,10 +6,11 @@ import asyncio
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,28 @@ class PrivatePostgres:
     async def restart(self) -> None:
         await self.stop()
         await self.start()
+
+    async def crash(self) -> None:
+        """End without a word to anybody, as after a power cut, and come back."""
+        assert self._server is not None
+        self._server.send_signal(signal.SIGQUIT)
+        await asyncio.to_thread(self._server.wait, 30)
+        await self.start()
+
+    def freeze(self) -> None:
+        """Stop all processes of the server where they are: it keeps its connections and says nothing."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._server is not None
+        parent = self._server.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        for pid in (parent, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def end(self) -> None:
         if self._server is not None:

@@ -152,7 +152,7 @@ class TestErrors:
 
     async def test_a_missing_value_is_named(self, db: PostgresAdapter) -> None:
         await db.execute(Sql("CREATE TABLE t (a int NOT NULL)"))
-        with pytest.raises(ConstraintViolation, match="a must not be null") as missing:
+        with pytest.raises(ConstraintViolation, match="required is missing") as missing:
             await db.execute(Sql("INSERT INTO t VALUES (NULL)"))
         assert (missing.value.table, missing.value.columns) == ("t", ("a",))
 
@@ -409,13 +409,16 @@ class TestAddress:
     @pytest.mark.parametrize(
         ("url", "label"),
         [
-            ("postgresql://ann:secret@db.example:6000/shop?sslmode=require", "postgresql:shop@db.example"),
-            ("postgres://ann:s%40cret@[::1]:6000/shop", "postgresql:shop@::1"),
-            ("postgresql://ann:se@cret@one,two:6000/shop", "postgresql:shop@one,two"),
+            (
+                "postgresql://ann:secret@db.example:6000/shop?sslmode=require",
+                "postgresql:shop@db.example:6000",
+            ),
+            ("postgres://ann:s%40cret@[::1]:6000/shop", "postgresql:shop@[::1]:6000"),
+            ("postgresql://ann:se@cret@one,two:6000/shop", "postgresql:shop@one:5432,two:6000"),
             ("postgresql:///shop?host=/run/postgresql", "postgresql:shop@/run/postgresql"),
         ],
     )
-    def test_the_label_has_database_and_host_but_no_login(self, url: str, label: str) -> None:
+    def test_the_label_has_database_host_and_port_but_no_login(self, url: str, label: str) -> None:
         assert PostgresAdapter(url).label == label
 
     @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -15,6 +15,7 @@ from maniflex.db._pg_slot import Slot
 from maniflex.db.postgres import PostgresAdapter
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
+from tests.adapters.relay import Relay
 
 ONE = Sql("SELECT 1")
 SLEEP = Sql("SELECT 1 FROM pg_sleep(3600)")
@@ -38,48 +39,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Relay:
-    """A TCP relay before the server: cut, it is a server that went away; listening, one that is back."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._behind = parts.hostname or "127.0.0.1", parts.port or 5432
-        self._parts = parts
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
-        self._port = 0
-        self.connections = 0
-
-    @property
-    def url(self) -> str:
-        user = self._parts.username or "postgres"
-        return self._parts._replace(netloc=f"{user}@127.0.0.1:{self._port}", query="sslmode=disable").geturl()
-
-    async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
-
-    async def cut(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        behind_reader, behind_writer = await asyncio.open_connection(*self._behind)
-        self._writers |= {writer, behind_writer}
-        await asyncio.gather(self._pump(reader, behind_writer), self._pump(behind_reader, writer))
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.transport.abort()
-        self._writers.discard(writer)
 
 
 @pytest.fixture
@@ -208,6 +167,69 @@ class TestLending:
         pool.release(await pool.acquire())
         await pool.close()
 
+    async def test_when_the_server_has_no_more_connections_one_waits_for_those_that_work(
+        self, postgres_url: str, clock: Clock
+    ) -> None:
+        room, attempts = 1, 0
+
+        async def connect() -> asyncpg.Connection[asyncpg.Record]:
+            nonlocal attempts
+            attempts += 1
+            if len(small.slots) >= room:
+                raise Unavailable("too many connections")
+            return await asyncpg.connect(postgres_url)
+
+        small = Pool(connect, size=3, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+        small.open()
+        only = await small.acquire()
+        first, second = await waiting(small), await waiting(small)
+        assert attempts == 2  # the second who waits does not ask the server again at once
+        small.release(only)
+        assert await soon(first) is only
+        clock.now += 1
+        small.sweep()
+        await turns()
+        assert (attempts, second.done()) == (3, False)
+        room = 3
+        clock.now += 1
+        third = await waiting(small)
+        small.sweep()
+        opened = {await soon(second), await soon(third)}
+        assert len(opened | {only}) == 3
+        impatient = await waiting(small)
+        for _ in range(11):
+            clock.now += 1
+            small.sweep()
+        with pytest.raises(Unavailable):
+            await impatient
+        for slot in (only, *opened):
+            small.release(slot)
+        await small.close()
+
+    async def test_without_a_working_connection_a_refused_one_is_told_at_once(
+        self, postgres_url: str, clock: Clock
+    ) -> None:
+        refusing = False
+
+        async def connect() -> asyncpg.Connection[asyncpg.Record]:
+            if refusing:
+                raise Unavailable("too many connections")
+            return await asyncpg.connect(postgres_url)
+
+        pool = Pool(connect, size=3, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+        pool.open()
+        only = await pool.acquire()
+        refusing = True
+        late = await waiting(pool)
+        pool.discard(only)  # nobody is left to wait for
+        with pytest.raises(Unavailable):
+            await soon(late)
+        with pytest.raises(Unavailable):
+            await pool.acquire()
+        refusing = False
+        pool.release(await pool.acquire())
+        await pool.close()
+
     async def test_closing_refuses_those_who_wait_and_those_who_come(self, pool: Pool) -> None:
         slots = [await pool.acquire(), await pool.acquire()]
         late = await waiting(pool)
@@ -332,6 +354,57 @@ class TestDeadConnections:
         with pytest.raises(Unavailable):
             await lose_it()
         await work(adapter)
+
+
+@pytest.fixture
+async def limited_url(postgres_url: str, watcher: PostgresAdapter) -> AsyncIterator[str]:
+    """The database for a role that may have two connections."""
+    role = f"limited_{uuid4().hex[:12]}"
+    await watcher.execute(Sql(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 2 PASSWORD 'secret'"))
+    parts = urlsplit(postgres_url)
+    address = parts.netloc.rpartition("@")[2]
+    yield parts._replace(netloc=f"{role}:secret@{address}").geturl()
+    await watcher.execute(Sql(f"DROP ROLE {role}"))
+
+
+async def test_a_pool_larger_than_the_server_allows_serves_everybody(limited_url: str) -> None:
+    adapter = PostgresAdapter(limited_url, pool_size=10)
+    await adapter.open()
+    nap = Sql("SELECT 1 FROM pg_sleep(0.01)")
+    assert await asyncio.gather(*(adapter.fetch(nap) for _ in range(40))) == [[(1,)]] * 40
+    await adapter.close()
+
+
+class TestExpress:
+    async def test_quick_reads_do_not_wait_for_slow_ones(self, postgres_url: str) -> None:
+        adapter = PostgresAdapter(postgres_url, pool_size=4)
+        await adapter.open()
+        await adapter.fetch(ONE)
+        slow = [asyncio.create_task(adapter.fetch(SLEEP)) for _ in range(40)]
+        async with asyncio.timeout(10):
+            for _ in range(100):
+                assert await adapter.fetch(ONE) == [(1,)]
+        assert not any(task.done() for task in slow)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        async with asyncio.timeout(10):
+            assert await asyncio.gather(*(adapter.fetch(ONE) for _ in range(50))) == [[(1,)]] * 50
+        await adapter.close()
+
+    async def test_a_text_that_turns_out_slow_leaves_the_express(self, postgres_url: str) -> None:
+        adapter = PostgresAdapter(postgres_url, pool_size=4)
+        await adapter.open()
+        nap = "SELECT 1 FROM pg_sleep($1)"
+        await adapter.fetch(Sql(nap, (0,)))
+        assert nap in adapter._quick.texts
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(adapter.fetch(Sql(nap, (0.2,))) for _ in range(12)))
+        assert nap not in adapter._quick.texts
+        await adapter.close()
+
+    async def test_a_small_pool_has_no_connection_beyond_it(self, postgres_url: str) -> None:
+        assert PostgresAdapter(postgres_url, pool_size=3)._express is None
 
 
 class TestCancellation:

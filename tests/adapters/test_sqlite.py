@@ -220,7 +220,7 @@ async def test_two_statements_in_one_text_are_refused(db: SqliteAdapter) -> None
 async def test_slow_reads_on_every_thread_can_be_cancelled(path: str) -> None:
     adapter = await opened(SqliteAdapter(path, readers=2))
     slow = [asyncio.create_task(adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n"))) for _ in range(4)]
-    waiting = asyncio.create_task(adapter.ping())
+    waiting = asyncio.create_task(adapter.fetch(Sql("SELECT 2")))  # nobody knows yet that it is quick
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await asyncio.shield(waiting)
@@ -232,6 +232,70 @@ async def test_slow_reads_on_every_thread_can_be_cancelled(path: str) -> None:
         for _ in range(100):
             await adapter.ping()
     await adapter.close()
+
+
+async def test_quick_reads_do_not_wait_for_slow_ones(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, readers=3))
+    known = Sql("SELECT ?", (1,))
+    await adapter.fetch(known)
+    # Texts of their own: none of them is known to be slow.
+    slow = [
+        asyncio.create_task(adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) + {number} FROM n")))
+        for number in range(40)
+    ]
+    async with asyncio.timeout(10):
+        for _ in range(200):
+            assert await adapter.fetch(known) == [(1,)]
+    assert not any(task.done() for task in slow)
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(adapter.fetch(Sql(f"SELECT {number}")) for number in range(100)))
+    await adapter.close()
+
+
+async def test_a_text_that_turns_out_slow_does_not_keep_the_last_thread(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, readers=2))
+    some = ENDLESS.replace("1000000000000", "?")
+    count_to, known = f"{some} SELECT count(*) FROM n", Sql("SELECT ?", (1,))
+    for _ in range(2):
+        await adapter.fetch(Sql(count_to, (10,)))
+        await adapter.fetch(known)
+    slow = [asyncio.create_task(adapter.fetch(Sql(count_to, (300_000,)))) for _ in range(6)]
+    outcomes = await asyncio.gather(*slow, *(adapter.fetch(known) for _ in range(50)))
+    assert outcomes == [[(300_000,)]] * 6 + [[(1,)]] * 50
+    await adapter.close()
+
+
+async def test_a_read_whose_turn_does_not_come_in_time_is_refused_and_never_runs(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, readers=1, pool_timeout=timedelta(milliseconds=200)))
+    slow = asyncio.create_task(adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n")))
+    await asyncio.wait([slow], timeout=0.05)
+    async with asyncio.timeout(10):
+        late = await asyncio.gather(
+            *(adapter.fetch(Sql("SELECT 2")) for _ in range(20)), return_exceptions=True
+        )
+    assert {type(error) for error in late} == {Unavailable}
+    assert not slow.done()
+    slow.cancel()
+    await asyncio.wait([slow])
+    async with asyncio.timeout(10):
+        assert await adapter.fetch(Sql("SELECT 2")) == [(2,)]
+    assert not adapter._opened().readers._line
+    await adapter.close()
+
+
+async def test_closing_answers_reads_that_were_deferred(path: str) -> None:
+    adapter = await opened(SqliteAdapter(path, readers=2, statement_timeout=SOON))
+    slow = [adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n")) for _ in range(3)]
+    rest = [adapter.fetch(Sql(f"SELECT {number}")) for number in range(20)]
+    reading = asyncio.gather(*slow, *rest, return_exceptions=True)
+    await asyncio.wait([reading], timeout=0.02)
+    async with asyncio.timeout(10):
+        await adapter.close()
+        outcomes = await reading
+    assert [type(outcome) for outcome in outcomes] == [Timeout] * 3 + [list] * 20
 
 
 async def test_an_interrupt_never_hits_the_next_read(db: SqliteAdapter) -> None:

@@ -111,7 +111,7 @@ def a_submitter(url: str) -> Server:
     async def elsewhere(run: Run) -> None:
         raise AssertionError("the submitter works on nothing")
 
-    for name in ("tick", "pause", "block", "saga"):
+    for name in ("tick", "pause", "block", "saga", "steps"):
         server.work.handler(f"default.{name}", max_attempts=50)(elsewhere)
     return server
 

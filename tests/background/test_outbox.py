@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from maniflex import DeclarationError, Fatal
-from maniflex.background.outbox.message import Message
+from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.outbox import Outbox
 from maniflex.errors import DatabaseError, TransactionError, ValidationFailed
 from maniflex.testing.clock import FakeClock
@@ -482,3 +482,49 @@ async def test_what_happens_is_counted(database_url: str) -> None:
         "outbox_oldest_seconds": 7,
         "outbox_dead": 1,
     }
+
+
+async def test_messages_of_different_kinds_are_enqueued_together_and_in_order(database_url: str) -> None:
+    seen = Seen("a", "b")
+    async with a_bench(database_url, seen) as bench:
+        async with bench.server.transaction():
+            made = await bench.outbox.enqueue_drafts(
+                Draft("b", 1, "k"), Draft("a", {"n": 2}), Draft("b"), Draft("a", 4, "k")
+            )
+        assert await bench.outbox.enqueue_drafts(outside_transaction=True) == []
+        rows = await bench.rows()
+
+        assert [(m.kind, m.payload, m.key) for m in made] == [
+            ("b", 1, "k"),
+            ("a", {"n": 2}, None),
+            ("b", None, None),
+            ("a", 4, "k"),
+        ]
+        assert [(row.id, row.kind, row.payload, row.key) for row in rows] == [
+            (m.id, m.kind, m.payload, m.key) for m in made
+        ]
+        assert bench.metrics.value("outbox_enqueued_total") == 4
+        assert await bench.drain() == 4
+    assert seen.payloads == [1, {"n": 2}, None, 4]
+
+
+async def test_of_drafts_one_that_is_wrong_refuses_all(database_url: str) -> None:
+    async with a_bench(database_url) as bench:
+        for draft in (Draft("*"), Draft(""), Draft("a", object()), Draft("a", 1, key=3)):  # type: ignore[arg-type]
+            with pytest.raises(ValidationFailed):
+                await bench.outbox.enqueue_drafts(Draft("a", 1), draft, outside_transaction=True)
+        with pytest.raises(TransactionError):
+            await bench.outbox.enqueue_drafts(Draft("a", 1))
+        assert await bench.rows() == []
+
+
+async def test_a_handler_is_told_why_the_attempt_before_failed(database_url: str) -> None:
+    seen, clock = Seen(), FakeClock()
+    seen.failing = {1}
+    async with a_bench(database_url, seen, clock=clock) as bench:
+        await bench.enqueue(("note", 1))
+        for _ in range(2):
+            await bench.drain()
+            clock.advance(timedelta(minutes=1))
+
+    assert [message.last_error for message in seen.messages] == [None, "RuntimeError: no 1"]

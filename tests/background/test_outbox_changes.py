@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from maniflex._backoff import Backoff
-from maniflex.background.outbox.dispatcher import Failed, HandedBack, Hopeless, Policy, change
+from maniflex.background.outbox.outcomes import Failed, HandedBack, Hopeless, Policy, change
 from maniflex.background.outbox.store import Change, Claimed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from maniflex.background.outbox.dispatcher import ORPHANED
+from maniflex.background.outbox.courier import ORPHANED
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.outbox import Outbox
 from maniflex.background.outbox.store import Claim
@@ -408,7 +408,7 @@ async def test_two_claims_at_the_same_moment_do_not_share_a_key(postgres_url: st
         now = parts.clock.now()
         wanted = Claim("one", None, 50, now + LEASE)
         async with parts.adapter.transaction() as tx:
-            [first] = await tx.batch([store._claiming(wanted._replace(limit=1), "one", now)])
+            [first] = await tx.batch([store._claiming(wanted._replace(limit=1), ["note"], "one", now)])
             committed.set()
             await late
             second = asyncio.create_task(store.turn([], wanted, now))  # sees no lease of the first yet

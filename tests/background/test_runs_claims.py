@@ -15,6 +15,7 @@ from maniflex.background.jobs.sql import SqlQueue
 from maniflex.background.runs.executor import Failed, Paused, settle
 from maniflex.background.runs.trail import FOLLOWED_AT_MOST, Trail
 from maniflex.errors import Unavailable
+from maniflex.sql.statement import Sql
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.background.working import eventually, no_pause, seconds, status, succeeding, working
@@ -350,3 +351,21 @@ async def test_an_action_may_answer_with_what_it_submitted(database_url: str) ->
         answer = await http.post("/api/go", json={})
 
     assert [run["payload"] for run in answer.json()["data"]["runs"]] == [1, 2]
+
+
+async def test_a_drain_with_a_backlog_claims_along_its_indexes(postgres_url: str) -> None:
+    """On connections whose plans do not change with the weather, as a worker that stays does."""
+    server = Server(postgres_url)
+    steady: list[bool] = []
+
+    @server.work.handler("default.look")
+    async def look(run: Run) -> None:
+        [[setting]] = await worker.queue.adapter.fetch(Sql("SHOW enable_seqscan"))
+        steady.append(setting == "off")
+
+    async with working(server) as work:
+        worker = work.worker(concurrency=2)
+        await work.submit_many("default.look", range(6))
+        assert await worker.drain() == 6
+        assert worker.queue is work.store
+    assert steady == [False] * 2 + [True] * 4

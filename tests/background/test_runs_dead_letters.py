@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from maniflex import Server
 from maniflex.background.runs.run import Run
+from maniflex.errors import DeclarationError
 from maniflex.testing.clock import FakeClock
 from tests.background.working import failing, minutes, no_pause, working
 
@@ -47,3 +50,29 @@ async def test_a_run_whose_worker_died_for_the_last_time_has_a_dead_letter_too(
         [letter] = await work.list(type="dead.letters")
         assert isinstance(letter.payload, dict)
         assert letter.payload["error"] == "lease_expired"
+
+
+async def test_dead_letters_in_a_circle_are_a_mistake_of_the_declaration(sqlite_url: str) -> None:
+    server = Server(sqlite_url)
+    for type, letter in (("a.one", "a.two"), ("a.two", "a.three"), ("a.three", "a.two"), ("b", "a.one")):
+        failing(server, ValueError(), type, dead_letter=letter)
+    with pytest.raises(DeclarationError) as refused:
+        async with working(server):
+            pass
+    assert str(refused.value).count("circle") == 1
+    assert "a.two → a.three → a.two" in str(refused.value)
+
+
+async def test_dead_letters_in_a_circle_through_two_processes_end(
+    database_url: str, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = (Server(database_url, clock=clock) for _ in range(2))
+    failing(one, ValueError("one"), "a.one", backoff=no_pause, dead_letter="a.two")
+    failing(two, ValueError("two"), "a.two", backoff=no_pause, dead_letter="a.one")
+    async with working(one) as first, working(two) as second:
+        await first.submit("a.one", {"n": 1})
+        for _ in range(4):
+            await first.worker().drain()
+            await second.worker().drain()
+        assert [run.type for run in await first.list()] == ["a.two", "a.one"]
+    assert "dead letters in a circle" in caplog.text

@@ -110,11 +110,12 @@ async def test_a_worker_says_what_it_works_on_and_which_prefix_has_no_handler(
                 await worker.start()
                 await worker.stop()
 
-    told = [line.getMessage() for line in caplog.records if "runs" in line.getMessage()]
+    said = [line.getMessage() for line in caplog.records]
+    told = [line for line in said if "runs" in line or "worker started" in line]
     assert told == [
-        "works on runs of mail.send.v1, default.*, 2 at a time",
+        "worker started: types mail.send.v1, default.*, 2 at a time",
         "no handler has a type that starts with 'biling.': such runs fail here with no_handler_registered",
-        "works on runs of mail.*, biling.*, 2 at a time",
+        "worker started: types mail.*, biling.*, 2 at a time",
     ]
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from maniflex import Context, Model, Server
 from maniflex.background.runs.run import Run
 from maniflex.db.current import detached
-from maniflex.errors import DeclarationError, NotFound, ValidationFailed
+from maniflex.errors import Conflict, DeclarationError, NotFound, ValidationFailed
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.background.working import kinds, minutes, succeeding, working
@@ -368,3 +368,32 @@ async def test_handlers_come_before_the_start(server: Server) -> None:
     async with working(server):
         with pytest.raises(DeclarationError, match="sealed"):
             succeeding(server, "default.late")
+
+
+# -- keys and types that are somebody else's
+
+
+async def test_a_key_that_belongs_to_a_run_of_another_type_is_a_conflict(server: Server) -> None:
+    succeeding(server)
+    succeeding(server, "default.other")
+    async with working(server) as work:
+        first = await work.submit("default.ok", idempotency_key="k")
+        with pytest.raises(Conflict, match=r"key belongs to a run of another type, default\.ok"):
+            await work.submit("default.other", idempotency_key="k")
+        with pytest.raises(Conflict):
+            await work.submit_many("default.other", range(3), idempotency_keys=["a", "k", "b"])
+        assert [run.id for run in await work.list()] == [first.id]
+        assert (await work.submit("default.ok", idempotency_key="k")).id == first.id
+
+
+async def test_a_type_nobody_handles_here_is_warned_of_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    succeeding(server)
+    async with working(server) as work:
+        for _ in range(2):
+            await work.submit("default.ok")
+            await work.submit("elsewhere.one")
+            await work.submit_many("elsewhere.two", range(3))
+    warnings = [message for message in caplog.messages if "no handler is known here" in message]
+    assert [message.split()[8].rstrip(";") for message in warnings] == ["elsewhere.one", "elsewhere.two"]

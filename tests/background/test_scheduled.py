@@ -334,7 +334,7 @@ async def test_a_record_that_must_stay_stays_and_holds_up_nobody(
         assert (report.deleted, report.skipped, report.failed, report.truncated) == (16, 4, 4, False)
         assert {row["id"] for row in await stored(server, "authors")} == held
         assert {failure.id for failure in report.errors} == held
-        assert report.errors[0].message == "other records still refer to this one"
+        assert report.errors[0].message.startswith("other records still refer to this one")
         assert (len(deleted), set(deleted) & held) == (16, set())
 
 

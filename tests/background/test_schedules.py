@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import zoneinfo
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -116,7 +121,6 @@ async def broken(bench: Bench, **columns: Any) -> None:
     ("columns", "reason"),
     [
         ({"cron": "99 * * * *"}, "cron"),
-        ({"timezone": "Mars/Olympus"}, "timezone"),
         ({"target": "not a type"}, "target"),
         ({"kind": "url", "target": "ftp://example.com"}, "target"),
     ],
@@ -146,6 +150,71 @@ async def test_broken_schedules_are_switched_off_and_the_others_go_on(
         await bench.schedules.declare()  # the next start: what the code says is sound
         again = await bench.schedules.get("bad 3")
         assert (again.status, again.last_error) == ("active", None)
+
+
+@pytest.fixture
+def zones(tmp_path: Path) -> Iterator[Path]:
+    """A directory of time zones that this machine knows besides the usual ones."""
+    usual = zoneinfo.TZPATH
+    zoneinfo.reset_tzpath([*usual, str(tmp_path)])
+    yield tmp_path
+    zoneinfo.reset_tzpath(usual)
+
+
+def learn(zones: Path, name: str) -> None:
+    """Give the machine the data of a zone that keeps the time of Berlin."""
+    (zones / name).parent.mkdir()
+    berlin = files("tzdata").joinpath("zoneinfo", "Europe", "Berlin").read_bytes()
+    (zones / name).write_bytes(berlin)
+
+
+async def test_a_schedule_whose_zone_this_machine_does_not_know_is_left_to_others_and_stays_active(
+    database_url: str, caplog: pytest.LogCaptureFixture, zones: Path
+) -> None:
+    def declare(schedules: Schedules) -> None:
+        for n in range(12):
+            schedules.add(f"bad {n}", cron="@hourly", run=REPORT)
+        schedules.add("good", cron="30 * * * *", run=REPORT)
+
+    async with a_bench(database_url, declare) as bench:
+        zone = f"Mars/{uuid4().hex}"  # a new one, because what was learnt once is kept
+        await broken(bench, timezone=zone)
+        bench.clock.advance(hours(1.5))
+        scheduler = bench.schedules.scheduler(batch=5)
+
+        assert await scheduler.tick() == 1
+        assert await scheduler.tick() == 0
+
+        assert await bench.schedules.list(status="inactive") == []
+        assert scheduler.until_next(bench.clock, hours(10)) == hours(1)  # not at once, and again and again
+        assert bench.metrics.value("schedules_unknown_zone_total") == 24
+        assert bench.metrics.value("schedules_disabled_total") == 0
+        assert caplog.text.count(zone) == 1
+
+        learn(zones, zone)
+        assert await scheduler.tick() == 12
+
+        [firing] = await bench.firings("bad 3")
+        assert firing.due_at == MIDNIGHT + hours(1)
+        assert (await bench.schedules.get("bad 3")).next_run_at == MIDNIGHT + hours(2)
+
+
+async def test_one_schedule_that_cannot_be_fired_does_not_switch_off_those_of_unknown_zones(
+    database_url: str,
+) -> None:
+    def declare(schedules: Schedules) -> None:
+        schedules.add("bad", cron="@hourly", run=REPORT)
+        schedules.add("broken", cron="@hourly", run="bad.v1")
+
+    async with a_bench(database_url, declare) as bench:
+        await broken(bench, timezone="Mars/Olympus")
+        await bench.server.raw_exec("UPDATE schedules SET attempts = -1 WHERE name = 'broken'")
+        bench.clock.advance(hours(1))
+
+        assert await bench.scheduler.tick() == 0
+
+        assert (await bench.schedules.get("bad")).status == "active"
+        assert (await bench.schedules.get("broken")).status == "inactive"
 
 
 async def test_a_run_that_cannot_be_submitted_takes_only_its_own_schedule_down(

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from maniflex.background.schedules.cron import NAMED, Cron
+from maniflex.background.schedules.cron import NAMED, Cron, Times
 from maniflex.background.schedules.plan import Firing, plan
 from maniflex.errors import InvalidSchedule
 
@@ -19,7 +19,7 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def dues(cron: Cron, start: datetime, count: int) -> list[datetime]:
+def dues(cron: Times, start: datetime, count: int) -> list[datetime]:
     """The first due times after `start`."""
     found = []
     for _ in range(count):
@@ -159,6 +159,18 @@ def test_a_time_of_day_is_due_once_on_every_day_of_a_year(zone: str) -> None:
         ("0 0 L-3 * *", "day-of-month"),
         ("", "it is a text"),
         ("٣ * * * *", "it is a text"),
+        ("@every", "no interval"),
+        ("@every hour", "no interval"),
+        ("@every 1d", "no interval"),
+        ("@every -1h", "no interval"),
+        ("@every 1h 30", "no interval"),
+        ("@every ٣h", "no interval"),
+        ("@every 0s", "whole number of seconds"),
+        ("@every 1.5s", "whole number of seconds"),
+        ("@every 999999h", "up to fifty years"),
+        ("@everything", "there is no '@everything'"),
+        ("1? * * * *", "minute"),
+        ("? ? 30 2 ?", "never due"),
     ],
 )
 def test_an_expression_that_cannot_be_kept_is_refused_with_the_reason(expression: str, reason: str) -> None:
@@ -182,9 +194,57 @@ def test_names_are_short_for_five_fields() -> None:
         assert Cron.parse(name.upper()) == Cron.parse(fields)
 
 
-def test_a_naive_moment_is_refused() -> None:
+@pytest.mark.parametrize("expression", ["@daily", "@every 1h"])
+def test_a_naive_moment_is_refused(expression: str) -> None:
     with pytest.raises(ValueError, match="aware"):
-        Cron.parse("@daily").after(datetime(2026, 1, 1))
+        Cron.parse(expression).after(datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("written", "same"),
+    [
+        ("0 2 ? * *", "0 2 * * *"),
+        ("0 2 1 * ?", "0 2 1 * *"),
+        ("? ? ? ? ?", "* * * * *"),
+        ("?/15 * * * *", "*/15 * * * *"),
+        ("0  2 ?\t* 1", "0 2 * * 1"),
+    ],
+)
+def test_a_question_mark_leaves_a_field_open(written: str, same: str) -> None:
+    assert Cron.parse(written, "Europe/Berlin") == Cron.parse(same, "Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("expression", "seconds"),
+    [
+        ("@every 1h30m", 5400),
+        ("@every 1.5h", 5400),
+        ("@EVERY 90S", 90),
+        ("@every 2m 30s", 150),
+        ("@every 1s", 1),
+    ],
+)
+def test_an_interval_follows_the_last_due_time(expression: str, seconds: int) -> None:
+    step, start = timedelta(seconds=seconds), utc("2026-03-29T00:00")
+
+    found = dues(Cron.parse(expression, "Europe/Berlin"), start + timedelta(microseconds=7), 3)
+
+    assert found == [start + step, start + 2 * step, start + 3 * step]
+
+
+def test_the_latest_of_missed_intervals_keeps_their_beat() -> None:
+    cron, since = Cron.parse("@every 7m"), utc("2026-01-01T00:03")
+
+    latest, following = cron.around(since, utc("2031-06-01T12:34"))
+
+    assert (latest - since) % (MINUTE * 7) == timedelta(0)
+    assert following == latest + MINUTE * 7
+    assert latest <= utc("2031-06-01T12:34") < following
+    assert cron.around(since, since) == (since, since + MINUTE * 7)
+
+
+def test_an_interval_ends_with_the_calendar() -> None:
+    assert Cron.parse("@every 1h").after(datetime(9999, 12, 31, 23, 30, tzinfo=UTC)) is None
 
 
 @pytest.mark.parametrize("expression", ["* * * * *", "*/7 * * * *", "30 2 * * *", "0 12 * * 1", "0 0 29 2 *"])

@@ -138,6 +138,8 @@ ROUTES = [
     ("GET", "/schedules/{id}"),
     ("POST", "/schedules"),
     ("PATCH", "/schedules/{id}"),
+    ("PUT", "/schedules/{id}"),
+    ("PUT", "/schedules/{id}/status"),
     ("DELETE", "/schedules/{id}"),
     ("DELETE", "/schedules?ids={id}"),
     ("POST", "/schedules/delete"),
@@ -156,7 +158,7 @@ async def test_only_admins_get_anywhere(sqlite_url: str, method: str, path: str)
         before = await bench.schedules.get("a")
         where = path.replace("{id}", before.id)
         body: dict[str, Any] = (
-            {"json": {"ids": [before.id], **A_SCHEDULE}} if method in ("POST", "PATCH") else {}
+            {"json": {"ids": [before.id], **A_SCHEDULE}} if method in ("POST", "PATCH", "PUT") else {}
         )
 
         nobody = await http.request(method, where, headers={"x-user": ""}, **body)
@@ -220,10 +222,10 @@ def with_targets(server: Server) -> None:
     @server.work.handler("typed.v1", payload=Report)
     async def typed(run: Any) -> None: ...
 
-    @server.action("POST", "/tidy", request=Report)
+    @server.action("POST", "/tidy", request=Report, schedulable=True)
     async def tidy(ctx: Context) -> None: ...
 
-    @server.action("POST", "/note", request=Note)
+    @server.action("POST", "/note", request=Note, schedulable=True)
     async def note(ctx: Context) -> None: ...
 
 
@@ -347,6 +349,148 @@ async def test_what_clients_may_not_submit_is_no_target_of_theirs(sqlite_url: st
         assert data_of(await http.patch(path, json={"cron": "@hourly"}))["cron"] == "@hourly"
 
 
+def with_actions(server: Server) -> None:
+    with_auth(server)
+
+    @server.action("POST", "/close", request=dict)
+    async def close(ctx: Context) -> None: ...
+
+    @server.action("POST", "/tidy", schedulable=True)
+    async def tidy(ctx: Context) -> None: ...
+
+
+async def test_clients_schedule_the_actions_that_are_declared_schedulable(database_url: str) -> None:
+    def declare(schedules: Schedules) -> None:
+        schedules.add("mine", cron="@daily", action="close", payload={"a": 1})
+        schedules.add("open", cron="@daily", run="open.v1")
+
+    async with serving(database_url, declare, with_actions) as (http, bench):
+        close = {"kind": "action", "target": "close", "payload": {"a": 2}}
+        mine, opened = [f"/schedules/{(await bench.schedules.get(name)).id}" for name in ("mine", "open")]
+        for refused in (
+            await http.post("/schedules", json={**A_SCHEDULE, **close}),
+            await http.patch(opened, json=close),
+            await http.put(opened, json=close),
+            await http.patch(mine, json={"payload": {"a": 2}}),
+        ):
+            [detail] = error_of(refused, 400, "INVALID_SCHEDULE")["details"]
+            assert (detail["field"], detail["message"]) == (
+                "target",
+                "the action 'close' is not declared schedulable",
+            )
+        unknown = await http.post("/schedules", json={**A_SCHEDULE, "kind": "action", "target": "clos"})
+        assert "there is no action 'clos'" in error_of(unknown, 400, "INVALID_SCHEDULE")["message"]
+
+        tidy = {**A_SCHEDULE, "kind": "action", "target": "tidy"}
+        assert data_of(await http.post("/schedules", json=tidy), 201)["target"] == "tidy"
+        # What code declared is code's: it can be moved, switched and fired, as it is.
+        assert data_of(await http.patch(mine, json={"cron": "@hourly"}))["cron"] == "@hourly"
+        assert data_of(await http.post(f"{mine}/deactivate"))["status"] == "inactive"
+        assert data_of(await http.post(f"{mine}/activate"))["status"] == "active"
+        data_of(await http.post(f"{mine}/run"), 202)
+
+
+@pytest.mark.parametrize("path", ["/orders/{id}/pay", "/tidy"])
+def test_a_schedulable_action_that_no_schedule_can_call_stops_the_start(path: str) -> None:
+    server = Server("sqlite://:memory:")
+    server.action("POST", path, name="tidy", schedulable=True)(lambda ctx: None)
+    server.action("GET", "/other", name="tidy" if path == "/tidy" else "other")(lambda ctx: None)
+
+    with pytest.raises(
+        DeclarationError, match="it is schedulable, but a schedule calls an action by its name"
+    ):
+        server.seal()
+
+
+async def test_a_schedule_says_who_made_and_who_changed_it(database_url: str) -> None:
+    def handlers(server: Server) -> None:
+        with_auth(server)
+
+        @server.action("POST", "/make")
+        async def make(ctx: Context) -> None:
+            await server.schedules.create("made", cron="@daily", run="r.v1")
+
+    async with serving(database_url, lambda s: s.add("code", cron="@daily", run="r.v1"), handlers) as (
+        http,
+        bench,
+    ):
+        bob = {"x-user": "bob", "x-roles": "admin"}
+
+        async def signed(name: str) -> tuple[str | None, str | None]:
+            found = await bench.schedules.get(name)
+            return found.created_by, found.updated_by
+
+        sneaky = {**A_SCHEDULE, "created_by": "eve", "updated_by": "eve"}
+        path = f"/schedules/{data_of(await http.post('/schedules', json=sneaky), 201)['id']}"
+        assert await signed("nightly") == ("ada", "ada")
+        for change in (
+            http.patch(path, json={"cron": "@hourly", "created_by": "eve"}, headers=bob),
+            http.put(path, json={"cron": "@daily", "updated_by": "eve"}),
+            http.post(f"{path}/deactivate", headers=bob),
+            http.put(f"{path}/status", json={"status": "active"}),
+        ):
+            who = data_of(await change)["updated_by"]
+            assert await signed("nightly") == ("ada", who)
+        assert who == "ada"
+        await bench.schedules.update("nightly", cron="@hourly")
+        assert await signed("nightly") == ("ada", None)
+        assert await signed("code") == (None, None)
+        await http.post("/make", headers=bob)
+        assert await signed("made") == ("bob", "bob")
+        await http.post(f"{path}/run", headers=bob)
+        assert await signed("nightly") == ("ada", None)
+        found = data_of(await http.get("/schedules?filter=created_by:eq:bob"))
+        assert [one["name"] for one in found] == ["made"]
+
+
+async def test_put_changes_what_it_is_given(database_url: str) -> None:
+    async with serving(database_url) as (http, _):
+        made = data_of(await http.post("/schedules", json=A_SCHEDULE), 201)
+        path = f"/schedules/{made['id']}"
+
+        changed = data_of(await http.put(path, json={"cron": "0 3 * * *"}))
+
+        assert changed["next_run_at"] == "2026-01-01T02:00:00Z"
+        assert {**changed, "cron": made["cron"], "next_run_at": made["next_run_at"]} == {
+            **made,
+            "updated_at": changed["updated_at"],
+        }
+        error_of(await http.put(path, json={"cron": "* * *"}), 400, "INVALID_SCHEDULE")
+        error_of(await http.put("/schedules/none", json={"cron": "@daily"}), 404, "NOT_FOUND")
+
+
+async def test_put_of_a_status_switches_a_schedule_on_and_off(database_url: str) -> None:
+    async with serving(database_url) as (http, _):
+        path = f"/schedules/{data_of(await http.post('/schedules', json=A_SCHEDULE), 201)['id']}/status"
+
+        off = data_of(await http.put(path, json={"status": "inactive"}))
+        on = data_of(await http.put(path, json={"status": "active"}))
+
+        assert (off["status"], off["next_run_at"]) == ("inactive", None)
+        assert (on["status"], on["next_run_at"]) == ("active", "2026-01-01T01:00:00Z")
+        for body in ({"status": "paused"}, {}, {"status": None}):
+            error_of(await http.put(path, json=body), 422, "VALIDATION_FAILED")
+        error_of(await http.put(path), 400, "EMPTY_BODY")
+        missing = await http.put("/schedules/none/status", json={"status": "active"})
+        error_of(missing, 404, "NOT_FOUND")
+
+
+async def test_a_path_may_list_the_schedules_to_delete(database_url: str) -> None:
+    async with serving(database_url) as (http, bench):
+        ids = [
+            data_of(await http.post("/schedules", json={**A_SCHEDULE, "name": f"s{n}"}), 201)["id"]
+            for n in range(4)
+        ]
+
+        error_of(await http.delete(f"/schedules/{ids[0]},none"), 404, "NOT_FOUND")
+        assert len(await bench.schedules.list()) == 4  # all or none
+        assert (await http.delete(f"/schedules/{ids[0]},{ids[1]},{ids[0]}")).status_code == 204
+        assert (await http.delete(f"/schedules/{ids[2]}")).status_code == 204
+        assert [s.name for s in await bench.schedules.list()] == ["s3"]
+        error_of(await http.delete("/schedules/" + ",".join("x" * 1001)), 400, "INVALID_QUERY")
+        error_of(await http.delete("/schedules/,"), 400, "INVALID_QUERY")
+
+
 async def test_rules_of_the_application_hold_for_every_route(database_url: str) -> None:
     seen = []
 
@@ -386,6 +530,8 @@ async def test_the_routes_say_which_methods_they_have(sqlite_url: str) -> None:
     async with serving(sqlite_url) as (http, bench):
         for path, methods in (
             ("/schedules", "DELETE, GET, HEAD, OPTIONS, POST"),
+            ("/schedules/x", "DELETE, GET, HEAD, OPTIONS, PATCH, PUT"),
+            ("/schedules/x/status", "OPTIONS, PUT"),
             ("/schedules/due", "GET, HEAD, OPTIONS"),
             ("/schedules/delete", "OPTIONS, POST"),
             ("/schedule_firing", "GET, HEAD, OPTIONS"),
@@ -409,5 +555,5 @@ async def test_the_description_tells_of_every_route(sqlite_url: str) -> None:
     async with serving(sqlite_url) as (_, bench):
         paths = (await bench.server.openapi())["paths"]
 
-    for method, path in ROUTES[2:]:
+    for method, path in ((m, p) for m, p in ROUTES if m != "HEAD"):
         assert method.lower() in paths[f"/api{path.split('?')[0]}"], path

@@ -86,6 +86,63 @@ def to_url(url: str, **options: Any) -> Callable[[Schedules], None]:
     return lambda s: s.add("hook", cron="@hourly", url=url, payload={"n": 1}, **options)
 
 
+async def test_a_run_of_a_schedule_ends_with_the_execution_timeout(database_url: str) -> None:
+    def handlers(server: Server) -> None:
+        @server.work.handler("slow.v1", max_attempts=1)
+        async def slow(run: Any) -> None:
+            await asyncio.Event().wait()
+
+    def declare(schedules: Schedules) -> None:
+        schedules.add("slow", cron="@hourly", run="slow.v1")
+
+    limit = timedelta(milliseconds=50)
+    async with a_bench(database_url, declare, handlers=handlers, schedule_execution_timeout=limit) as bench:
+        async with asyncio.timeout(30):
+            run = await fired(bench, "slow.v1")
+
+    assert (run.status, run.timeout) == ("failed", 0.05)
+    assert run.error is not None
+    assert run.error["code"] == "timeout"
+
+
+async def test_a_handler_that_sets_a_limit_keeps_it_under_a_schedule(database_url: str) -> None:
+    def handlers(server: Server) -> None:
+        @server.work.handler("patient.v1", timeout=timedelta(hours=2))
+        async def patient(run: Any) -> None: ...
+
+    def declare(schedules: Schedules) -> None:
+        schedules.add("patient", cron="@hourly", run="patient.v1")
+        schedules.add("elsewhere", cron="@hourly", run="far.away.v1")
+
+    async with a_bench(database_url, declare, handlers=handlers) as bench:
+        bench.clock.advance(HOUR)
+        await bench.scheduler.tick()
+        now = await bench.schedules.run_now("elsewhere")
+        runs = [*await bench.runs("patient.v1"), *await bench.runs("far.away.v1")]
+
+    assert [run.timeout for run in runs] == [None, 600, 600]
+    assert now.timeout == 600
+
+
+async def test_an_interval_fires_from_when_the_schedule_was_made(database_url: str) -> None:
+    def declare(schedules: Schedules) -> None:
+        schedules.add("beat", cron="@every 25m", run="beat.v1", policy="all")
+
+    async with a_bench(database_url, declare) as bench:
+        start = bench.clock.now()
+        for _ in range(3):
+            bench.clock.advance(timedelta(minutes=25))
+            assert await bench.scheduler.tick() == 1
+        bench.clock.advance(HOUR)
+        assert await bench.scheduler.tick() == 2
+        dues = [firing.due_at - start for firing in await bench.firings("beat")]
+        await bench.schedules.declare()  # another start leaves the beat alone
+        beat = await bench.schedules.get("beat")
+
+    assert dues == [timedelta(minutes=25 * n) for n in range(1, 6)]
+    assert beat.next_run_at == start + timedelta(minutes=150)
+
+
 async def test_a_url_is_posted_to_with_the_payload_and_a_stable_key(database_url: str) -> None:
     with listening((503, {}, b""), (200, {}, b"thanks")) as receiver:
         declare = to_url(receiver.url, allow_private=True, attempts=3)

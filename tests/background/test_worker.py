@@ -207,7 +207,10 @@ async def test_one_server_lives_several_times_and_two_live_side_by_side(database
     server, other = Server(database_url), Server(database_url)
     seen, others = succeeding(server, "mine.ok"), succeeding(other, "other.ok")
     for _ in range(2):
-        async with client(server, database=database_url), client(other, database=database_url):
+        async with (
+            client(server, database=database_url, background=True),
+            client(other, database=database_url, background=True),
+        ):
             mine = await server.work.submit("mine.ok")
             theirs = await server.work.submit("other.ok")
             assert (await server.work.wait(mine.id, PATIENCE)).status == "succeeded"

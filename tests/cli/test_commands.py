@@ -126,7 +126,7 @@ def test_check_says_ok_and_touches_no_database(here: Path) -> None:
 
     checked = invoke("check", "good_one:server")
 
-    assert (checked.exit_code, checked.output) == (0, "ok: 24 routes\n")
+    assert (checked.exit_code, checked.output) == (0, "ok: 28 routes\n")
     assert not (here / "posts.db").exists()
 
 
@@ -174,7 +174,7 @@ def test_routes_lists_method_path_and_owner_of_everything(here: Path) -> None:
     assert ["PATCH", "/api/posts/{id}", "Post"] in rows
     assert ["POST", "/api/posts/{id}/publish", "action publish"] in rows
     assert ["GET", "/health", "probe"] in rows
-    assert len(rows) == 24
+    assert len(rows) == 28
     paths = [row[1] for row in rows]
     assert paths == sorted(paths)
 
@@ -241,7 +241,7 @@ def test_a_module_in_a_package_is_found_from_the_working_directory(here: Path) -
 
     checked = run("check", "shop.app:server", cwd=here)
 
-    assert checked.stdout == "ok: 24 routes\n", checked.stderr
+    assert checked.stdout == "ok: 28 routes\n", checked.stderr
     assert (
         run("check", "shop.nothing:server", cwd=here).stderr
         == "Error: there is no module 'shop.nothing' here\n"

@@ -58,6 +58,8 @@ def test_every_public_method_of_a_run_is_on_the_page() -> None:
         "caller",
         "compensate",
         "handed_back",
+        "open_steps",
+        "over",
         "taken_back",
         "later",
         "recall",

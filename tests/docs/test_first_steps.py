@@ -124,7 +124,8 @@ def test_a_busy_port_is_one_sentence_in_a_script_too(tmp_path: Path) -> None:
 
 
 def test_a_database_that_cannot_be_reached_is_named_in_one_line_without_its_password(tmp_path: Path) -> None:
-    address = f"postgresql://ada:analytical@127.0.0.1:{free_port()}/blog"
+    database_port = free_port()
+    address = f"postgresql://ada:analytical@127.0.0.1:{database_port}/blog"
     (tmp_path / "app.py").write_text(
         f"from maniflex import Server\n\nserver = Server(database={address!r})\n"
     )
@@ -134,6 +135,6 @@ def test_a_database_that_cannot_be_reached_is_named_in_one_line_without_its_pass
     [line] = [line for line in refused.stderr.splitlines() if "could not start" in line]
     assert refused.returncode == 3
     assert "the database cannot be reached" in line
-    assert "postgresql:blog@127.0.0.1" in line
+    assert f"postgresql:blog@127.0.0.1:{database_port}" in line
     assert "analytical" not in refused.stderr
     assert "Traceback" not in refused.stderr

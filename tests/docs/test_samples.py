@@ -96,7 +96,7 @@ def test_every_sample_is_shown_in_a_page() -> None:
 async def test_the_first_example_of_the_readme_works(tmp_path: Path, database_url: str) -> None:
     [code] = re.findall(r"```python\n(.*?)```", (DOCS.parent / "README.md").read_text(), flags=re.DOTALL)
     (tmp_path / "app.py").write_text(code)
-    ada = {"email": "ada@example.com", "password": "analytical", "name": "Ada"}
+    ada = {"email": "ada@example.com", "name": "Ada", "phone": "+44 20 7946 0000"}
 
     async with client(imported(tmp_path / "app.py").server, database=database_url) as http:
         created = await http.post("/api/users", json=ada)

@@ -59,6 +59,27 @@ async def test_a_full_disk_refuses_writes_keeps_reads_and_is_forgotten_when_ther
     assert "full" in caplog.text  # whoever reads the log learns why
 
 
+async def test_an_outage_is_one_line_a_second_with_its_cause_and_without_a_traceback(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = a_server()
+    now = 100.0
+    async with client(server, database=sqlite_url) as http:
+        server._sealed().runtime.outages._clock = lambda: now
+        await server.raw_exec("PRAGMA max_page_count = 1")
+        caplog.clear()
+        too_much = {"text": "x" * 100_000}
+        for _ in range(50):
+            assert_says_little(await http.post("/api/notes", json=too_much))
+        now += 1
+        assert_says_little(await http.post("/api/notes", json=too_much))
+    first, second = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "full" in first.getMessage()
+    assert "(and 49 more since" in second.getMessage()
+    assert not first.exc_info
+    assert not second.exc_info
+
+
 async def test_a_full_disk_inside_a_transaction_rolls_all_of_it_back(sqlite_url: str) -> None:
     server = a_server()
 

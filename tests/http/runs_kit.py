@@ -22,6 +22,7 @@ BOB = {"x-user": "bob", "x-tenant": "acme"}
 ADA_ELSEWHERE = {"x-user": "ada", "x-tenant": "other"}
 ADA_NOWHERE = {"x-user": "ada"}
 ROOT = {"x-user": "root", "x-roles": "admin"}
+TENANT_ADMIN = {"x-user": "tina", "x-tenant": "acme", "x-roles": "admin"}
 STRANGERS = (BOB, ADA_ELSEWHERE, ADA_NOWHERE)
 
 
@@ -46,16 +47,19 @@ def a_server(**settings: Any) -> Server:
     server.register(Order)
     server.pipeline.auth.register(known)
 
-    @server.work.handler("default.echo")
+    @server.work.handler("default.echo", public=True, max_priority=10)
     async def echo(run: Run) -> Any:
         return run.payload
 
-    @server.work.handler("default.fail", max_attempts=1)
+    @server.work.handler("default.fail", public=True, max_attempts=1)
     async def fail(run: Run) -> None:
         raise ValueError("no luck")
 
-    @server.work.handler("email.receipt.v1", payload=Receipt)
+    @server.work.handler("email.receipt.v1", public=True, payload=Receipt)
     async def receipt(run: Run) -> None: ...
+
+    @server.work.handler("default.closed")
+    async def closed(run: Run) -> None: ...
 
     @server.work.handler("default.secret", internal=True)
     async def secret(run: Run) -> None: ...

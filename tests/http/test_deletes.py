@@ -292,6 +292,71 @@ async def test_links_go_with_the_records_they_join(database_url: str) -> None:
         assert await total(http, "/api/product_tags") == 1  # a marked tag may come back, with its links
 
 
+class Student(Model):
+    name: str
+    courses: list[Course] = many_to_many(through="Enrolment")
+
+
+class Course(Model):
+    title: str
+
+
+def enrolment(student: Any = None, course: Any = None, *bases: type, **fields: Any) -> type[Model]:
+    """A junction of students and courses whose keys say this about deletes, and that has these fields too."""
+    keys: dict[str, Any] = {"student_id": student, "course_id": course}
+    body: dict[str, Any] = {"__annotations__": dict.fromkeys(keys, str) | fields, "__module__": __name__}
+    body |= {key: field(on_delete=on_delete) for key, on_delete in keys.items() if on_delete}
+    metaclass: Any = type(Model)
+    made: type[Model] = metaclass("Enrolment", (Model, *bases), body)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("declared", "silent"),
+    [
+        ({}, ["student_id", "course_id"]),
+        ({"student": "cascade"}, ["course_id"]),
+        ({"student": "cascade", "course": "restrict"}, []),
+    ],
+)
+def test_a_junction_with_fields_of_its_own_says_what_a_delete_does_to_them(
+    declared: dict[str, Any], silent: list[str]
+) -> None:
+    server = Server()
+    server.register(Student, Course, enrolment(**declared, grade=int, paid=bool))
+    if not silent:
+        server.seal()
+        return
+    with pytest.raises(DeclarationError) as refused:
+        server.seal()
+
+    assert len(refused.value.problems) == len(silent)
+    for key, problem in zip(silent, refused.value.problems, strict=True):
+        assert problem.startswith(f"Enrolment.{key}: Enrolment joins records and has fields of its own")
+        assert "(grade, paid)" in problem
+        assert 'field(on_delete="cascade")' in problem
+
+
+@pytest.mark.parametrize("bases", [(), (WithDeletedAt,)])
+def test_what_every_model_has_is_no_field_of_a_junctions_own(bases: tuple[type, ...]) -> None:
+    server = Server()
+    server.register(Student, Course, enrolment(None, None, *bases))
+    server.seal()
+
+
+async def test_a_grade_goes_or_refuses_as_it_was_declared(database_url: str) -> None:
+    graded = enrolment("cascade", "restrict", grade=int)
+    async with serving(database_url, Student, Course, graded) as http:
+        ada = await created(http, "/api/students", name="ada")
+        logic = await created(http, "/api/courses", title="logic")
+        await created(http, "/api/enrolments", student_id=ada["id"], course_id=logic["id"], grade=1)
+
+        error_of(await http.delete(f"/api/courses/{logic['id']}"), 409, "DELETE_RESTRICTED")
+        assert (await http.delete(f"/api/students/{ada['id']}")).status_code == 204
+        assert await total(http, "/api/enrolments") == 0
+        assert (await http.delete(f"/api/courses/{logic['id']}")).status_code == 204
+
+
 async def test_a_refusal_that_is_caught_inside_a_transaction_commits_nothing(database_url: str) -> None:
     server = Server()
     server.register(*LIBRARY)

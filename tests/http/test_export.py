@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -271,14 +272,23 @@ def test_a_singleton_cannot_be_exported() -> None:
         server.seal()
 
 
-def test_a_missing_package_stops_the_start_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    server = Server(":memory:")
-    server.register(Invoice)
+async def test_without_the_package_for_sheets_an_export_is_csv(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "xlsxwriter", None)
-    with pytest.raises(DeclarationError, match=r'pip install "maniflex\[export\]"'):
-        server.seal()
+    server = Server()
+    server.register(Invoice)
+    async with client(server, database=database_url) as http:
+        assert (await http.get("/api/invoices/export")).text.startswith("id,")
+        assert (await http.get("/api/invoices/export?format=csv")).status_code == 200
+        for method in ("GET", "HEAD"):
+            assert (await http.request(method, "/api/invoices/export?format=xlsx")).status_code == 400
+        refused = await http.get("/api/invoices/export?format=xlsx")
+        assert error_of(refused, 400, "INVALID_FORMAT")["message"] == "an export here is csv"
+        operation = (await server.openapi())["paths"]["/api/invoices/export"]["get"]
+    [format] = [p for p in operation["parameters"] if p["name"] == "format"]
+    assert "xlsx" not in str(format)
+    assert list(operation["responses"]["200"]["content"]) == ["text/csv"]
 
 
 # -- rules
@@ -417,7 +427,7 @@ async def test_rows_a_middleware_puts_in_place_are_what_is_written(database_url:
 
     @server.pipeline.db.middleware(models=[Everything], operations=[Operation.LIST], at="replace")
     async def nothing(ctx: Context, next: Next) -> None:
-        pass
+        ctx.result = []
 
     async with client(server, database=database_url) as http:
         await three(http)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import Context, Model, ModelOptions, Next, Operation, Server, field
+from maniflex import Context, Model, ModelOptions, Next, Operation, Response, Server, field
 from maniflex.http import streaming
 from maniflex.http.streaming import Aborted
 from maniflex.testing import client
 from tests.http.kit import error_of
+from tests.lifecycle.sockets import a_request, connected, listening
 from tests.processes import serving
 
 ROWS = 1_000  # several batches
@@ -326,3 +328,74 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> bool:
         while not await condition():
             pass
     return True
+
+
+async def test_a_client_that_takes_a_large_piece_slowly_is_not_cut_off(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "STALLED", 0.5)
+    server = Server(sqlite_url)
+    whole = b"x" * (8 * streaming.PIECE + 1)
+
+    @server.action("GET", "/large")
+    async def large(ctx: Context) -> Response:
+        async def made() -> AsyncGenerator[bytes, None]:
+            yield whole
+
+        return Response(stream=made())
+
+    taken: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        body = message.get("body", b"")
+        await asyncio.wait([asyncio.create_task(never.wait())], timeout=0.2 * len(body) / streaming.PIECE)
+        taken.append(body)
+
+    never = asyncio.Event()
+    scope = {"type": "http", "method": "GET", "path": "/api/large", "query_string": b"", "headers": []}
+
+    async def receive() -> Any:
+        await never.wait()
+
+    async with server.lifespan():
+        await server(scope, receive, send)
+    assert b"".join(taken) == whole
+
+
+def endless_server(sqlite_url: str) -> Server:
+    server = Server(sqlite_url)
+
+    @server.action("GET", "/endless")
+    async def endless(ctx: Context) -> Response:
+        async def made() -> AsyncGenerator[bytes, None]:
+            while True:
+                yield b"x" * 500_000
+
+        return Response(stream=made())
+
+    return server
+
+
+async def test_a_stream_that_waits_for_nothing_ends_when_its_client_leaves(sqlite_url: str) -> None:
+    async with listening(endless_server(sqlite_url)) as port, asyncio.timeout(20):
+        async with connected(port) as client:
+            await client.send(a_request("GET", "/api/endless"))
+            assert await client.read(100_000)
+        async with connected(port) as other:
+            await other.send(a_request("GET", "/live"))
+            assert (await other.answer())[0] == 200
+
+
+@pytest.mark.long
+async def test_a_client_that_reads_steadily_is_not_cut_off_by_what_the_kernel_keeps(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "STALLED", 3.0)
+    loop = asyncio.get_running_loop()
+    async with listening(endless_server(sqlite_url)) as port, asyncio.timeout(90):
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.setblocking(False)
+            await loop.sock_sendall(slow, a_request("GET", "/api/endless"))
+            for _ in range(300):  # about 200 KB a second for half a minute
+                assert await loop.sock_recv(slow, 20_000)
+                await asyncio.wait([loop.create_future()], timeout=0.1)

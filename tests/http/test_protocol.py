@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 
-from maniflex import Context, DeclarationError, Model, ModelOptions, Next, Server
+from maniflex import Context, DeclarationError, Model, ModelOptions, Next, Response, Server
 from maniflex.testing import client
 from tests.http.kit import created, data_of, error_of, serving
 
@@ -64,7 +65,6 @@ async def test_a_wrong_method_is_405_and_says_which_are_right(
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/api",
         "/api/",
         "/api/nothing",
@@ -114,6 +114,48 @@ async def test_head_mirrors_get_without_the_body(database_url: str) -> None:
 
 def headers_of(response: httpx.Response) -> dict[str, str]:
     return {name: value for name, value in response.headers.items() if name != "x-request-id"}
+
+
+async def test_an_answer_is_not_stored_by_caches_unless_the_application_says_so(sqlite_url: str) -> None:
+    server = Server()
+    server.register(Page, ModelOptions(optimistic_lock=True, export=True))
+
+    @server.action("GET", "/cached")
+    async def cached(ctx: Context) -> Response:
+        return Response(200, {}, headers={"Cache-Control": "public, max-age=60"})
+
+    @server.action("GET", "/starlette")
+    async def starlette(ctx: Context) -> Any:
+        return PlainTextResponse("a")
+
+    @server.action("GET", "/starlette/cached")
+    async def starlette_cached(ctx: Context) -> Any:
+        return PlainTextResponse("a", headers={"cache-control": "no-cache"})
+
+    @server.pipeline.response.middleware(operations=["create"])
+    async def revalidate(ctx: Context, next: Next) -> None:
+        await next()
+        assert ctx.response is not None
+        ctx.response.set_header("Cache-Control", "private, no-cache")
+
+    async with client(server, database=sqlite_url) as http:
+        made = await http.post("/api/pages", json={"title": "a"})
+        assert made.headers.get_list("cache-control") == ["private, no-cache"]
+        record = data_of(made, 201)
+        for path, caching in (
+            (f"/api/pages/{record['id']}", "no-store"),
+            ("/api/pages/none", "no-store"),
+            ("/api/nothing", "no-store"),
+            ("/api/pages/export", "no-store"),
+            ("/health", "no-store"),
+            ("/api/starlette", "no-store"),
+            ("/api/starlette/cached", "no-cache"),
+            ("/api/cached", "public, max-age=60"),
+            ("/api/pages", "no-store"),
+            ("/api/openapi.json", "no-cache"),
+        ):
+            assert (await http.get(path)).headers.get_list("cache-control") == [caching], path
+        assert (await http.delete(f"/api/pages/{record['id']}")).headers["cache-control"] == "no-store"
 
 
 async def test_options_lists_what_can_be_done(sqlite_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -112,13 +113,51 @@ async def test_a_wrong_number_of_values_is_refused_before_the_database_sees_it(d
             await server.raw_query("SELECT 1 FROM stocks WHERE name = ? AND id = ?", "x")
 
 
-async def test_raw_query_cannot_write(database_url: str) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM stocks",
+        "delete from stocks where name <> 'RETURNING' -- RETURNING id",
+        "UPDATE stocks SET name = 'x' /* RETURNING id */",
+    ],
+)
+async def test_raw_query_cannot_write_what_gives_no_rows_back(database_url: str, statement: str) -> None:
     server = warehouse()
     async with client(server, database=database_url) as http:
         await created(http, "/api/stocks", name="nut")
         with pytest.raises(DatabaseError):
-            await server.raw_query("DELETE FROM stocks RETURNING id")
-        assert await server.db(Stock).count() == 1
+            await server.raw_query(statement)
+        [record] = await server.db(Stock).list()
+        assert record.name == "nut"
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_a_write_that_returns_rows_gives_them_and_is_stored(
+    database_url: str, in_transaction: bool
+) -> None:
+    server = warehouse()
+    async with client(server, database=database_url) as http:
+        for left in (1, 2, 3):
+            await created(http, "/api/stocks", name=f"n{left}", left=left)
+        copy = (
+            'INSERT INTO stocks (id, name, "left", price, seen, created_at, updated_at)'
+            ' SELECT ?, name, "left", price, seen, created_at, updated_at FROM stocks WHERE name = ?'
+        )
+        async with server.transaction() if in_transaction else nullcontext():
+            rows = await server.raw_query(f"{copy} RETURNING id, name", "copy", "n1")
+            assert rows == [{"id": "copy", "name": "n1"}]
+            rows = await server.raw_query(
+                'UPDATE stocks SET "left" = "left" + 1 WHERE name = ? RETURNING "left" AS n', "n1"
+            )
+            assert rows == [{"n": 2}, {"n": 2}]
+            rows = await server.raw_query(
+                "WITH old AS (SELECT id FROM stocks WHERE name = ?)"
+                " delete from stocks WHERE id IN (SELECT id FROM old) returning name",
+                "n2",
+            )
+            assert rows == [{"name": "n2"}]
+            assert await server.raw_exec("DELETE FROM stocks WHERE name = ? RETURNING id", "n1") == 2
+        assert [record.name for record in await server.db(Stock).list()] == ["n3"]
 
 
 async def test_a_value_is_never_sql(database_url: str) -> None:

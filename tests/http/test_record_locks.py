@@ -41,6 +41,29 @@ async def test_the_message_speaks_of_the_field_as_clients_know_it(sqlite_url: st
         assert "entryState" in error_of(refused, 422, "RECORD_LOCKED")["message"]
 
 
+class Vault(Model):
+    text: str = ""
+    alarm: str = field(default="quiet", hidden=True, lock_when={"alarm": "ringing"})
+    pin: str = field(default="open", writeonly=True, lock_when={"pin": "4711"})
+
+
+@pytest.mark.parametrize("secret", ["alarm", "pin"])
+async def test_a_lock_on_a_secret_tells_neither_its_name_nor_its_value(
+    database_url: str, secret: str
+) -> None:
+    server = Server()
+    server.register(Vault)
+    async with client(server, database=database_url) as http:
+        values = {"alarm": "ringing"} if secret == "alarm" else {"pin": "4711"}
+        vault = await server.db(Vault).create(**values)
+        one = f"/api/vaults/{vault.id}"
+        for body in ({"text": "x"}, {}, {"text": 5}):
+            refused = error_of(await http.patch(one, json=body), 422, "RECORD_LOCKED")
+            assert refused["message"] == "the record is locked"
+            assert secret not in str(refused)
+        assert error_of(await http.delete(one), 422, "RECORD_LOCKED")["message"] == "the record is locked"
+
+
 async def test_the_change_that_locks_it_is_allowed(database_url: str) -> None:
     async with serving(database_url, Entry) as http:
         entry = await created(http, "/api/entries", amount=1)

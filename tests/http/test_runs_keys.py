@@ -19,6 +19,7 @@ from tests.http.runs_kit import (
     ROOT,
     RUNS,
     STRANGERS,
+    TENANT_ADMIN,
     Site,
     a_server,
     site_on,
@@ -85,6 +86,21 @@ async def test_keys_come_back_as_they_were_said(site: Site) -> None:
     # The admin role sees the keys of all, and so whose they are.
     shown = data_of(await site.http.get(f"{RUNS}/{run['id']}", headers=ROOT))
     assert (shown["idempotency_key"], shown["group_key"]) == ("@acme/ada:order-7", "@acme/ada:customer:7")
+
+
+@pytest.mark.parametrize("also", ["", ",actor_id", ",actor_id,tenant_id", ",last_error"])
+async def test_the_admin_of_a_tenant_sees_keys_as_they_were_said_whatever_is_selected(
+    site: Site, also: str
+) -> None:
+    run = await site.submit(idempotency_key="order-7", group_key="customer:7")
+
+    select = f"?select=id,idempotency_key{also}"
+    [listed] = data_of(await site.http.get(f"{RUNS}{select}", headers=TENANT_ADMIN))
+    one = data_of(await site.http.get(f"{RUNS}/{run['id']}{select}", headers=TENANT_ADMIN))
+
+    for shown in (listed, one):
+        assert shown["idempotency_key"] == "order-7"
+        assert set(shown) == {"id", "idempotency_key", *also.split(",")[1:]}
 
 
 @pytest.mark.parametrize(
@@ -155,3 +171,11 @@ async def test_a_time_that_is_null_is_not_said(absent: dict[str, Any], site: Sit
     run = await site.submit(**absent)
 
     assert (run["run_at"] > run["created_at"]) == (absent["delay"] is not None)
+
+
+async def test_a_key_of_a_run_of_another_type_is_a_conflict(site: Site) -> None:
+    await site.submit(idempotency_key="order-7")
+    body = {"type": "default.fail", "idempotency_key": "order-7"}
+    answer = await site.http.post(RUNS, json=body, headers=ADA)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "CONFLICT")
+    assert "default.echo" in answer.json()["error"]["message"]

@@ -15,6 +15,7 @@ from maniflex import (
     WithDeletedAt,
     WithIsDeleted,
     field,
+    has_many,
     with_transaction,
 )
 from maniflex.testing import FakeClock, client
@@ -117,6 +118,61 @@ async def test_a_second_delete_in_the_same_transaction_is_refused(database_url: 
         one = f"/api/notes/{record['id']}"
         assert (await http.delete(one)).status_code == 404
         assert (await http.get(one)).status_code == 200
+
+
+class Folder(Model, WithDeletedAt, aggregate=True, export=True):
+    name: str = field(filterable=True, searchable=True)
+    folder_id: str | None = field(default=None, filterable=True)
+    folders: list[Folder] = has_many()
+
+
+class Label(Model, soft_delete="gone"):
+    name: str = field(filterable=True, searchable=True)
+    gone: bool = field(default=False, filterable=True, readonly=True)
+
+
+MARKED = {
+    "folders": ("deleted_at:not_null", "deleted_at:neq:null", "deleted_at:gt:2000-01-01"),
+    "labels": ("gone:eq:true", "gone:in:true,false", "gone:neq:false"),
+}
+
+
+@pytest.mark.parametrize("table", MARKED)
+async def test_no_filter_shows_a_deleted_record_by_its_id(database_url: str, table: str) -> None:
+    async with serving(database_url, Folder, Label) as http:
+        record = await created(http, f"/api/{table}", name="gone")
+        kept = await created(http, f"/api/{table}", name="kept")
+        await http.delete(f"/api/{table}/{record['id']}")
+        for condition in MARKED[table]:
+            group = f"filter[0]=name:eq:gone&filter[0]={condition}"
+            for query in (f"filter={condition}", group, f"filter={condition}&q=gone", "select=name&" + group):
+                one = f"/api/{table}/{record['id']}?{query}"
+                error_of(await http.get(one), 404, "NOT_FOUND")
+                assert (await http.head(one)).status_code == 404, query
+                listed = [row["name"] for row in data_of(await http.get(f"/api/{table}?{query}"))]
+                assert "gone" in listed, query
+            # One that is there is still held to the filter.
+            group = f"filter[0]=name:eq:kept&filter[0]={condition}"
+            assert data_of(await http.get(f"/api/{table}/{kept['id']}?{group}"))["name"] == "kept"
+
+
+async def test_a_filter_across_a_relation_finds_no_deleted_record_by_its_mark(database_url: str) -> None:
+    async with serving(database_url, Folder) as http:
+        parent = await created(http, "/api/folders", name="parent")
+        child = await created(http, "/api/folders", name="child", folder_id=parent["id"])
+        await http.delete(f"/api/folders/{parent['id']}")
+        for condition in ("folder.deleted_at:not_null", "folder.folders.deleted_at:not_null"):
+            asked = f"/api/folders?filter={condition}"
+            assert data_of(await http.get(asked)) == []
+            error_of(await http.get(f"/api/folders/{child['id']}?filter={condition}"), 404, "NOT_FOUND")
+            counted = await http.get(
+                f'/api/folders/aggregate?aggregate={{"select":["count"]}}&filter={condition}'
+            )
+            assert data_of(counted) == [{"count": 0}]
+            exported = await http.get(f"/api/folders/export?format=csv&filter={condition}")
+            assert len(exported.text.splitlines()) == 1
+        shown = data_of(await http.get("/api/folders?filter=deleted_at:is_null&include=folder"))
+        assert [row.get("folder") for row in shown] == [None]
 
 
 async def test_filtering_by_the_mark_shows_the_marked_rows(database_url: str) -> None:

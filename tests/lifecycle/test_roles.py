@@ -58,7 +58,7 @@ async def settled(condition: Any) -> None:
 @pytest.mark.parametrize(
     ("role", "background", "services"),
     [
-        ("server", True, ["Clerk", "Worker", "Pruner"]),
+        ("server", True, ["Clerk", "ClockKeeper", "Repairer", "Worker", "Pruner"]),
         ("server", False, ["Clerk"]),
         ("worker", True, ["Clerk"]),
         ("client", True, []),
@@ -153,7 +153,7 @@ async def test_readiness_can_demand_that_work_goes_on(
 ) -> None:
     clock = FakeClock()
     server = a_server(clock=clock, ready_needs_work=demanded)
-    async with client(server, database=database_url) as http:
+    async with client(server, database=database_url, background=True) as http:
         worker = worker_of(server).loop
         await settled(lambda: worker.ticks)
         assert (await http.get("/ready")).status_code == 200

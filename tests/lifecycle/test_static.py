@@ -145,9 +145,12 @@ async def test_an_action_may_stand_beside_the_files(files: Path) -> None:
         assert (await http.get("/api/files/style.css")).text == "p {}"
 
 
-def test_the_directory_static_beside_the_application_is_served_unasked(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text("from maniflex import Server\nserver = Server(':memory:')\n")
+def test_a_directory_is_served_only_when_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "from maniflex import Config, Server\nserver = Server(Config.from_env())\n"
+    )
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "hello.txt").write_text("hello")
-    with serving(tmp_path) as served:
-        assert httpx.get(f"{served.url}/static/hello.txt").text == "hello"
+    for named, expected in (({}, 404), ({"STATIC_DIR": "static"}, 200)):
+        with serving(tmp_path, DB_WRITE_URL=":memory:", **named) as served:
+            assert httpx.get(f"{served.url}/static/hello.txt").status_code == expected

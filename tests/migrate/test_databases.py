@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from maniflex import Model, Server
+from maniflex import Model, Server, field
 from maniflex.errors import ConfigError
 from tests.migrate.schema import columns, model, started, tables
 
@@ -71,7 +71,7 @@ def test_processes_that_start_together_make_one_schema(database_url: str, tmp_pa
     failures = [starter.communicate(timeout=60)[1] for starter in starters if starter.wait(60)]
 
     assert failures == []
-    note = model("Note", "notes", {"slug": str})
+    note = model("Note", "notes", {"slug": (str, field(unique=True)), "size": (int, 0)})
     assert asyncio.run(count(database_url, note)) == 4
 
 

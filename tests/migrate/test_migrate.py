@@ -17,7 +17,7 @@ import pytest
 from maniflex import Model, Server, WithDeletedAt, WithIsDeleted, field
 from maniflex.errors import ConstraintViolation, DeclarationError
 from maniflex.model.meta import Index
-from tests.migrate.schema import columns, indexes, model, raw, started, tables, warnings
+from tests.migrate.schema import columns, indexes, kind, model, raw, started, tables, warnings
 
 
 class Colour(StrEnum):
@@ -59,15 +59,16 @@ DEFAULTS: dict[str, Any] = {
 async def test_tables_are_made_with_every_type_and_stay_quiet_afterwards(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    optional = {f"{name}_or_none": kind | None for name, kind in EVERY_TYPE.items()}
+    optional = {f"{name}_or_none": type_ | None for name, type_ in EVERY_TYPE.items()}
     every = model("Every", "everything", {**EVERY_TYPE, **optional})
+    order_keys = {f"{name}$order" for name in ("money", "money_or_none") if kind(database_url) == "sqlite"}
 
     for _ in range(2):
         async with started(database_url, every):
             pass
 
     assert await columns(database_url, "everything") == {
-        "id", "created_at", "updated_at", *EVERY_TYPE, *optional
+        "id", "created_at", "updated_at", *EVERY_TYPE, *optional, *order_keys
     }  # fmt: skip
     assert warnings(caplog) == []
 
@@ -79,7 +80,7 @@ async def test_new_columns_give_old_rows_null_or_the_default(
     async with started(database_url, before) as server:
         old = await server.db(before).create(name="old")
 
-    optional = {f"{name}_or_none": (kind | None, None) for name, kind in EVERY_TYPE.items()}
+    optional = {f"{name}_or_none": (type_ | None, None) for name, type_ in EVERY_TYPE.items()}
     given = {name: (EVERY_TYPE[name], value) for name, value in DEFAULTS.items()}
     made = {
         "tree": (dict[str, Any], field(default_factory=lambda: {"it's": [1, "?"]})),
@@ -231,14 +232,19 @@ async def test_unique_added_to_duplicates_stops_the_start_naming_table_and_colum
 ) -> None:
     before = model("User", "users", {"email": str, "team": str})
     async with started(database_url, before) as server:
-        for _ in range(2):
-            await server.db(before).create(email="same@x", team="a")
+        for id in ("a", "b"):
+            await server.db(before).create(id=id, email="same@x", team="a")
+        for number in range(10):
+            for id in ("x", "y", "z"):
+                await server.db(before).create(id=f"{id}{number}", email=f"{number}@x", team="a")
 
     with pytest.raises(DeclarationError, match=r"User: 'users' has rows with equal values in email") as no:
         async with started(database_url, model("User", "users", options)):
             raise AssertionError("it must not start")
 
     assert "same@x" not in str(no.value)
+    few = "for example those of the ids 'a' and 'b'; 'x0' and 'z0' (3 rows); 'x1' and 'z1' (3 rows)"
+    assert str(no.value).endswith(few)
     assert await columns(database_url, "users") == {"id", "email", "team", "created_at", "updated_at"}
     assert await indexes(database_url, "users") == {}
 
@@ -254,8 +260,8 @@ async def test_a_unique_pair_added_to_duplicates_names_both_columns(database_url
     )
     async with started(database_url, pair):
         pass
+    await raw(database_url, "DROP INDEX uq_users_team_email")
     async with started(database_url, before) as server:
-        await raw(database_url, "DROP INDEX uq_users_team_email")
         await server.db(before).create(email="same@x", team="a")
     with pytest.raises(DeclarationError, match=r"'users' has rows with equal values in team, email"):
         async with started(database_url, pair):
@@ -510,7 +516,11 @@ async def test_servers_that_start_together_on_an_empty_database_do_not_collide(d
     ]
     for round_ in range(4):
         grown = [
-            model(f"M{n}", f"m{n}", {"a": str, **{f"x{i}": (int, i) for i in range(round_)}})
+            model(
+                f"M{n}",
+                f"m{n}",
+                {"a": (str, field(unique=True)), "b": (int, 0), **{f"x{i}": (int, i) for i in range(round_)}},
+            )
             for n in range(5)
         ]
         servers = [Server(database_url, pool_size=2) for _ in range(6)]

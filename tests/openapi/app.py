@@ -129,7 +129,7 @@ async def nothing(ctx: Context) -> None:
 
 
 def rich_server() -> Server:
-    server = Server(static_disabled=True, openapi_title="Rich", openapi_version="2.1.0")
+    server = Server(openapi_title="Rich", openapi_version="2.1.0", openapi_all_methods=True)
     server.register(Shop, Thing, Label, ThingLabel, News, Stock, Setting)
     server.enable_global_search()
     server.action("POST", "/orders", request=Order, response=Receipt, tags=["Orders"])(place)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any
+from datetime import date
+from typing import Any, Literal
 
 import pytest
 from openapi_spec_validator import validate
@@ -46,7 +47,52 @@ def test_every_mounted_route_is_described_and_no_other(make: Any) -> None:
     shown = {(m.upper(), path) for path, methods in described(server)["paths"].items() for m in methods}
 
     # The page that shows the description is no part of what it describes.
-    assert shown == {(method, path) for method, path, owner in server.routes if owner != "docs"}
+    mounted = {(method, path) for method, path, owner in server.routes if owner != "docs"}
+    if not server.config.openapi_all_methods:
+        mounted = {(method, path) for method, path in mounted if method not in ("HEAD", "OPTIONS")}
+    assert shown == mounted
+
+
+def test_an_operation_lists_the_codes_it_can_give_and_no_others(rich: dict[str, Any]) -> None:
+    def codes(path: str, method: str) -> set[str]:
+        responses = rich["paths"][path][method]["responses"]
+        return {
+            code for given in responses.values() for code in re.findall(r"`([A-Z_]+)`", given["description"])
+        }
+
+    assert {"INVALID_JSON", "VALIDATION_FAILED", "CONFLICT"} <= codes("/api/things", "post")
+    assert codes("/api/things", "post").isdisjoint({"EXPORT_BUSY", "INVALID_SCHEDULE", "INVALID_QUERY"})
+    assert "INVALID_QUERY" in codes("/api/things", "get")
+    assert codes("/api/things", "get").isdisjoint({"INVALID_JSON", "EXPORT_BUSY", "RECORD_LOCKED"})
+    assert {"EXPORT_BUSY", "EXPORT_TOO_LARGE"} <= codes("/api/things/export", "get")
+
+
+def test_every_operation_of_a_model_says_what_it_does(rich: dict[str, Any]) -> None:
+    silent = [
+        f"{method} {path}"
+        for path, methods in rich["paths"].items()
+        for method, operation in methods.items()
+        if path in ("/api/things", "/api/things/{id}") and not operation.get("description")
+    ]
+    assert silent == []
+    assert rich["servers"] == [{"url": "/"}]
+
+
+def test_an_action_stands_with_the_model_its_path_begins_with() -> None:
+    server = rich_server()
+
+    @server.action("POST", "/things/sort")
+    async def sort(ctx: Context) -> None:
+        """Nothing to do."""
+
+    @server.action("POST", "/elsewhere")
+    async def elsewhere(ctx: Context) -> None:
+        """Nothing to do."""
+
+    paths = described(server)["paths"]
+
+    assert paths["/api/things/sort"]["post"]["tags"] == ["Thing"]
+    assert paths["/api/elsewhere"]["post"]["tags"] == ["Actions"]
 
 
 def test_two_servers_with_the_same_declarations_are_described_in_the_same_bytes() -> None:
@@ -117,6 +163,29 @@ def test_what_is_hidden_appears_nowhere_and_what_is_writeonly_only_in_bodies(ric
     assert schemas["ThingUpdate"]["properties"]["pin"]["writeOnly"] is True
     rest = {name: s for name, s in schemas.items() if name not in ("ThingCreate", "ThingUpdate")}
     assert '"pin"' not in json.dumps([rest, rich["paths"]])
+
+
+def test_no_default_or_lock_of_a_secret_is_described() -> None:
+    class Safe(Model, aggregate=True, export=True):
+        name: str = field(filterable=True, sortable=True, searchable=True)
+        number: int = field(default=47114711, writeonly=True)
+        word: str = field(default="swordfish", writeonly=True, lock_when={"word": "swordfish"})
+        until: date = field(default=date(1999, 9, 9), writeonly=True)
+        inner: int = field(default=47124712, hidden=True, lock_when={"inner": 47134713})
+        state: Literal["dormant", "alert"] = field(default="dormant", hidden=True)
+
+    server = Server(database=":memory:")
+    server.register(Safe)
+
+    @server.action("POST", "/safes/open", request=Safe, response=Safe)
+    async def open_safe(ctx: Context) -> None:
+        """Open a safe."""
+
+    text = json.dumps(described(server))
+
+    secrets = "47114711 47124712 47134713 swordfish 1999-09-09 dormant inner state"
+    for secret in secrets.split():
+        assert secret not in text, secret
 
 
 def test_an_action_shows_its_types_and_a_model_in_them_by_reference(rich: dict[str, Any]) -> None:

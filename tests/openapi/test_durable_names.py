@@ -18,7 +18,10 @@ NAMES = {
     "/api/outbox_event/{id}": "get_outbox_event head_outbox_event options_outbox_event",
     "/api/outbox_event/{id}/redrive": "redrive_outbox_event",
     "/api/schedules": "list_schedules create_schedule delete_schedules head_schedules options_schedules",
-    "/api/schedules/{id}": "get_schedule update_schedule delete_schedule head_schedule options_schedule",
+    "/api/schedules/{id}": (
+        "get_schedule update_schedule put_schedule delete_schedule head_schedule options_schedule"
+    ),
+    "/api/schedules/{id}/status": "put_schedule_status options_status_schedule",
     "/api/schedules/due": "list_due_schedules head_due_schedules options_due_schedules",
     "/api/schedules/delete": "delete_many_schedules options_delete_schedules",
     "/api/schedules/{id}/activate": "activate_schedule",
@@ -33,12 +36,12 @@ NAMES = {
 
 
 def everything() -> Server:
-    server = Server(metrics_enabled=True)
+    server = Server(metrics_enabled=True, openapi_all_methods=True)
     server.schedules.enable()
     server.outbox.enable()
     server.jobs.mount_status()
 
-    @server.work.handler("report.v1")
+    @server.work.handler("report.v1", public=True)
     async def report(run: Any) -> None:
         """Nothing to do."""
 

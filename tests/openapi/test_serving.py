@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -205,3 +206,32 @@ def test_its_steps_are_sealed_with_the_server() -> None:
 
     with pytest.raises(DeclarationError, match=r"openapi\.generate: the server is sealed"):
         server.pipeline.openapi.generate.register(set_title("too late"))
+
+
+async def test_the_document_comes_compressed_to_whoever_takes_it() -> None:
+    server = noted()
+    async with client(server) as http:
+        plain = await http.get("/api/openapi.json", headers={"accept-encoding": "identity"})
+        small = await http.get("/api/openapi.json", headers={"accept-encoding": "gzip"})
+        refused = await http.get("/api/openapi.json", headers={"accept-encoding": "gzip;q=0"})
+
+    assert small.headers["content-encoding"] == "gzip"
+    assert int(small.headers["content-length"]) < len(plain.content) / 3
+    assert small.json() == plain.json() == refused.json()
+    assert {"content-encoding" in answer.headers for answer in (plain, refused)} == {False}
+
+
+async def test_others_are_answered_while_the_document_of_many_models_is_made() -> None:
+    server = Server()
+    made = [type(f"Thing{i}", (Model,), {"__annotations__": {"name": str}}) for i in range(40)]
+    server.register(*made)
+    async with client(server) as http:
+        document = asyncio.create_task(http.get("/api/openapi.json"))
+        answered = 0
+        while not document.done():
+            assert (await http.get("/live")).status_code == 200
+            answered += 1
+            await asyncio.sleep(0)  # a probe in-process waits for nothing, so the loop must get its turn
+
+    assert (await document).status_code == 200
+    assert answered > 1

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from maniflex.config import sqlite_path
+from maniflex.db.budget import Budget
 from maniflex.db.port import Adapter, Isolation, Row, Tx
 from maniflex.db.postgres import PostgresAdapter
 from maniflex.db.sqlite import SqliteAdapter
@@ -27,9 +28,9 @@ class Counting:
     def dialect(self) -> Dialect:
         return self._real.dialect
 
-    async def fetch(self, sql: Sql) -> list[Row]:
+    async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
         self.statements.append(sql.text)
-        return await self._real.fetch(sql)
+        return await self._real.fetch(sql, budget)
 
     async def fetch_one(self, sql: Sql) -> Row | None:
         self.statements.append(sql.text)

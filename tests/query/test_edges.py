@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -45,23 +46,116 @@ async def test_a_sort_by_what_several_rows_claim_to_be_repeats_no_record(databas
     assert (page["meta"]["total"], back["meta"]["total"]) == (3, 3)
 
 
-@pytest.mark.parametrize("op", ["like", "ilike", "contains", "starts_with", "ends_with"])
-async def test_a_pattern_has_a_longest_form_on_every_way_in(database_url: str, op: str) -> None:
+TEXT_OPS = ["like", "ilike", "contains", "starts_with", "ends_with"]
+
+
+def asking_for(op: str, text: str) -> list[tuple[str, dict[str, Any]]]:
+    """The requests in which a client can look for a text."""
+    where = [{"field": "name", "operator": op, "value": text}]
+    spec = {"select": [{"op": "count"}], "where": where}
+    group = {"select": [{"op": "max", "field": "name", "as": "last"}]}
+    having = {**group, "having": [{"alias": "last", "operator": op, "value": text}]}
+    return [
+        ("/api/prices", {"filter": f"name:{op}:{text}"}),
+        ("/api/prices", {"filter[0]": f"name:{op}:{text}"}),
+        ("/api/prices/aggregate", {"aggregate": json.dumps(spec)}),
+        ("/api/prices/aggregate", {"aggregate": json.dumps(having)}),
+    ]
+
+
+@pytest.mark.parametrize("op", TEXT_OPS)
+async def test_a_text_to_look_for_has_a_longest_form_on_every_way_in(database_url: str, op: str) -> None:
     server = Server(limits=Limits(uri_length=1_000_000))
     server.register(Rate, Price)
     async with client(server, database=database_url) as http:
-        for size, status in ((LONGEST, 200), (LONGEST + 1, 400), (20_000, 400)):
-            text = "*" * size
-            spec = {"select": [{"op": "count"}], "where": [{"field": "name", "operator": op, "value": text}]}
-            asked: list[tuple[str, dict[str, Any]]] = [
-                ("/api/prices", {"filter": f"name:{op}:{text}"}),
-                ("/api/prices/aggregate", {"aggregate": json.dumps(spec)}),
-            ]
-            for path, params in asked:
+        for size, status in ((200, 200), (201, 400), (20_000, 400)):
+            for path, params in asking_for(op, "*" * size):
                 answer = await http.get(path, params=params)
                 assert answer.status_code == status, (path, size, answer.text[:200])
+                if status == 400:
+                    assert "at most 200 characters" in error_of(answer, 400, "INVALID_QUERY")["message"]
+        await server.db(Price).list([("name", op, "x" * LONGEST)])  # code may look for more
         with pytest.raises(InvalidQuery):
             await server.db(Price).list([("name", op, "x" * (LONGEST + 1))])
+
+
+@pytest.mark.parametrize("op", TEXT_OPS)
+async def test_a_pattern_has_ten_wildcards_at_the_most(database_url: str, op: str) -> None:
+    server = Server()
+    server.register(Rate, Price)
+    async with client(server, database=database_url) as http:
+        for text in ("%x" * 11, "_" * 11, "%_" * 5 + "x%", "\\\\%" * 11):
+            for path, params in asking_for(op, text):
+                answer = await http.get(path, params=params)
+                if op in ("like", "ilike"):
+                    message = error_of(answer, 400, "INVALID_QUERY")["message"]
+                    assert message.endswith(": at most 10 wildcards in a pattern")
+                else:  # where they are no wildcards
+                    assert answer.status_code == 200
+        for text in ("%x" * 10, "_" * 10, "\\%\\_" * 20):
+            for path, params in asking_for(op, text):
+                assert (await http.get(path, params=params)).status_code == 200, text
+
+
+ODD_TEXTS = [
+    "",
+    "a",
+    "A",
+    "ab",
+    "BA",
+    "ä",
+    "Ä",
+    "aä",
+    "%",
+    "_",
+    "*",
+    "[a]",
+    "\\",
+    "a\nb",
+    "İ",
+    "i",
+    "ß",
+    "ſ",
+    "K",
+    "k",
+]
+
+
+async def test_literal_operators_agree_with_python_about_every_pair_of_texts(database_url: str) -> None:
+    def fold(text: str) -> str:
+        return "".join(c.lower() if c.isascii() else c for c in text)
+
+    by_op = {"contains": str.__contains__, "starts_with": str.startswith, "ends_with": str.endswith}
+    texts = [*ODD_TEXTS, *(f"x{text}y" for text in ODD_TEXTS)]
+    server = Server()
+    server.register(Rate, Price)
+    async with client(server, database=database_url):
+        async with server.transaction():
+            for text in texts:
+                await server.db(Price).create(name=text)
+        for op, holds in by_op.items():
+            for wanted in ODD_TEXTS:
+                rows = await server.db(Price).list([("name", op, wanted)])
+                expected = [text for text in texts if holds(fold(text), fold(wanted))]
+                assert sorted(row.name for row in rows) == sorted(expected), (op, wanted)
+
+
+async def test_looking_for_many_letters_costs_little_more_than_for_one(database_url: str) -> None:
+    server = Server()
+    server.register(Rate, Price)
+    async with client(server, database=database_url):
+        await server.db(Price).create(name="a" * 2_000_000)
+
+        async def seconds(text: str) -> float:
+            best = 1e9
+            for _ in range(3):
+                start = perf_counter()
+                assert await server.db(Price).count([("name", "contains", text)]) == 0
+                best = min(best, perf_counter() - start)
+            return best
+
+        # By a pattern it would be compared letter by letter at every place: two hundred times as much.
+        assert await seconds("a" * 199 + "b") < 60 * await seconds("b")
 
 
 class Page(Model, global_searchable=True):

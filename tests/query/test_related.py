@@ -156,6 +156,13 @@ async def test_a_sort_across_many_records_or_closed_fields_is_400(
     assert error["message"] == f"sort: {sort!r} is not a field that can be sorted by"
 
 
+@pytest.mark.parametrize("sort", ["-title", "-nothing", "title,-title", "-author.name", "-author.password"])
+async def test_a_minus_before_a_sort_is_told_how_to_write_it(library: httpx.AsyncClient, sort: str) -> None:
+    error = error_of(await library.get(f"/api/books?sort={sort}"), 400, "INVALID_QUERY")
+    name = sort.rpartition("-")[2]
+    assert error["message"].endswith(f"sorted by; descending order is written {name}:desc")
+
+
 async def test_includes_nest_two_deep_and_come_in_the_order_of_their_ids(library: httpx.AsyncClient) -> None:
     found = data_of(await library.get("/api/authors?sort=name&include=books.tags,reports"))
     seen = {

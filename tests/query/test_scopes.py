@@ -52,7 +52,7 @@ class TaskLabel(Model):
     tenant_id: str = tenant()
     name: str = field(default="link", filterable=True, sortable=True)
     task_id: str = field(filterable=True)
-    label_id: str = field(filterable=True)
+    label_id: str = field(filterable=True, on_delete="cascade")
 
 
 MODELS: tuple[type[Model], ...] = (Person, Task, Label, TaskLabel)

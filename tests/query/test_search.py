@@ -231,6 +231,59 @@ async def test_a_forced_scope_binds_a_search_and_its_total(database_url: str) ->
     assert [a.json()["meta"]["total"] for a in answers] == [1, 1, 1, 1]
 
 
+FOREIGN_TEXTS = {
+    "rare words": "apple " * 3,
+    "other rare words": "pear " * 3,
+    "long texts": "filler " * 4000,
+    "short texts": "x",
+}
+
+
+@pytest.mark.parametrize("text", FOREIGN_TEXTS.values(), ids=FOREIGN_TEXTS)
+async def test_texts_outside_the_scope_change_neither_order_nor_scores(database_url: str, text: str) -> None:
+    server = Server()
+    server.register(Book, Shelf)
+
+    async def bind(ctx: Context, next: Next) -> None:
+        ctx.query.force("kind", "mine")
+        await next()
+
+    @server.action("GET", "/hits")
+    async def hits(ctx: Context) -> object:
+        ctx.query.force("kind", "mine")
+        return await ctx.search(ctx.query_param("q"), models=[Book])
+
+    server.pipeline.auth.register(bind, models=[Book])
+    async with client(server, database=database_url) as http:
+        for number in range(12):
+            few, many = 1 + number % 3, 1 + number % 5
+            words = f"{'apple ' * few}{'word ' * (number * 17 % 29)}{'pear ' * many}"
+            await created(http, "/api/books", title=f"{number}", blurb=words, kind="mine")
+
+        async def seen() -> list[Any]:
+            answers: list[Any] = [await titles(http, q) for q in ("apple", "pear", "apple pear", "word")]
+            return [*answers, *[data_of(await http.get(f"/api/hits?q={q}")) for q in ("apple", "pear")]]
+
+        before = await seen()
+        async with server.transaction():
+            for number in range(60):
+                await server.db(Book).create(title=f"foreign {number}", blurb=text, kind="foreign")
+
+        assert len(before[0]) == 12
+        assert await seen() == before
+
+
+async def test_forms_of_a_letter_are_found_by_each_other(database_url: str) -> None:
+    async with serving(database_url, Book, Shelf) as http:
+        for title in ("ΟΔΟΣ", "οδος", "οδοσ", "5 µm", "5 μm"):
+            await created(http, "/api/books", title=title)
+
+        for q in ("ΟΔΟΣ", "οδος", "οδοσ"):
+            assert sorted(await titles(http, q)) == sorted(["ΟΔΟΣ", "οδος", "οδοσ"]), q
+        for q in ("µm", "μm"):
+            assert sorted(await titles(http, q)) == sorted(["5 µm", "5 μm"]), q
+
+
 async def test_what_cannot_be_searched_is_refused(database_url: str) -> None:
     async with serving(database_url, Book, Shelf) as http:
         refused = [

@@ -13,6 +13,7 @@ import pytest
 from maniflex import Config, Model, Server
 from maniflex.config import ENVIRONMENT, Trace, sqlite_path
 from maniflex.errors import ConfigError, DeclarationError
+from maniflex.settings import Settings
 from maniflex.testing import client
 
 A_SECRET = "hunter2"
@@ -39,6 +40,7 @@ READ: dict[str, tuple[str, Any]] = {
     "DB_READ_POOL_SIZE": ("3", 3),
     "DB_STATEMENT_TIMEOUT": ("1h", timedelta(hours=1)),
     "DB_LOCK_TIMEOUT": ("250 ms", timedelta(milliseconds=250)),
+    "DB_POOL_TIMEOUT": ("3s", timedelta(seconds=3)),
     "DB_IDLE_IN_TRANSACTION_TIMEOUT": ("90", timedelta(seconds=90)),
     "DB_APPLICATION_NAME": ("orders-api", "orders-api"),
     "DB_SCHEMA": ("sales", "sales"),
@@ -46,9 +48,11 @@ READ: dict[str, tuple[str, Any]] = {
     "SQLITE_READERS": ("2", 2),
     "LOG_LEVEL": ("debug", "debug"),
     "LOG_JSON": ("on", True),
+    "ACCESS_LOG": ("off", False),
     "OPENAPI_ENABLED": ("no", False),
     "OPENAPI_TITLE": ("Orders", "Orders"),
     "OPENAPI_VERSION": ("2.1", "2.1"),
+    "OPENAPI_ALL_METHODS": ("true", True),
     "DOCS_ENABLED": ("off", False),
     "READY_NEEDS_WORK": ("true", True),
     "METRICS_ENABLED": ("on", True),
@@ -337,3 +341,11 @@ async def test_lines_go_to_the_logger_that_was_given(caplog: pytest.LogCaptureFi
     assert lines[0] == ("mine", "about to fail")
     assert lines[1][0] == "mine.panics"
     assert "the cause" in lines[1][1]
+
+
+def test_the_typed_keywords_of_a_server_are_the_settings() -> None:
+    duration = "timedelta"
+    declared = {f.name: str(f.type).replace(duration, "Duration") for f in fields(Config)}
+    del declared["database"]  # the first argument of a server
+
+    assert {name: str(t.__forward_arg__) for name, t in Settings.__annotations__.items()} == declared

@@ -18,7 +18,7 @@ def thumbnail(job: Job) -> dict[str, int]:
 
 
 async def main() -> None:
-    async with client(server) as http:
+    async with client(server, background=True) as http:
         job_id = await server.jobs.enqueue("thumbnail", {"width": 640})
 
         status: dict[str, Any] = {"status": "enqueued"}

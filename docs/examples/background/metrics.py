@@ -11,7 +11,7 @@ async def hello(run: Run) -> None: ...
 
 
 async def main() -> None:
-    async with client(server) as http:
+    async with client(server, background=True) as http:
         run = await server.work.submit("default.hello")
         await server.work.wait(run.id, timeout=10)
 

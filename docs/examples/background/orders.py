@@ -48,7 +48,7 @@ async def place(ctx: Context) -> Order:
 
 
 async def main() -> None:
-    async with client(server) as http:
+    async with client(server, background=True) as http:
         refused = await http.post("/api/orders/place", json={"item": "Tea", "price": "4.50", "fail": True})
         assert refused.status_code == 409
         assert await server.work.list() == []

@@ -20,7 +20,7 @@ async def who(ctx: Context, next: Next) -> None:
     await next()
 
 
-@server.work.handler("report.monthly.v1", payload=Report)
+@server.work.handler("report.monthly.v1", public=True, payload=Report)
 async def monthly(run: Run) -> dict[str, Any]:
     return {"pages": 12, "month": run.payload.month}
 
@@ -28,7 +28,7 @@ async def monthly(run: Run) -> dict[str, Any]:
 async def main() -> None:
     ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
     wanted = {"type": "report.monthly.v1", "payload": {"month": "2026-01"}, "idempotency_key": "2026-01"}
-    async with client(server) as http:
+    async with client(server, background=True) as http:
         submitted = await http.post("/api/workflow_run", json=wanted, headers=ada)
         assert submitted.status_code == 201
         again = await http.post("/api/workflow_run", json=wanted, headers=ada)

@@ -6,7 +6,7 @@ from maniflex.testing import client
 
 class User(Model):
     name: str = field(sortable=True)
-    password: str = field(writeonly=True)
+    phone: str = field(writeonly=True)
     posts: list["Post"] = has_many()
 
 
@@ -21,13 +21,13 @@ server.register(User, Post)
 
 async def main() -> None:
     async with client(server) as http:
-        ada = (await http.post("/api/users", json={"name": "Ada", "password": "x"})).json()["data"]
+        ada = (await http.post("/api/users", json={"name": "Ada", "phone": "1"})).json()["data"]
         await http.post("/api/posts", json={"title": "Engines", "user_id": ada["id"]})
         await http.post("/api/posts", json={"title": "Notes"})
 
         posts = (await http.get("/api/posts?sort=title&select=title&include=user")).json()["data"]
         assert posts[0]["user"]["name"] == "Ada"
-        assert "password" not in posts[0]["user"]
+        assert "phone" not in posts[0]["user"]
         assert posts[1] == {"title": "Notes"}
 
         deep = (await http.get(f"/api/users/{ada['id']}?include=posts.user")).json()["data"]

@@ -1,36 +1,125 @@
 """One time for all workers of a database: that of the database server.
 
-Leases are compared with the clocks of many machines. Where there is a server to ask, each process
-learns how far its own clock is off and corrects it; on SQLite all processes share one machine.
+Leases are compared with the clocks of many machines, and a machine's clock may be set to any other
+time at any moment. So durable work reads no wall clock: its time is what the database server said at
+the last synchronisation, plus what this machine's monotonic clock has counted since. SQLite has no
+server; there the machine's wall clock, which all processes of a file share, is asked in its place.
+
+A time that does not fit to the one before is a jump. It is believed when it is still there after
+`CONFIRM_AFTER`, which is longer than `EVERY`: before the first process believes it, all of them have
+seen it, and while one of them doubts, nobody takes over leases and no schedule fires.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from enum import Enum
 
 from maniflex._clock import Clock, SystemClock
 from maniflex.background.loop import Loop
 from maniflex.db.port import Adapter
 from maniflex.sql.statement import Dialect, Sql
 
-EVERY = timedelta(minutes=1)
+EVERY = timedelta(seconds=15)
+CONFIRM_AFTER = timedelta(seconds=20)
+# After a jump was last seen: until every other process has believed it too, and has renewed its leases.
+HOLD_OFF = timedelta(seconds=60)
+JUMP = 2.0  # seconds; what is less is a correction
 ASKED = 3  # the quickest answer says it best
-NOTEWORTHY = timedelta(seconds=2)
 _ASK = Sql("SELECT clock_timestamp()")
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How many seconds the server's time is ahead of the monotonic clock, give or take `error`."""
+
+    ahead: float
+    error: float
+    at: float  # by the monotonic clock
+
+
+class Verdict(Enum):
+    """What a reading was to the clock."""
+
+    TRUSTED = "trusted"
+    DOUBTED = "doubted"
+    BELIEVED = "believed"  # after it was doubted
+    WITHDRAWN = "withdrawn"  # the jump that was doubted is gone
+
+
 class ServerClock(SystemClock):
-    """The machine's clock, corrected by `offset`."""
+    """The server's time at the last synchronisation and the monotonic time since; safe on any thread."""
 
-    __slots__ = ("offset",)
+    __slots__ = ("_ahead", "_doubted", "_elapsed", "_hold_off", "_machine", "_steady_from", "_synchronised")
 
-    def __init__(self) -> None:
-        self.offset = timedelta(0)
+    def __init__(self, machine: Clock | None = None, hold_off: timedelta = HOLD_OFF) -> None:
+        self._machine = machine or SystemClock()
+        self._elapsed = self._machine.monotonic
+        self._hold_off = hold_off.total_seconds()
+        self._ahead = self._machine.now().timestamp() - self._machine.monotonic()
+        self._synchronised = False
+        self._doubted: Reading | None = None
+        self._steady_from = float("-inf")
 
     def now(self) -> datetime:
-        return datetime.now(UTC) + self.offset
+        return datetime.fromtimestamp(self._ahead + self._elapsed(), UTC)
+
+    def monotonic(self) -> float:
+        return self._machine.monotonic()
+
+    async def sleep(self, delay: timedelta) -> None:
+        await self._machine.sleep(delay)
+
+    @property
+    def machine(self) -> Clock:
+        """The clock of this machine, which may be wrong."""
+        return self._machine
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the server's time has jumped and it is not known yet which time is right."""
+        return self._doubted is not None
+
+    @property
+    def steady(self) -> bool:
+        """Whether all processes of this database have gone by one time for a while."""
+        return self._machine.monotonic() >= self._steady_from
+
+    def jump_of(self, reading: Reading) -> float:
+        """How many seconds the server's time is from where this clock expects it."""
+        return reading.ahead - self._ahead
+
+    def take(self, reading: Reading) -> Verdict:
+        """Go by the reading, unless it is a jump that is not confirmed yet."""
+        if not self._synchronised:
+            self._ahead, self._synchronised = reading.ahead, True
+            return Verdict.TRUSTED
+        jump, doubted = abs(self.jump_of(reading)), self._doubted
+        if jump <= JUMP + reading.error:
+            if jump > reading.error:  # below that, the monotonic clock knows better
+                self._ahead = reading.ahead
+            self._doubted = None
+            return Verdict.TRUSTED if doubted is None else Verdict.WITHDRAWN
+        self._steady_from = reading.at + self._hold_off
+        if doubted is None or abs(reading.ahead - doubted.ahead) > JUMP + reading.error:
+            self._doubted = reading
+            return Verdict.DOUBTED
+        if reading.at - doubted.at < CONFIRM_AFTER.total_seconds():
+            return Verdict.DOUBTED
+        self._ahead, self._doubted = reading.ahead, None
+        return Verdict.BELIEVED
+
+
+def may_fire(clock: Clock) -> bool:
+    """Whether the time is known well enough to do what is due."""
+    return not (isinstance(clock, ServerClock) and clock.doubtful)
+
+
+def may_take_over(clock: Clock) -> bool:
+    """Whether a lease that ran out means that nobody renews it."""
+    return not isinstance(clock, ServerClock) or clock.steady
 
 
 class ClockKeeper(Loop):
@@ -42,27 +131,49 @@ class ClockKeeper(Loop):
         super().__init__(clock, EVERY, logger)
         self._clock = clock
         self._adapter = adapter
+        self._told: Verdict | None = None
 
     async def tick(self) -> bool:
-        best = timedelta.max
-        for _ in range(ASKED):
-            asked = datetime.now(UTC)
-            row: Any = await self._adapter.write(_ASK)
-            answered = datetime.now(UTC)
-            if answered - asked < best:
-                best = answered - asked
-                offset = row[0][0] - (asked + best / 2)
-        if abs(offset) > NOTEWORTHY and abs(offset - self._clock.offset) > NOTEWORTHY:
-            self.logger.warning(
-                "this machine's clock is %.1f s away from the database's; durable work goes by the latter",
-                offset.total_seconds(),
-            )
-        # Below what a round trip can tell, the machine's own clock is the steadier one.
-        self._clock.offset = offset if abs(offset) > best else timedelta(0)
+        reading = choose([await self._ask() for _ in range(ASKED)])
+        jump = self._clock.jump_of(reading)
+        self._tell(self._clock.take(reading), jump)
         return False
 
+    async def _ask(self) -> Reading:
+        machine = self._clock.machine
+        asked = machine.monotonic()
+        if self._adapter.dialect is Dialect.SQLITE:
+            time = machine.now()
+        else:
+            [[time]] = await self._adapter.write(_ASK)
+        error = (machine.monotonic() - asked) / 2
+        return Reading(time.timestamp() - asked - error, error, asked + error)
 
-def shared_clock(clock: Clock, adapter: Adapter) -> Clock:
+    def _tell(self, verdict: Verdict, jump: float) -> None:
+        told, self._told = self._told, verdict
+        if verdict is told:
+            return
+        if verdict is Verdict.DOUBTED:
+            self.logger.warning(
+                "the time of %s has jumped by %.1f s; until that is confirmed no schedule fires"
+                " and no lease is taken over",
+                self._adapter.label,
+                jump,
+            )
+        elif verdict is Verdict.BELIEVED:
+            self.logger.warning("durable work goes by the new time now, %.1f s from the old one", jump)
+        elif verdict is Verdict.WITHDRAWN:
+            self.logger.warning("the time is as expected again; durable work never went by the other one")
+
+
+def choose(readings: list[Reading]) -> Reading:
+    """The most exact of some readings; where they contradict each other, the one in the middle."""
+    ordered = sorted(readings, key=lambda reading: reading.ahead)
+    best = min(readings, key=lambda reading: reading.error)
+    contradict = ordered[-1].ahead - ordered[0].ahead > JUMP + ordered[-1].error + ordered[0].error
+    return ordered[len(ordered) // 2] if contradict else best
+
+
+def shared_clock(clock: Clock, hold_off: timedelta = HOLD_OFF) -> Clock:
     """The clock durable work goes by; a clock that was handed over, as in tests, stays what it is."""
-    plain = type(clock) is SystemClock and adapter.dialect is Dialect.POSTGRES
-    return ServerClock() if plain else clock
+    return ServerClock(clock, hold_off) if isinstance(clock, SystemClock) else clock

@@ -16,6 +16,7 @@ import msgspec
 from pydantic_core import PydanticSerializationError, to_json
 
 from maniflex.errors import ValidationFailed
+from maniflex.model.omission import TO_READ_BACK
 
 decode = msgspec.json.decode
 _SUSPECT = re.compile(rb"NaN|Infinity|\\u0000")
@@ -26,7 +27,7 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 def encode(value: Any, what: str) -> str:
     """The value as JSON text; `ValidationFailed` naming `what` when there is no such text."""
     try:
-        text = to_json(value, inf_nan_mode="constants", fallback=_listed)
+        text = to_json(value, inf_nan_mode="constants", fallback=_listed, context=TO_READ_BACK)
         if _SUSPECT.search(text):
             json.loads(text, parse_constant=_not_json)
             if _NUL.search(text):
@@ -48,13 +49,21 @@ def _not_json(name: str) -> NoReturn:
 
 
 def _short(error: Exception) -> str:
-    return clean(str(error).splitlines()[0] if str(error) else type(error).__name__, 300)
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return clean(line.removeprefix("Error serializing to JSON: PydanticSerializationError: "), 300)
 
 
 def clean(text: str, most: int = 2000) -> str:
     """Text that every database takes, cut where it would go on for pages."""
     text = text.replace("\x00", "\\0").encode(errors="backslashreplace").decode()
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a text that every database takes as it is."""
+    if not isinstance(value, str):
+        return False
+    return "\0" not in value if value.isascii() else clean(value, len(value)) == value
 
 
 def instant(text: str | datetime) -> datetime:

@@ -17,8 +17,11 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from maniflex._fence import Fence
+
 STOP_WITHIN = 1.0
 JOIN_WITHIN = 3.0
+REVIVE_AFTER = 1.0
 
 
 class Line(Protocol):
@@ -50,7 +53,7 @@ class Heart(Generic[L]):
         renew: Callable[[L, Sequence[Held]], Awaitable[set[str]]],
         every: timedelta,
         logger: logging.Logger,
-        failed: Callable[[Exception], None] = lambda error: None,
+        failed: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self._adapter = adapter
         self._renew = renew
@@ -61,7 +64,8 @@ class Heart(Generic[L]):
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        self._ending = self._hurried = False
+        self._ending = threading.Event()
+        self._hurried = False
         self._beside: set[asyncio.Task[None]] = set()
 
     def hold(self, held: Held, lost: Callable[[], None]) -> None:
@@ -78,6 +82,13 @@ class Heart(Generic[L]):
     def held(self) -> list[Held]:
         return list(self._held)
 
+    name = "maniflex-heart"
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is started, not stopped, and its thread has ended."""
+        return self._thread is not None and not self._thread.is_alive()
+
     @property
     def beating(self) -> bool:
         """Whether it is started and not stopped."""
@@ -85,13 +96,13 @@ class Heart(Generic[L]):
 
     async def start(self) -> None:
         self._loop = self._stop = None
-        self._ending = False
+        self._ending = threading.Event()
         started = asyncio.Event()
         here = asyncio.get_running_loop()
-        sibling = self._adapter.sibling()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._live(sibling, lambda: here.call_soon_threadsafe(started.set))),
-            name="maniflex-heart",
+            target=self._keep_alive,
+            args=(self._ending, lambda: here.call_soon_threadsafe(started.set)),
+            name=self.name,
             daemon=True,
         )
         self._thread.start()
@@ -101,7 +112,7 @@ class Heart(Generic[L]):
         """Renew nothing more, from this moment on, and wait a little for the thread to end."""
         thread, self._thread = self._thread, None
         self._held.clear()
-        self._ending = True
+        self._ending.set()
         if thread is None:
             return
         if self._loop is not None and self._stop is not None:
@@ -112,10 +123,22 @@ class Heart(Generic[L]):
 
     # -- on the heart's own thread
 
-    async def _live(self, adapter: L, started: Callable[[], object]) -> None:
+    def _keep_alive(self, ending: threading.Event, started: Callable[[], object]) -> None:
+        """Whatever ends the heart, it beats again: without it, all that runs here would lose its lease."""
+        while True:
+            try:
+                asyncio.run(self._live(self._adapter.sibling(), ending, started))
+            except BaseException as error:
+                self._logger.error("the renewal of leases ended; it begins again", exc_info=error)
+            if ending.wait(REVIVE_AFTER):
+                return
+
+    async def _live(self, adapter: L, ending: threading.Event, started: Callable[[], object]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        started()
-        if self._ending:  # before it knew whom to tell
+        self._beside = set()
+        with suppress(RuntimeError):  # whoever waited for it is gone
+            started()
+        if ending.is_set():  # before it knew whom to tell
             return
         self.beside(self._beat(adapter))
         await self._stop.wait()
@@ -138,6 +161,7 @@ class Heart(Generic[L]):
 
     async def _beat(self, adapter: L) -> None:
         is_open = failing = False
+        fence = Fence()
         while True:
             await asyncio.sleep(self._every / 4 if failing or self._hurried else self._every)
             self._hurried, began = False, monotonic()
@@ -149,7 +173,8 @@ class Heart(Generic[L]):
                 failing = False
                 if monotonic() - began > self._every / 4:
                     self.hurry()  # it waited, and what it wrote in the end was of the beginning
-            except Exception as error:  # the database is away: the leases may still outlast it
+            except BaseException as error:  # the database is away: the leases may still outlast it
+                fence.absorb(error)
                 self._failed(error)
                 if not failing:
                     self._logger.warning("leases could not be renewed: %s", error, exc_info=error)

@@ -1,20 +1,21 @@
 """A service that ticks: now and then, or at once when it is woken or there is more to do.
 
-`Loop` owns starting, stopping, the pause between ticks and surviving a bad one. A subclass says
-what a tick does and whether there is more.
+`Loop` owns starting, stopping, the pause between ticks and surviving a bad one: whatever a tick raises,
+only its own cancellation ends it. A subclass says what a tick does and whether there is more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from random import random
 
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock
-from maniflex.db.current import detached
+from maniflex._fence import Fence
+from maniflex.background.watch import LastingTask, Watched
 
 PATIENCE = timedelta(seconds=30)
 
@@ -40,12 +41,13 @@ class Loop:
         self.errors = 0
         self.last_ok: datetime | None = None
         self.started: datetime | None = None
+        self._good_at = 0.0  # by the monotonic clock, because a corrected time is no standstill
         self._jitter = jitter
         self._backoff = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=10))
         self._streak = 0
         self._stopping = False
         self._woken: asyncio.Event | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._task = LastingTask(self.name, self._run, logger)
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
     async def tick(self) -> bool:
@@ -54,18 +56,16 @@ class Loop:
 
     async def start(self) -> None:
         self._stopping, self._woken = False, asyncio.Event()
-        self.started = self.clock.now()
+        self.started, self._good_at = self.clock.now(), self.clock.monotonic()
         self._event_loop = asyncio.get_running_loop()
-        self._running = self._event_loop.create_task(self._run(), name=self.name, context=detached())
+        self._task.start()
 
     async def stop(self) -> None:
         """Begin no further tick and wait for the one that runs."""
         self._stopping = True
-        if self._running is not None:
-            if self._woken is not None:
-                self._woken.set()
-            await self._running
-            self._running = None
+        if self._woken is not None:
+            self._woken.set()
+        await self._task.stop()
 
     def wake(self) -> None:
         """Tick now; may be called from any thread."""
@@ -82,11 +82,22 @@ class Loop:
         return self._stopping
 
     @property
+    def dead(self) -> bool:
+        """Whether it is started, not stopped, and its task has ended."""
+        return self._task.dead
+
+    @property
+    def watched(self) -> Sequence[Watched]:
+        """What should be alive as long as this is started."""
+        return (self,)
+
+    @property
     def stalled(self) -> bool:
         """Whether it is started and has had no good tick for longer than it should take."""
         if self.started is None or self._stopping:
             return False
-        return self.clock.now() - (self.last_ok or self.started) > max(3 * self.interval, PATIENCE)
+        idle = self.clock.monotonic() - self._good_at
+        return idle > max(3 * self.interval, PATIENCE).total_seconds()
 
     def pause(self) -> timedelta:
         """How long to wait when there is nothing more to do."""
@@ -101,23 +112,25 @@ class Loop:
                 await self._wait(pause)
 
     async def _survive(self) -> tuple[bool, timedelta]:
+        fence = Fence()
         try:
             again = await self.tick()
-        except Exception as error:
+        except BaseException as error:
+            fence.absorb(error)
             self.errors += 1
             self._streak += 1
             self.failed(error)
             if self._streak == 1:  # once per streak: a database that is away would fill the log
-                self.logger.exception("%s: a tick failed; it goes on trying", self.name)
+                self.logger.error("%s: a tick failed; it goes on trying", self.name, exc_info=error)
             return False, self._backoff(self._streak)
         if self._streak:
             self.logger.info("%s: works again after %d failed ticks", self.name, self._streak)
         self.ticks += 1
         self._streak = 0
-        self.last_ok = self.clock.now()
+        self.last_ok, self._good_at = self.clock.now(), self.clock.monotonic()
         return again, self.pause()
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """A tick failed; for counting."""
 
     async def _wait(self, pause: timedelta) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from maniflex.db.budget import Budget
 from maniflex.db.current import current_tx
 from maniflex.db.port import Adapter, Row, Tx
 from maniflex.sql.statement import Dialect, Sql
@@ -12,12 +13,14 @@ from maniflex.sql.statement import Dialect, Sql
 class Primary:
     """The reads of an adapter, answered where its writes go; on SQLite there is but one place."""
 
+    read_versions = None  # it is no transaction
+
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._only = adapter.dialect is Dialect.SQLITE
 
-    async def fetch(self, sql: Sql) -> list[Row]:
-        return await (self._adapter.fetch(sql) if self._only else self._adapter.write(sql))
+    async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
+        return await (self._adapter.fetch(sql, budget) if self._only else self._adapter.write(sql))
 
     async def fetch_one(self, sql: Sql) -> Row | None:
         rows = await self.fetch(sql)

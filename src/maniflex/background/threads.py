@@ -16,6 +16,8 @@ from functools import partial
 from threading import Condition, Thread
 from typing import Any, ParamSpec, TypeVar
 
+from maniflex._fence import ThreadFence, describe
+
 P = ParamSpec("P")
 T = TypeVar("T")
 MOST = 64
@@ -95,13 +97,23 @@ _plain = DaemonThreads(MOST, "maniflex-plain")
 
 def on_thread(call: Callable[[], T], threads: Executor | None = None) -> asyncio.Future[T]:
     """Begin a plain function on a thread, in our context; what comes of it."""
-    loop = asyncio.get_running_loop()
-    return loop.run_in_executor(threads or _plain, copy_context().run, _deliverable, call)
+    return asyncio.wrap_future(begin_on_thread(call, threads))
+
+
+def begin_on_thread(call: Callable[[], T], threads: Executor | None = None) -> Future[T]:
+    """The same, as a future that goes on when the task which awaits it is cancelled."""
+    return (threads or _plain).submit(copy_context().run, _deliverable, call)
 
 
 def _deliverable(call: Callable[[], T]) -> T:
-    """No future carries a StopIteration: whoever awaits it would wait for ever."""
+    """No future carries these two: whoever awaits it would wait for ever, or be closed by it."""
+    fence = ThreadFence()
     try:
-        return call()
-    except StopIteration as error:
-        raise RuntimeError("StopIteration was raised") from error
+        result = call()
+    except BaseException as error:
+        fence.left(error)
+        if isinstance(error, StopIteration | GeneratorExit):
+            raise RuntimeError(f"{describe(error)} was raised") from error
+        raise
+    fence.left()
+    return result

@@ -6,15 +6,17 @@ they would have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from maniflex.errors import Forbidden, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, ModelOptions
 from maniflex.pipeline.about import About
-from maniflex.pipeline.chain import Composer, Default
+from maniflex.pipeline.chain import Composer, Default, Handler
 from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allowing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.runtime import Runtime
@@ -67,6 +69,29 @@ def called(one: str, many: str, endpoint: Endpoint) -> Endpoint:
     noun = one if "{" in endpoint.path else many
     verb, summary = _READING[endpoint.operation]
     return replace(endpoint, about=About(f"{verb}_{noun}", f"{summary} {noun.replace('_', ' ')}"))
+
+
+def refuse_foreign_scopes(endpoints: Iterable[Endpoint], tables: Collection[type[Model]]) -> list[Endpoint]:
+    """Have the routes of durable work answer 403 to a request that is bound by what its table does not have.
+
+    An application that binds every request to a tenant means its own models. Without that field a row
+    cannot be inside the scope, so nobody in it may see or change one.
+    """
+    return [
+        replace(e, main=_within_scope(e.main)) if e.model is not None and e.model.cls in tables else e
+        for e in endpoints
+    ]
+
+
+def _within_scope(main: Handler) -> Handler:
+    async def run(ctx: Context) -> None:
+        try:
+            await main(ctx)
+        except UnusableScope as error:
+            ctx.logger.warning("403 on a table of durable work: %s", error)
+            raise Forbidden() from None
+
+    return run
 
 
 class Face(Protocol):

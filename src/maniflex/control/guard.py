@@ -1,9 +1,9 @@
-"""Whose runs a request may see: the caller's own, or everybody's for the admin role.
+"""Which runs a request may see: the caller's own, those of an admin's tenant, or all for operators.
 
 The condition is forced on the request, so it holds for lists, counts, single records, aggregates,
 exports and writes alike. A run is the caller's by actor and by tenant; a caller without a tenant sees
-runs without one. Types whose handler is `internal`, stack traces and the names of workers are shown to
-the admin role alone.
+runs without one. Hidden types, the texts of exceptions, stack traces and the names of workers are shown to
+operators alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 from maniflex.background.runs.client import Work
-from maniflex.control.keys import find_as_said, mark, show_as_said
-from maniflex.errors import InvalidQuery, Unauthorized
+from maniflex.control.failures import drop_unasked, hide_texts_of_event, hide_texts_of_run, select_too
+from maniflex.control.keys import KEYS, find_as_said, mark, show_as_said
+from maniflex.control.reach import Reach, identified, is_operator, reach_of
+from maniflex.errors import InvalidQuery
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
@@ -34,33 +36,38 @@ class Guard:
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         if ctx.operation is not Operation.OPTIONS:  # which shows no run
-            auth = identified(ctx)
-            if not ctx.has_role(self._work.access.admin_role):
-                self._bind(ctx, auth)
+            reach = reach_of(ctx, self._work.access.admin_role)
+            if reach is not Reach.ALL:
+                self._bind(ctx, identified(ctx), reach)
         await next()
 
-    def _bind(self, ctx: Context, auth: AuthInfo) -> None:
+    def _bind(self, ctx: Context, auth: AuthInfo, reach: Reach) -> None:
         if any(map(_asks_for_worker, ctx.query.filters)):
-            raise InvalidQuery(f"filter: {_WORKER} is for admins")
+            raise InvalidQuery(f"filter: {_WORKER} is for operators")
         # What has no such field itself is bound through the run it belongs to.
         bind = ctx.query.add_filter if self._path else ctx.query.force
-        bind(f"{self._path}actor_id", auth.user_id)
-        if self._path and not ctx.resource_id and not any(map(_is_narrow, ctx.query.filters)):
-            *others, actor = ctx.query.filters
-            ctx.query.filters = (*others, replace(cast(Compare, actor), few=True))
+        if reach is Reach.OWN:
+            bind(f"{self._path}actor_id", auth.user_id)
+            if self._path and not ctx.resource_id and not any(map(_is_narrow, ctx.query.filters)):
+                *others, actor = ctx.query.filters
+                ctx.query.filters = (*others, replace(cast(Compare, actor), few=True))
         if auth.tenant_id:
             bind(f"{self._path}tenant_id", auth.tenant_id)
         else:
             bind(f"{self._path}tenant_id", op="is_null")
         find_as_said(ctx.query, _mark(auth))
-        internal = [handler.type for handler in self._work.handlers if handler.internal]
-        if internal:
-            bind(f"{self._path}type", internal, "not_in")
+        hidden = self._work.handlers.hidden_types()
+        if hidden:
+            bind(f"{self._path}type", hidden, "not_in")
+        if not self._path:
+            select_too(ctx, ["last_error"], "error")
+            select_too(ctx, KEYS, "actor_id", "tenant_id")
 
 
 def _asks_for_worker(item: Filter) -> bool:
     conditions = item.conditions if isinstance(item, AnyOf) else (item,)
-    return any(one.field.name == _WORKER for one in conditions)
+    # The second field of a comparison is the condition's value.
+    return any(_WORKER in (one.field.name, getattr(one.value, "name", None)) for one in conditions)
 
 
 def _is_narrow(item: Filter) -> bool:
@@ -70,15 +77,8 @@ def _is_narrow(item: Filter) -> bool:
     return item.field.name in ("id", "workflow_id") and item.op in (Op.EQ, Op.IN)
 
 
-def identified(ctx: Context) -> AuthInfo:
-    """Who is asking; `Unauthorized` when nobody knows."""
-    if ctx.auth is None or not ctx.auth.user_id:
-        raise Unauthorized()
-    return ctx.auth
-
-
 class Discretion:
-    """Leaves stack traces, the names of workers and the stored form of keys to the admin role."""
+    """Leaves the texts of exceptions, the names of workers and the stored form of keys to operators."""
 
     __name__ = "no_traces"
 
@@ -88,22 +88,24 @@ class Discretion:
     async def __call__(self, ctx: Context, next: Next) -> None:
         await next()
         response = ctx.response
-        if response is None or response.error is not None or ctx.has_role(self._work.access.admin_role):
+        if response is None or response.error is not None:
+            return
+        if is_operator(ctx, self._work.access.admin_role):
             return
         data = response.data
         own = _mark(ctx.auth)
         for record in data if isinstance(data, list) else [data]:
-            _discreet(record, own)
+            if isinstance(record, dict):
+                _discreet(record, own)
+                drop_unasked(ctx, record)
 
 
 def _discreet(record: Any, own: str) -> None:
     if not isinstance(record, dict):
         return
     record.pop(_WORKER, None)
-    for name in ("error", "data"):
-        if isinstance(record.get(name), dict):
-            record[name].pop("worker", None)
-            record[name].pop("trace", None)
+    hide_texts_of_run(record)
+    hide_texts_of_event(record)
     record.update(show_as_said(record, own))
     _discreet(record.get("workflow"), own)  # the run of an event, when it was asked for along with it
 

@@ -1,7 +1,7 @@
 """The status of jobs over REST: `GET /job_statuses`, everyone their own.
 
-The rows are bound to the caller by actor and tenant, on lists, counts and single rows alike; the admin
-role sees all jobs. Nobody writes them: they are what became of jobs.
+The rows are bound to the caller by actor and tenant, on lists, counts and single rows alike; an admin sees
+those of their tenant, an operator all. Nobody writes them: they are what became of jobs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from maniflex.background.jobs.client import Jobs
 from maniflex.background.jobs.status import OF_ROWS, OF_RUNS, StatusModel
 from maniflex.control.face import Site, called
-from maniflex.control.guard import identified
+from maniflex.control.failures import drop_unasked, hide_text_of_job, select_too
+from maniflex.control.reach import Reach, identified, is_operator, reach_of
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.context import Context
@@ -36,7 +37,8 @@ class JobFace:
         if self._jobs.status is None:
             return {}
         query = OF_RUNS if self._jobs.durable else OF_ROWS
-        return {StatusModel: ModelOptions(query=query, middleware={"auth": self._own_jobs})}
+        middleware = {"auth": self._own_jobs, "response": self._hide_texts}
+        return {StatusModel: ModelOptions(query=query, middleware=middleware)}
 
     def mounted(self, site: Site, usual: list[Endpoint]) -> list[Endpoint]:
         return [_as_job_status(endpoint) for endpoint in usual]
@@ -44,19 +46,34 @@ class JobFace:
     async def _own_jobs(self, ctx: Context, next: Next) -> None:
         role, public = self._jobs.status or ("", False)
         stranger = ctx.auth is None or not ctx.auth.user_id
-        if not (public and stranger) and not ctx.has_role(role):
-            self._bind(ctx)
+        if not (public and stranger):
+            self._bind(ctx, reach_of(ctx, role))
+        if ctx.operation is not Operation.OPTIONS and not is_operator(ctx, role):
+            select_too(ctx, ["error"], "error_code")
         if self._jobs.durable and ctx.operation is not Operation.OPTIONS:
             # The table has all runs; one that is no job is nobody's business here.
             ctx.query.force("type", sorted(self._jobs.types), "in")
         await next()
 
-    def _bind(self, ctx: Context) -> None:
+    def _bind(self, ctx: Context, reach: Reach) -> None:
         auth = identified(ctx)
-        if ctx.operation is Operation.OPTIONS:
+        if ctx.operation is Operation.OPTIONS or reach is Reach.ALL:
             return
-        ctx.query.force("actor_id", auth.user_id)
+        if reach is Reach.OWN:
+            ctx.query.force("actor_id", auth.user_id)
         if auth.tenant_id:
             ctx.query.force("tenant_id", auth.tenant_id)
         else:
             ctx.query.force("tenant_id", op="is_null")
+
+    async def _hide_texts(self, ctx: Context, next: Next) -> None:
+        """Show the texts of exceptions to operators alone."""
+        await next()
+        response, (role, _) = ctx.response, self._jobs.status or ("", False)
+        if response is None or response.error is not None or is_operator(ctx, role):
+            return
+        data = response.data
+        for record in data if isinstance(data, list) else [data]:
+            if isinstance(record, dict):
+                hide_text_of_job(record)
+                drop_unasked(ctx, record)

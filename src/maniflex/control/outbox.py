@@ -1,4 +1,4 @@
-"""The outbox over REST, for admins: what waits and what was given up at `/outbox_event`, and another chance.
+"""The outbox over REST, for operators: what waits and what was given up, and another chance.
 
 Messages are written by code alone, in the transaction of what they tell about; here they are read,
 and a dead one is sent on its way again.
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.outbox.outbox import Outbox
 from maniflex.control.face import Site, called
-from maniflex.control.guard import identified
+from maniflex.control.reach import require_operator
 from maniflex.db.store import Store
-from maniflex.errors import Conflict, Forbidden
+from maniflex.errors import Conflict
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.about import About
@@ -54,10 +54,7 @@ class OutboxFace:
         return [*others, *named, self._redriving(site, store)]
 
     async def _admins_only(self, ctx: Context, next: Next) -> None:
-        if ctx.operation is not Operation.OPTIONS:
-            identified(ctx)
-            if not ctx.has_role(self._outbox.admin_role):
-                raise Forbidden()
+        require_operator(ctx, self._outbox.admin_role)
         await next()
 
     def _options(self, site: Site, store: Store) -> Iterator[Endpoint]:

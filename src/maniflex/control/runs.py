@@ -1,7 +1,8 @@
 """Runs over REST: `/workflow_run` and `/workflow_event`.
 
 Reading is what every model has, bound to the caller by `Guard`. Writing goes through `server.work`:
-a client submits, cancels, retries and deletes its own runs, and can change nothing else about them.
+a client submits, cancels, retries and deletes its own runs of public types, and can change nothing else
+about them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from maniflex import _json
-from maniflex.background.runs.checks import PRIORITIES
+from maniflex.background.runs.access import excesses
 from maniflex.background.runs.client import Work
+from maniflex.background.runs.handlers import PRIORITIES, Handlers
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
 from maniflex.control.face import Site
-from maniflex.control.guard import Discretion, Guard, identified
+from maniflex.control.guard import Discretion, Guard
 from maniflex.control.keys import KEYS, mark
-from maniflex.errors import InvalidJson, InvalidQuery, ValidationFailed
+from maniflex.control.payloads import run_payload
+from maniflex.control.reach import Reach, identified, reach_of
+from maniflex.errors import Detail, Forbidden, InvalidJson, InvalidQuery, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.about import About
@@ -103,13 +107,13 @@ _CANCEL = About(
     summary="Cancel a run",
     description="One that is worked on is told so and stops at its next step.",
     response=WorkflowRun,
-    errors=(404, 409),
+    errors=(403, 404, 409),
 )
 _RETRY = About(
     name="retry_workflow_run",
     summary="Try a failed or cancelled run again",
     response=WorkflowRun,
-    errors=(404, 409),
+    errors=(403, 404, 409),
 )
 
 
@@ -157,14 +161,14 @@ class _Routes:
     def endpoints(self) -> Iterator[Endpoint]:
         runs = f"/{self._meta.table}"
         reading = "GET, HEAD, OPTIONS"
-        submits = self._types()
+        submits = self._work.access.public_types(self._work.handlers)
         if submits:
             steps: dict[str, Default] = {
                 "deserialize": Deserialize(self._store).body,
                 "validate": self._check,
                 "db": self._submit,
             }
-            about = replace(_SUBMIT, request_schema=_submission_schema(submits))
+            about = replace(_SUBMIT, request_schema=_submission_schema(submits, self._work.handlers))
             yield self._site.endpoint(
                 self._meta, "POST", runs, Operation.CREATE, steps, self._submitted, about
             )
@@ -189,13 +193,6 @@ class _Routes:
 
     # -- submitting
 
-    def _types(self) -> tuple[str, ...]:
-        """The types, and prefixes of types, that can be submitted."""
-        rule = self._work.access.submit
-        if isinstance(rule, tuple):
-            return rule
-        return tuple(h.type for h in self._work.handlers if not h.internal) if rule else ()
-
     def _check(self, ctx: Context) -> None:
         body = ctx.body
         sent = dict(body)
@@ -205,11 +202,18 @@ class _Routes:
         if given.run_at is not None and given.delay is not None:
             raise _wrong("delay", "a run has a run_at or a delay, not both")
         handler = self._work.handlers.get(given.type)
-        if not self._work.access.submits(given.type, self._work.handlers):
+        if not self._work.access.is_public(given.type, self._work.handlers):
             raise _wrong("type", "there is no such type of run")
-        if handler is not None and handler.payload is not None:
-            _check_payload(given.payload, handler.payload)
+        self._refuse_excesses(given)
+        given.payload = run_payload(given.payload, handler)
         ctx.state.submission = (given, said)
+
+    def _refuse_excesses(self, given: Submission) -> None:
+        asked = given.model_dump(include={"priority", "max_attempts", "timeout"})
+        excess = excesses(self._work.handlers, given.type, **asked)
+        details: list[Detail] = [{"field": f, "message": why, "code": "invalid"} for f, why in excess]
+        if details:
+            raise ValidationFailed(details=details)
 
     async def _submit(self, ctx: Context) -> None:
         if "submission" not in ctx.state:  # somebody replaced the validate step
@@ -244,10 +248,20 @@ class _Routes:
         async def step(ctx: Context) -> None:
             # One transaction, so that what is shown is what was changed, also beside a read replica.
             async with ctx.transaction():
-                await self._store.read(ctx.resource_id, scope=ctx.forced)
+                await self._require_change(ctx)
                 ctx.result = await change(ctx.resource_id)
 
         return step
+
+    async def _require_change(self, ctx: Context) -> None:
+        """Refuse a change to a run that the caller does not see, or sees and may only read."""
+        run = self._store.record(await self._store.read(ctx.resource_id, scope=ctx.forced))
+        assert isinstance(run, WorkflowRun)
+        work = self._work
+        if reach_of(ctx, work.access.admin_role) is Reach.OWN and not work.access.is_public(
+            run.type, work.handlers
+        ):
+            raise Forbidden("runs of this type are the application's to change")
 
     async def _reason(self, ctx: Context) -> None:
         """Why it is deleted: in the query, or in a body if there is one."""
@@ -258,7 +272,7 @@ class _Routes:
 
     async def _delete(self, ctx: Context) -> None:
         async with ctx.transaction():
-            await self._store.read(ctx.resource_id, scope=ctx.forced)
+            await self._require_change(ctx)
             await self._work.delete(ctx.resource_id, ctx.state.get("reason"))
 
 
@@ -268,7 +282,7 @@ async def _reason_in_body(ctx: Context) -> str | None:
     ctx.raw_body = await read_body(ctx)
     if not ctx.raw_body:
         return None
-    said = _json.loads(ctx.raw_body)
+    said = await ctx.parse_body(_json.loads)
     if not isinstance(said, dict):
         raise InvalidJson("the body must be a JSON object")
     given: Deletion = fit(said, _DELETION)
@@ -283,13 +297,15 @@ _DELETE = About(
     request_schema=_DELETION.json_schema(),
     body_required=False,
     status=204,
-    errors=(404,),
+    errors=(403, 404),
 )
 
 
-def _submission_schema(types: Sequence[str]) -> Mapping[str, Any]:
-    """The body of a submission, with the types there are."""
+def _submission_schema(types: Sequence[str], handlers: Handlers) -> Mapping[str, Any]:
+    """The body of a submission, with the types there are and the most that one of them allows."""
     schema = _SUBMISSION.json_schema()
+    urgent = max((h.max_priority for h in handlers), default=0)
+    schema["properties"]["priority"] |= {"minimum": -urgent, "maximum": urgent}
     exact = sorted(type for type in types if not type.endswith("."))
     below = [re.escape(type) + "[A-Za-z0-9_.:/-]*" for type in types if type.endswith(".")]
     names = [*map(re.escape, exact), *sorted(below)]
@@ -298,15 +314,6 @@ def _submission_schema(types: Sequence[str]) -> Mapping[str, Any]:
     both = {"run_at": {"type": "string"}, "delay": {"type": "number"}}
     schema["not"] = {"required": [*both], "properties": both}
     return schema
-
-
-def _check_payload(payload: Any, adapter: TypeAdapter[Any]) -> None:
-    try:
-        fit(payload, adapter)
-    except ValidationFailed as failed:
-        details: Any = failed.details
-        found = [{**d, "field": f"payload.{d['field']}".rstrip(".")} for d in details]
-        raise ValidationFailed(details=found) from None
 
 
 def _wrong(field: str, message: str) -> ValidationFailed:

@@ -1,38 +1,34 @@
 """Schedules over REST: the routes of their model, checked, and a few of their own; for admins only.
 
 `ScheduleFace` is what a server mounts. Beside the usual routes at `/schedules` there are `activate`,
-`deactivate` and `run` below a schedule, the list of what is due, and deleting many at once; what
-came of them is read at `/schedule_firing`.
+`deactivate`, `status` and `run` below a schedule, the list of what is due, and deleting many at once; PUT
+changes a schedule as PATCH does. What came of them is read at `/schedule_firing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from maniflex.background.jsons import encode
-from maniflex.background.schedules.definition import CHANGEABLE, Fits, Models
-from maniflex.background.schedules.model import Schedule, ScheduleFiring
+from maniflex.background.schedules.definition import CHANGEABLE
+from maniflex.background.schedules.model import Schedule, ScheduleFiring, Status
 from maniflex.background.schedules.schedules import Schedules
 from maniflex.control.face import Site
-from maniflex.control.guard import identified
-from maniflex.errors import Fatal, Forbidden, InvalidQuery, InvalidSchedule, RequestError
-from maniflex.features.actions import Action
+from maniflex.control.payloads import schedule_payload
+from maniflex.control.reach import identified, require_operator
+from maniflex.errors import InvalidQuery, InvalidSchedule, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.about import About
-from maniflex.pipeline.binding import bind
 from maniflex.pipeline.chain import Default
-from maniflex.pipeline.context import AsgiScope, AuthInfo, Context
+from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
-from maniflex.pipeline.response import Response, status_of
-from maniflex.pipeline.run import run
-from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.response import Response
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.validate import Validate
@@ -47,6 +43,13 @@ class Ids:
     """The schedules to delete."""
 
     ids: Annotated[list[str], Field(min_length=1, max_length=MOST_DELETED)]
+
+
+@dataclass
+class NewStatus:
+    """What a schedule shall be."""
+
+    status: Status
 
 
 @dataclass
@@ -73,9 +76,31 @@ _DUE = About(
 _DUE_HEAD = replace(_DUE.of_head(), name="head_due_schedules")
 _ACTIVATE = About(name="activate_schedule", summary="Make a schedule active", response=Schedule)
 _DEACTIVATE = About(name="deactivate_schedule", summary="Make a schedule inactive", response=Schedule)
+_PUT = About(
+    name="put_schedule",
+    summary="Change a schedule",
+    description="As PATCH does: fields that are left out stay as they are.",
+    request_schema={"$ref": "#/components/schemas/ScheduleUpdate"},
+    response=Schedule,
+    errors=(404, 409),
+)
+_STATUS = About(
+    name="put_schedule_status",
+    summary="Make a schedule active or inactive",
+    request=NewStatus,
+    response=Schedule,
+    errors=(404,),
+)
 _RUN = About(name="run_schedule", summary="Fire a schedule now", response=Started, status=202)
 _DELETE = About(
     name="delete_schedules", summary="Delete the listed schedules", query={"ids": str}, response=Deleted
+)
+_DELETE_ONE = About(
+    name="delete_schedule",
+    summary="Delete one schedule, or several with commas between their ids",
+    description="All of them or, when one is not there, none.",
+    status=204,
+    errors=(404,),
 )
 _DELETE_MANY = About(
     name="delete_many_schedules", summary="Delete many schedules", request=Ids, response=Deleted
@@ -102,7 +127,9 @@ class ScheduleFace:
         if not (self._schedules.used and self._schedules.routes and Schedule in site.runtime.stores):
             return usual
         kept = [e for e in usual if not _replaced(e)]
-        return [*kept, *_Routes(self._schedules, site).endpoints()]
+        meta = site.runtime.models[Schedule]
+        puts = [replace(e, method="PUT", about=_PUT) for e in kept if e.model is meta and e.method == "PATCH"]
+        return [*kept, *puts, *_Routes(self._schedules, site).endpoints()]
 
     async def _keep(self, ctx: Context, next: Next) -> None:
         """Check what a schedule says, and stamp when it is due."""
@@ -111,30 +138,42 @@ class ScheduleFace:
             return
         if ctx.operation is Operation.CREATE:
             said = {name: getattr(ctx.record, name) for name in CHANGEABLE}
-            self._refuse_internal(said["kind"], said["target"])
+            self._schedules.check_client_target(said["kind"], said["target"])
+            said["payload"] = self._payload(said)
+            ctx.set_field("payload", said["payload"])
             ctx.set_field("next_run_at", self._schedules.new(said)["next_run_at"])
+            for name in ("created_by", "updated_by"):
+                ctx.set_field(name, identified(ctx).user_id)
             await next()
         elif ctx.operation is Operation.UPDATE:
             async with ctx.transaction():
                 before = await ctx.lock_for_update(Schedule, ctx.resource_id)
                 given = {name: v for name, v in (ctx.changes or {}).items() if name in CHANGEABLE}
                 if _SAYS_WHAT & given.keys():
-                    self._refuse_internal(*(given.get(name, getattr(before, name)) for name in _TARGET))
+                    said = {name: given.get(name, getattr(before, name)) for name in _SAYS_WHAT}
+                    self._schedules.check_client_target(said["kind"], said["target"])
+                    if "payload" in given or _is_elsewhere(before, given):
+                        given["payload"] = self._payload(said)
+                        ctx.set_field("payload", given["payload"])
                 changes = {**given, **_closed(before, given)}
                 for name, value in self._schedules.changed(before, changes).items():
                     if name not in given:
                         ctx.set_field(name, value)
+                ctx.set_field("updated_by", identified(ctx).user_id)
                 await next()
         else:
             await next()
             return
         ctx.after_commit(self._schedules.wake)
 
-    def _refuse_internal(self, kind: str, target: str) -> None:
-        """What clients may not submit they may not have submitted either."""
-        handler = self._schedules.work.handlers.get(target) if kind == "run" else None
-        if handler is not None and handler.internal:
-            raise InvalidSchedule("target", f"{target!r} is submitted by the server alone")
+    def _payload(self, said: Mapping[str, Any]) -> Any:
+        """The payload as a client may say it."""
+        handler = self._schedules.work.handlers.get(said["target"]) if said["kind"] == "run" else None
+        try:
+            return schedule_payload(said["payload"], handler)
+        except ValidationFailed as failed:
+            details: Any = failed.details
+            raise InvalidSchedule(details[0]["field"], details[0]["message"]) from None
 
 
 class _Routes:
@@ -166,6 +205,11 @@ class _Routes:
             yield self._site.endpoint(
                 self._meta, "POST", path, Operation.UPDATE, self._becoming(status), self._respond.found, about
             )
+        path, change = f"{base}/{{id}}/status", self._changing(_status_in_body)
+        yield self._site.endpoint(
+            self._meta, "PUT", path, Operation.UPDATE, change, self._respond.found, _STATUS
+        )
+        yield self._site.options(self._meta, path, "OPTIONS, PUT")
         steps: dict[str, Default] = {"deserialize": _firing, "db": self._run}
         yield self._site.endpoint(
             self._meta, "POST", f"{base}/{{id}}/run", Operation.UPDATE, steps, _started, _RUN
@@ -176,6 +220,13 @@ class _Routes:
         ):
             steps = {"deserialize": read, "db": self._delete}
             yield self._site.endpoint(self._meta, method, path, Operation.DELETE, steps, _deleted, about)
+        one = f"{base}/{{id}}"
+        steps = {"db": self._delete_named}
+        # A database step of the application's own leaves no trace of a delete; it is trusted.
+        own = self._site.composer.replaces("db", self._meta, Operation.DELETE)
+        gone = self._respond.gone if own else self._respond.deleted
+        yield self._site.endpoint(self._meta, "DELETE", one, Operation.DELETE, steps, gone, _DELETE_ONE)
+        yield self._site.options(self._meta, one, "DELETE, GET, HEAD, OPTIONS, PATCH, PUT")
         yield self._site.options(self._meta, base, "DELETE, GET, HEAD, OPTIONS, POST")
         yield self._site.options(self._meta, f"{base}/delete", "OPTIONS, POST")
         firings = self._site.runtime.models[ScheduleFiring]
@@ -188,7 +239,10 @@ class _Routes:
         def body(ctx: Context) -> None:
             ctx.set_field("status", status)
 
-        return {"deserialize": body, "validate": self._validate.update, "db": self._db.update}
+        return self._changing(body)
+
+    def _changing(self, read: Default) -> dict[str, Default]:
+        return {"deserialize": read, "validate": self._validate.update, "db": self._db.update}
 
     def _due(self, ctx: Context) -> None:
         query = ctx.query
@@ -213,6 +267,16 @@ class _Routes:
             ids = [self._store.record(row).id for row in rows]
             ctx.result = {"deleted": await self._schedules.delete_many(ids)}
 
+    async def _delete_named(self, ctx: Context) -> None:
+        """Delete the one schedule of the path, or all of those it lists."""
+        if "," not in ctx.resource_id:
+            await self._db.delete(ctx)
+            return
+        ctx.reached = True
+        async with ctx.transaction() as tx:
+            for id in dict.fromkeys(_listed_ids(ctx.resource_id)):
+                await self._store.delete(id, scope=ctx.forced, tx=tx)
+
 
 def _firing(ctx: Context) -> None:
     ctx.state.fires = True  # an update to its rules, but it changes no field
@@ -223,10 +287,18 @@ async def _ids_in_body(ctx: Context) -> None:
 
 
 def _ids_in_query(ctx: Context) -> None:
-    ids = [one.strip() for one in ctx.query_param("ids").split(",") if one.strip()]
+    ctx.state.ids = _listed_ids(ctx.query_param("ids"))
+
+
+def _listed_ids(text: str) -> list[str]:
+    ids = [one.strip() for one in text.split(",") if one.strip()]
     if not 0 < len(ids) <= MOST_DELETED:
         raise InvalidQuery(f"ids: name 1 to {MOST_DELETED} schedules, with commas between them")
-    ctx.state.ids = ids
+    return ids
+
+
+async def _status_in_body(ctx: Context) -> None:
+    ctx.set_field("status", (await ctx.bind_json(NewStatus)).status)
 
 
 def _started(ctx: Context) -> None:
@@ -240,7 +312,7 @@ def _deleted(ctx: Context) -> None:
 
 
 class AdminsOnly:
-    """Lets only callers with the role that manages schedules pass."""
+    """Lets only operators pass: the role that manages schedules, and no tenant, for schedules have none."""
 
     __name__ = "admins_only"
 
@@ -248,17 +320,17 @@ class AdminsOnly:
         self._schedules = schedules
 
     async def __call__(self, ctx: Context, next: Next) -> None:
-        if ctx.operation is not Operation.OPTIONS:
-            identified(ctx)
-            if not ctx.has_role(self._schedules.admin_role):
-                raise Forbidden()
+        require_operator(ctx, self._schedules.admin_role)
         await next()
 
 
 def _closed(before: Schedule, given: Mapping[str, Any]) -> dict[str, Any]:
     """Code opened the inner network to one address; a client that names another does not keep that."""
-    elsewhere = any(given.get(name, getattr(before, name)) != getattr(before, name) for name in _TARGET)
-    return {"allow_private": False} if before.allow_private and elsewhere else {}
+    return {"allow_private": False} if before.allow_private and _is_elsewhere(before, given) else {}
+
+
+def _is_elsewhere(before: Schedule, given: Mapping[str, Any]) -> bool:
+    return any(given.get(name, getattr(before, name)) != getattr(before, name) for name in _TARGET)
 
 
 def _replaced(endpoint: Endpoint) -> bool:
@@ -267,82 +339,5 @@ def _replaced(endpoint: Endpoint) -> bool:
         return False
     if endpoint.model.cls is ScheduleFiring:
         return endpoint.method not in ("GET", "HEAD")
-    return endpoint.method == "OPTIONS" and endpoint.path == f"/{endpoint.model.table}"
-
-
-def schedulable(actions: Iterable[Action]) -> dict[str, Fits]:
-    """The actions a schedule may call, by name: no parameter in the path, and no other of the name."""
-    names = [action.name for action in actions]
-    callable = (a for a in actions if "{" not in a.path and names.count(a.name) == 1)
-    return {action.name: _Body(action) for action in callable}
-
-
-class _Body:
-    """Refuses a payload that an action would refuse at every call."""
-
-    def __init__(self, action: Action) -> None:
-        self._name = action.name
-        self._request = action.request
-
-    def __call__(self, payload: Any, models: Models | None) -> None:
-        is_model = isinstance(self._request, type) and issubclass(self._request, Model)
-        if self._request is None or (is_model and models is None):
-            return
-        if payload is None:
-            raise InvalidSchedule("payload", f"the action {self._name!r} needs one")
-        try:
-            bind(encode(payload, "payload").encode(), self._request, models or {})
-        except RequestError as error:
-            field, message = _first(error)
-            raise InvalidSchedule(".".join(filter(None, ("payload", field))), message) from None
-
-
-def _first(error: RequestError) -> tuple[str, str]:
-    details: Any = error.details or [{}]
-    return details[0].get("field", ""), details[0].get("message", error.message)
-
-
-class ActionCaller:
-    """Calls actions in this process as the identity `schedule`, which needs no auth step to be believed."""
-
-    def __init__(self, runtime: Runtime, endpoints: Sequence[Endpoint]) -> None:
-        self._runtime = runtime
-        self._endpoints = {
-            e.about.name: replace(e, main=e.behind_auth)
-            for e in endpoints
-            if e.behind_auth is not None and e.about is not None
-        }
-
-    async def __call__(self, name: str, payload: Any) -> Any:
-        endpoint = self._endpoints.get(name)
-        if endpoint is None or "{" in endpoint.path:
-            raise Fatal(f"there is no action {name!r} to call")
-        response = await run(endpoint, self._context(endpoint, payload))
-        status = status_of(response)
-        if status >= 500:
-            raise RuntimeError(f"the action {name!r} answered {status}")
-        if status >= 400:
-            raise Fatal(f"the action {name!r} answered {status}: {_said(response)}")
-        return response.data if isinstance(response, Response) else None
-
-    def _context(self, endpoint: Endpoint, payload: Any) -> Context:
-        content = b"" if payload is None else encode(payload, "payload").encode()
-        scope: AsgiScope = {
-            "type": "http",
-            "method": endpoint.method,
-            "path": endpoint.path,
-            "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
-        }
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": content, "more_body": False}
-
-        ctx = Context(self._runtime, scope, receive, Operation.ACTION, "schedule")
-        ctx.auth = AuthInfo(user_id="schedule", identity_type="service_account", auth_method="in-process")
-        return ctx
-
-
-def _said(response: Any) -> str:
-    error = getattr(response, "error", None) or {}
-    return f"{error.get('code', '')} {error.get('message', '')}".strip()
+    item = endpoint.path.endswith("/{id}")
+    return endpoint.method == "OPTIONS" or (endpoint.method == "DELETE" and item)

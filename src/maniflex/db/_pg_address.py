@@ -45,10 +45,11 @@ class Address:
 
     @property
     def label(self) -> str:
-        """`postgresql:database@host`, fit for logs."""
+        """`postgresql:database@host:port`, fit for logs."""
         options = dict(self.options)
         database = self.database or options.get("dbname") or options.get("database") or self.user or ""
-        host = ",".join(host for host, _ in self.hosts) or options.get("host", "localhost")
+        hosts = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        host = ",".join(hosts) or options.get("host", "localhost")
         return f"postgresql:{database}@{host}"
 
     def arguments(self) -> dict[str, Any]:

@@ -51,6 +51,8 @@ def translate(
         return Timeout("the statement took too long")
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error, read_only=read_only, in_transaction=in_transaction)
+    if isinstance(error, UnicodeError) or isinstance(error.__cause__, UnicodeError):
+        return ValidationFailed("a text contains characters the database cannot store")
     # The driver calls it an internal error when the server has said farewell but not yet hung up.
     if isinstance(error, OSError) or type(error) is asyncpg.InternalClientError:
         return _cut_off(error)
@@ -93,13 +95,12 @@ def _duplicate(error: asyncpg.PostgresError) -> RequestError:
 
 def _missing_value(error: asyncpg.PostgresError) -> RequestError:
     column = _text(error, "column_name")
-    return ConstraintViolation(
-        _text(error, "table_name"), (column,) if column else (), f"{column or 'a value'} must not be null"
-    )
+    columns = (column,) if column else ()
+    return ConstraintViolation(_text(error, "table_name"), columns, ConstraintViolation.MISSING)
 
 
 def _check(error: asyncpg.PostgresError) -> RequestError:
-    return ConstraintViolation(_text(error, "table_name"), (), "a value breaks a rule of the table")
+    return ConstraintViolation(_text(error, "table_name"), (), ConstraintViolation.BROKEN_RULE)
 
 
 def _foreign_key(error: asyncpg.PostgresError) -> RequestError:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 RECONNECT = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=5))
 ANSWER_WITHIN = 10.0
+ASK_EVERY = 15.0  # a connection that only listens would not notice that its server fell silent
 LONGEST_NAME = 63
 
 log = logging.getLogger("maniflex.db")
@@ -43,11 +44,19 @@ class Ear:
     """Keeps a connection that listens, for as long as somebody wants to hear."""
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Connection]], label: str, backoff: Backoff = RECONNECT
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        label: str,
+        backoff: Backoff = RECONNECT,
+        *,
+        ask_every: float = ASK_EVERY,
+        answer_within: float = ANSWER_WITHIN,
     ) -> None:
         self._connect = connect
         self._label = label
         self._backoff = backoff
+        self._ask_every = ask_every
+        self._answer_within = answer_within
         self._listeners: list[Listener] = []
         self._failures = 0
         self._changed = asyncio.Event()  # who listens, or whether the connection lives
@@ -103,7 +112,7 @@ class Ear:
         """Listen until the connection is lost, and raise then."""
         notice_a_silent_server(connection)
         connection.add_termination_listener(lambda _: self._changed.set())
-        schema = await connection.fetchval("SELECT current_schema()", timeout=ANSWER_WITHIN)
+        schema = await connection.fetchval("SELECT current_schema()", timeout=self._answer_within)
         woken: set[Listener] = set()
         names: set[str] = set()
         while not connection.is_closed():
@@ -111,13 +120,21 @@ class Ear:
             new = [listener for listener in self._listeners if listener not in woken]
             for listener in new:
                 listener.name = f"{listener.channel}.{schema}"[:LONGEST_NAME]
-            async with asyncio.timeout(ANSWER_WITHIN):
+            async with asyncio.timeout(self._answer_within):
                 names = await self._attune(connection, names)
             self._failures = 0
             woken.update(new)
             self._wake(new)
-            await self._changed.wait()
+            await self._until_changed(connection)
         raise ConnectionError("the connection was lost")
+
+    async def _until_changed(self, connection: Connection) -> None:
+        while not self._changed.is_set():
+            try:
+                async with asyncio.timeout(self._ask_every):
+                    await self._changed.wait()
+            except TimeoutError:
+                await connection.fetchval("SELECT 1", timeout=self._answer_within)
 
     async def _attune(self, connection: Connection, names: set[str]) -> set[str]:
         """Listen to what is wanted now instead of `names`."""

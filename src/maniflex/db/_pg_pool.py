@@ -3,11 +3,13 @@
 Last in, first out: the connection used most recently has the warmest caches, and the others grow
 old enough to be closed. Nothing is reset on release, because nothing is ever left behind: a
 connection comes back clean, or after an interrupted statement was cancelled on the server, or not.
+Once a second the pool closes connections whose server owes an answer for too long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections import deque
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from maniflex.db._pg_errors import READ_ONLY
-from maniflex.db._pg_slot import Slot
+from maniflex.db._pg_slot import Deadlines, Slot, Ticker
 from maniflex.errors import RequestError, Unavailable
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 TICK = 1.0
 DRAIN_WITHIN = 5.0
 CLOSE_WITHIN = 5.0
+OPEN_AGAIN_AFTER = 1.0  # when the server had no connection for us, and others of ours work
+
+log = logging.getLogger("maniflex.db")
 
 
 class Pool:
@@ -40,7 +45,7 @@ class Pool:
         max_lifetime: float,
         max_idle: float,
         named: bool = True,
-        statement_timeout: float | None = None,
+        statement_timeout: float = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.size = size
@@ -51,8 +56,12 @@ class Pool:
         self._max_lifetime = max_lifetime
         self._max_idle = max_idle
         self._named = named
-        self._statement_timeout = statement_timeout
+        # A server of our own ends slow statements; behind a pooler our clock does.
+        self._driver_timeout = None if named else statement_timeout or None
+        self._deadlines = Deadlines(statement_timeout)
         self._clock = clock
+        self._ticker = Ticker(clock())
+        self._open_again_at = 0.0
         self._places = 0  # connections that are open or being opened
         self._waiters: deque[tuple[float, asyncio.Future[Slot | None]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,6 +69,11 @@ class Pool:
         self._vacant = asyncio.Event()
         self._closed = True
         self._loop: asyncio.AbstractEventLoop
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether whoever comes now has to wait."""
+        return not self.free and self._places >= self.size
 
     # -- lending
 
@@ -72,17 +86,28 @@ class Pool:
             self.discard(slot)
         if self._closed:
             raise Unavailable("the database is not open")
-        if self._places < self.size:
+        if self._places < self.size and (not self.slots or self._clock() >= self._open_again_at):
             self._places += 1
-            return await self._open()
-        waiter: asyncio.Future[Slot | None] = self._loop.create_future()
-        self._waiters.append((self._clock() + self._patience, waiter))
-        try:
-            handed = await waiter
-        except asyncio.CancelledError:
-            self._pass_on(waiter)
-            raise
-        return handed or await self._open()
+            if (opened := await self._open()) is not None:
+                return opened
+        return await self._wait()
+
+    async def _wait(self) -> Slot:
+        """Stand in line for a connection that comes back, or for the right to open one."""
+        deadline, line_up = self._clock() + self._patience, self._waiters.append
+        while True:
+            waiter: asyncio.Future[Slot | None] = self._loop.create_future()
+            line_up((deadline, waiter))
+            try:
+                handed = await waiter
+            except asyncio.CancelledError:
+                self._pass_on(waiter)
+                raise
+            if handed is None:
+                handed = await self._open()
+            if handed is not None:
+                return handed
+            line_up = self._waiters.appendleft  # it was the first, and still is
 
     def release(self, slot: Slot) -> None:
         """Take back a connection that is ready for anybody."""
@@ -173,8 +198,10 @@ class Pool:
             await self._vacant.wait()
 
     def sweep(self) -> None:
-        """Close connections that are old or long unused, and refuse those who waited too long."""
-        now = self._clock()
+        """Close connections that are silent, old or long unused, and refuse those who waited too long."""
+        before, now = self._ticker.now, self._clock()
+        self._ticker.now = now
+        self._close_overdue(now, held_up=now - before > 3 * TICK)
         for slot in self.slots:
             slot.retired |= now >= slot.retire_at
         for slot in list(self.free):
@@ -185,6 +212,20 @@ class Pool:
             _, waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(Unavailable("no database connection became free in time"))
+        self._open_for_waiters()
+
+    def _close_overdue(self, now: float, *, held_up: bool) -> None:
+        """Close connections whose server owes an answer for too long; whoever waits learns of a lost one."""
+        for slot in list(self.slots):
+            if not slot.due or now < slot.due:
+                continue
+            if held_up:
+                # This process stood still, so the answer may be here and only has not been read.
+                slot.due = now + 2 * TICK
+                continue
+            log.warning("a database connection fell silent and was closed")
+            slot.overdue = True
+            self.discard(slot)
 
     def _tick(self) -> None:
         self.sweep()
@@ -192,24 +233,43 @@ class Pool:
 
     # -- inside
 
-    async def _open(self) -> Slot:
+    async def _open(self) -> Slot | None:
+        """A new connection; None when the server has no more for us, but others of ours work."""
         try:
             con = await self._connect()
-        except BaseException:
-            self._vacate()
-            raise
+        except BaseException as error:
+            if self._closed or not self.slots or not isinstance(error, Unavailable):
+                self._vacate()
+                raise
+            self._open_again_at = self._clock() + OPEN_AGAIN_AFTER
+            self._places -= 1
+            # One that came back while we were asking, when we did not stand in the line.
+            return self.free.pop() if self.free else None
         slot = self._slot(con)
         self.slots.add(slot)
         if self._closed:
             self.discard(slot)
             raise Unavailable("the database was closed")
+        self._open_for_waiters()
         return slot
 
+    def _open_for_waiters(self) -> None:
+        """Let the longest waiting open a connection, while there is room for one."""
+        if self._waiters and self._places < self.size and self._clock() >= self._open_again_at:
+            self._places += 1
+            self._vacate()
+
     def _slot(self, con: Connection) -> Slot:
-        now = self._clock()
         # Connections opened in one burst should not all be replaced in one burst.
-        retire_at = now + self._max_lifetime * random.uniform(0.9, 1.0)
-        return Slot(con, now=now, retire_at=retire_at, named=self._named, timeout=self._statement_timeout)
+        retire_at = self._clock() + self._max_lifetime * random.uniform(0.9, 1.0)
+        return Slot(
+            con,
+            ticker=self._ticker,
+            deadlines=self._deadlines,
+            retire_at=retire_at,
+            named=self._named,
+            timeout=self._driver_timeout,
+        )
 
     def _pass_on(self, waiter: asyncio.Future[Slot | None]) -> None:
         """Whoever waited was cancelled in the turn of the loop that served them; serve the next."""

@@ -17,7 +17,9 @@ import asyncpg
 from maniflex.db._pg_errors import STALE_STATEMENT, translate
 from maniflex.db._pg_pool import DRAIN_WITHIN, Pool
 from maniflex.db._pg_slot import Reply, Slot
+from maniflex.db.budget import Budget
 from maniflex.db.port import CommitHooks, Isolation, Row
+from maniflex.db.versions import ReadVersions
 from maniflex.errors import Conflict, DatabaseError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import Dialect, Sql
 
@@ -50,23 +52,32 @@ def begin_text(isolation: Isolation | None, *, read_only: bool) -> str:
 class PostgresTx(CommitHooks):
     """An open transaction; as a context manager it begins and ends itself."""
 
-    __slots__ = ("_begin", "_ended", "_failed", "_pool", "_read_only", "_slot", "_timeout", "_turn")
+    __slots__ = (
+        "_begin",
+        "_ended",
+        "_failed",
+        "_pool",
+        "_read_only",
+        "_slot",
+        "_turn",
+        "read_versions",
+    )
 
     dialect = Dialect.POSTGRES
     _slot: Slot
 
-    def __init__(self, pool: Pool, begin: str, *, read_only: bool, timeout: float | None) -> None:
+    def __init__(self, pool: Pool, begin: str, *, read_only: bool) -> None:
         super().__init__()
         self._pool = pool
         self._begin = begin
         self._read_only = read_only
-        self._timeout = timeout
         self._turn = asyncio.Lock()  # the driver refuses two statements at once; we let them queue
         self._failed = False
         self._ended = False
+        self.read_versions = None if read_only else ReadVersions()
 
-    def fetch(self, sql: Sql) -> Coroutine[Any, Any, list[Row]]:
-        return self.run(sql, all_rows)
+    def fetch(self, sql: Sql, budget: Budget | None = None) -> Coroutine[Any, Any, list[Row]]:
+        return self.run(sql, all_rows, budget=budget)
 
     def fetch_one(self, sql: Sql) -> Coroutine[Any, Any, Row | None]:
         return self.run(sql, first_row, 1)
@@ -84,13 +95,14 @@ class PostgresTx(CommitHooks):
         self._refuse_when_over()
         return [await self.run(sql, all_rows) for sql in statements]
 
-    async def run(self, sql: Sql, pick: Pick[T], limit: int = 0) -> T:
+    async def run(self, sql: Sql, pick: Pick[T], limit: int = 0, budget: Budget | None = None) -> T:
         """Run one statement on this transaction's connection, after those that came before it."""
         self._refuse_when_over()
         async with self._turn:
             self._refuse_when_over()
             try:
-                return pick(await self._slot.run(sql, limit))
+                slot = self._slot
+                return pick(await (slot.run(sql, limit) if budget is None else slot.run_within(sql, budget)))
             except Exception as error:
                 raise self._translated(error) from error
             except BaseException:
@@ -136,13 +148,13 @@ class PostgresTx(CommitHooks):
         """Whether the transaction is open; False when the connection was dead and another may not be."""
         self._slot = slot = await self._pool.acquire()
         try:
-            await slot.con.execute(self._begin, timeout=self._timeout)
+            await slot.begin(self._begin)
         except BaseException as error:
             lost = slot.con.is_closed()
             self._pool.drain(slot)
             if not isinstance(error, Exception):
                 raise
-            if lost and again:
+            if lost and again and not slot.overdue:
                 return False
             raise _begin_error(error, lost=lost) from error
         return True
@@ -177,7 +189,7 @@ class PostgresTx(CommitHooks):
 
     async def _roll_back(self) -> None:
         try:
-            await self._slot.con.execute("ROLLBACK", timeout=DRAIN_WITHIN)
+            await self._slot.roll_back(DRAIN_WITHIN)
         except BaseException as error:
             self._pool.drain(self._slot)
             if not isinstance(error, Exception):
@@ -188,7 +200,7 @@ class PostgresTx(CommitHooks):
     async def _commit(self) -> None:
         slot = self._slot
         try:
-            status = await slot.con.execute("COMMIT", timeout=self._timeout)
+            status = await slot.commit()
         except BaseException as error:
             self._pool.recover(slot, error)
             if not isinstance(error, Exception):

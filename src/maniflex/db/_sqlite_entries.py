@@ -17,7 +17,7 @@ from maniflex.sql.statement import Sql
 class Write(Statement):
     """A statement that is a transaction of its own."""
 
-    __slots__ = ("deadline", "error", "started", "value")
+    __slots__ = ("error", "value")
 
     def __init__(
         self, text: str, params: Sequence[Any], collect: Collect, future: asyncio.Future[Any]
@@ -25,8 +25,6 @@ class Write(Statement):
         super().__init__(text, params, collect, future)
         self.value: Any = None
         self.error: ManiflexError | None = None
-        self.started = False
-        self.deadline = 0.0
 
     @property
     def alone(self) -> bool:

@@ -18,6 +18,7 @@ from maniflex.errors import (
     Unavailable,
     ValidationFailed,
 )
+from maniflex.sql.decimal_order import decimal_column
 
 _UNAVAILABLE = frozenset(
     {
@@ -114,8 +115,8 @@ def _constraint(
     if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
         return ForeignKeyViolation(_target(text))
     if code == sqlite3.SQLITE_CONSTRAINT_NOTNULL:
-        return ConstraintViolation(*_columns(subject), "a value that is required is missing")
-    return ConstraintViolation(_target(text), (), "a value is outside of what the table allows")
+        return ConstraintViolation(*_columns(subject), ConstraintViolation.MISSING)
+    return ConstraintViolation(_target(text), (), ConstraintViolation.BROKEN_RULE)
 
 
 def _unique(subject: str, connection: sqlite3.Connection | None, text: str) -> tuple[str, tuple[str, ...]]:
@@ -128,7 +129,7 @@ def _unique(subject: str, connection: sqlite3.Connection | None, text: str) -> t
 def _columns(subject: str) -> tuple[str, tuple[str, ...]]:
     """`posts.slug, posts.lang` → the table and its columns."""
     pairs = [name.rpartition(".") for name in subject.split(", ")]
-    return pairs[0][0], tuple(column for _, _, column in pairs)
+    return pairs[0][0], tuple(decimal_column(column) for _, _, column in pairs)
 
 
 def _indexed(index: str, connection: sqlite3.Connection | None) -> tuple[str, ...]:
@@ -138,7 +139,7 @@ def _indexed(index: str, connection: sqlite3.Connection | None) -> tuple[str, ..
         rows = connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (index,)).fetchall()
     except sqlite3.Error:
         return ()
-    return tuple(name for (name,) in rows if name is not None)
+    return tuple(decimal_column(name) for (name,) in rows if name is not None)
 
 
 def _target(text: str) -> str:

@@ -2,7 +2,8 @@
 
 Its own SUM fails on integers beyond 64 bits and turns decimals, which are text here, into floats.
 These take whole numbers, floats and decimal text, and give decimal text. `exact_sum` takes them all;
-`whole_sum` is the faster way for a column that holds nothing but integers.
+`whole_sum` is the faster way for a column that holds nothing but integers. `decimal_order` is the order
+key of such a number, by which groups are sorted and compared.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sqlite3
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, ROUND_HALF_UP, Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any
+
+from maniflex.sql.decimal_order import order_key
 
 # Nothing is ever rounded or refused by it: addition needs no more digits than there are.
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, rounding=ROUND_HALF_UP, traps=[])
@@ -89,6 +92,14 @@ def whole_avg(high: int | None, low: int | None, count: int, digits: int) -> str
     return format(average(Decimal((high << 32) + low), count, digits), "f")
 
 
+def decimal_order(text: str | None) -> str | None:
+    """`decimal_order(x)`: the order key of a sum or an average."""
+    if text is None:
+        return None
+    number = Decimal(text)
+    return order_key(number) if number.is_finite() else f"c{text}"
+
+
 def install(connection: sqlite3.Connection) -> None:
     """Make the functions known to a connection."""
     makers: Any = (("exact_sum", 1, ExactSum), ("exact_avg", 2, ExactAvg))  # they give text, not ints
@@ -96,3 +107,4 @@ def install(connection: sqlite3.Connection) -> None:
         connection.create_aggregate(name, arguments, maker)
     connection.create_function("whole_sum", 2, whole_sum, deterministic=True)
     connection.create_function("whole_avg", 4, whole_avg, deterministic=True)
+    connection.create_function("decimal_order", 1, decimal_order, deterministic=True)

@@ -1,4 +1,4 @@
-"""Bring a database up to its models at start: add what is missing, report what differs.
+"""Bring a database up to its models at start: add what is missing, stop where the two contradict.
 
 Nothing is ever dropped, renamed or rewritten. Everything happens in one transaction under one lock,
 so two processes that start together do not collide and a failure leaves no half-made schema.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -18,27 +18,21 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from maniflex.db.decimal_schema import migrate_decimals
+from maniflex.db.drift import COLUMN_TYPES, Columns, old_names, read_columns, refuse_drift
 from maniflex.db.port import Adapter, Tx
 from maniflex.db.search_schema import migrate_search
 from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.sql.decimal_order import decimal_column
 from maniflex.sql.literal import literal
 from maniflex.sql.model import ModelSql
-from maniflex.sql.search import VECTOR
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import NAMED_BY_CONDITION, column_type, quoted, sa_dialect
+from maniflex.sql.tables import NAMED_BY_CONDITION, column_type, index_name, quoted, sa_dialect
 
 log = logging.getLogger("maniflex.migrate")
 
 _LOCK = 0x6D616E69666C6578 >> 1  # "maniflex"; any fixed number of 63 bits will do
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    name: str
-    type: str
-    not_null: bool
-    has_default: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +53,17 @@ class _Index:
 
 
 async def migrate(adapter: Adapter, models: Sequence[ModelSql], extra: Sequence[Sql] = ()) -> None:
-    """Create tables, columns and indexes that are missing; warn about the rest; then run `extra`.
+    """Create tables, columns and indexes that are missing, then run `extra`.
 
     `extra` is what a model cannot declare, in statements that do no harm when they are repeated.
     """
     async with adapter.transaction() as tx:
         if adapter.dialect is Dialect.POSTGRES:
             await _take_turn(tx)
-        for model in models:
-            await _migrate_model(tx, model)
+        tables = [(model, await read_columns(tx, model)) for model in models]
+        await refuse_drift(tx, tables)
+        for model, columns in tables:
+            await _migrate_model(tx, model, columns)
         for statement in extra:
             if not await _is_there(tx, statement):
                 await tx.execute(statement)
@@ -97,16 +93,16 @@ async def _take_turn(tx: Tx) -> None:
     await tx.fetch(Sql("SELECT set_config('lock_timeout', $1, true)", (row[0] if row else "0",)))
 
 
-async def _migrate_model(tx: Tx, model: ModelSql) -> None:
-    columns = await _columns(tx, model)
+async def _migrate_model(tx: Tx, model: ModelSql, columns: Columns) -> None:
     if not columns:
         log.info("creating table %s", model.table.name)
         await tx.execute(Sql(_ddl(CreateTable(model.table), model)))
     else:
-        _report_drift(model, columns)
         for field in model.meta.fields:
             if field.column not in columns:
-                await _add_column(tx, model, field)
+                await _add_column(tx, model, field, columns)
+        await _add_defaults(tx, model, columns)
+    await migrate_decimals(tx, model)
     existing = await _indexes(tx, model)
     for index in sorted(model.table.indexes, key=lambda index: str(index.name)):
         found = existing.get(str(index.name))
@@ -114,31 +110,12 @@ async def _migrate_model(tx: Tx, model: ModelSql) -> None:
             await _create_index(tx, model, index)
         else:
             _compare_index(model, index, found)
+    await _refuse_old_promises(tx, model, existing)
     await migrate_search(tx, model)
 
 
 def _ddl(element: Any, model: ModelSql) -> str:
     return str(element.compile(dialect=sa_dialect(model.dialect))).strip()
-
-
-async def _columns(tx: Tx, model: ModelSql) -> dict[str, _Column]:
-    if model.dialect is Dialect.SQLITE:
-        rows = await tx.fetch(
-            Sql(
-                'SELECT name, type, "notnull", dflt_value IS NOT NULL FROM pragma_table_info(?)',
-                (model.table.name,),
-            )
-        )
-    else:
-        rows = await tx.fetch(
-            Sql(
-                "SELECT a.attname, format_type(a.atttypid, NULL), a.attnotnull,"
-                " a.atthasdef OR a.attidentity <> '' FROM pg_attribute a"
-                " WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped",
-                (quoted(model.table.name, model.dialect),),
-            )
-        )
-    return {row[0]: _Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3])) for row in rows}
 
 
 _SQLITE_INDEXES = """
@@ -211,12 +188,37 @@ def _compare_index(model: ModelSql, index: sa.Index, found: _Index) -> None:
     log.warning("%s", text)
 
 
-async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
+async def _refuse_old_promises(tx: Tx, model: ModelSql, existing: Mapping[str, _Index]) -> None:
+    """Stop at a unique index that we made and the model no longer declares: it would refuse equal values."""
+    declared = {str(index.name) for index in model.table.indexes}
+    known = {field.column for field in model.meta.fields}
+    for name, found in existing.items():
+        columns = [decimal_column(column) for column in found.columns]
+        if name in declared or not found.unique or not known.issuperset(columns):
+            continue
+        if name != index_name("uq", model.table.name, *columns) or await _is_constraint(tx, model, name):
+            continue
+        raise DeclarationError(
+            f"{model.meta.name}: {', '.join(columns)} of {model.table.name!r} is unique in the database and"
+            f" no longer on {model.meta.name}, so equal values would be refused. Declare it unique again, or"
+            f" drop the index in a migration: DROP INDEX {quoted(name, model.dialect)}"
+        )
+
+
+async def _is_constraint(tx: Tx, model: ModelSql, index: str) -> bool:
+    """Whether a constraint stands on the index, which then is none of ours."""
+    if model.dialect is not Dialect.POSTGRES:
+        return False
+    text = "SELECT 1 FROM pg_constraint WHERE conindid = to_regclass($1)"
+    return await tx.fetch_one(Sql(text, (quoted(index, model.dialect),))) is not None
+
+
+async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta, columns: Columns) -> None:
     table, column = quoted(model.table.name, model.dialect), quoted(field.column, model.dialect)
     type_ = column_type(field.kind, model.dialect).compile(dialect=sa_dialect(model.dialect))
     clause = f"ALTER TABLE {table} ADD COLUMN {column} {type_}"
     if not field.nullable:
-        clause += f" NOT NULL DEFAULT {await _value_for_old_rows(tx, model, field)}"
+        clause += f" NOT NULL DEFAULT {await _value_for_old_rows(tx, model, field, columns)}"
     log.info("adding column %s.%s", model.table.name, field.column)
     await tx.execute(Sql(clause))
     if field.default_factory is not None:
@@ -226,7 +228,23 @@ async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
             await tx.execute(Sql(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT"))
 
 
-async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta) -> str:
+async def _add_defaults(tx: Tx, model: ModelSql, columns: Columns) -> None:
+    """Give columns the defaults that they were made without; SQLite sets them only with the table."""
+    if model.dialect is not Dialect.POSTGRES:
+        return
+    missing = [
+        f"ALTER COLUMN {quoted(column.name, model.dialect)} SET DEFAULT {column.server_default.arg}"
+        for column in model.table.columns
+        if isinstance(column.server_default, sa.DefaultClause)
+        and column.name in columns
+        and not columns[column.name].has_default
+    ]
+    if missing:
+        table = quoted(model.table.name, model.dialect)
+        await tx.execute(Sql(f"ALTER TABLE {table} {', '.join(missing)}"))
+
+
+async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta, columns: Columns) -> str:
     """The SQL literal existing rows get in a new column that may not be null."""
     if field.default_factory is not None:
         return literal(_made(model, field), field.kind, model.dialect)
@@ -236,7 +254,8 @@ async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta) -> str:
     if rows:
         raise DeclarationError(
             f"{model.meta.name}.{field.name}: the table {model.table.name!r} has rows and the new column"
-            f" {field.column!r} has no value for them; give the field a default or make it `| None`"
+            f" {field.column!r} has no value for them; {old_names(model, field, columns)}give the field a"
+            " default, make it `| None`, or add and fill the column in a migration"
         )
     # No row will ever show this value, but SQLite adds no NOT NULL column without one.
     return literal(_EMPTY[field.kind], field.kind, model.dialect)
@@ -244,6 +263,7 @@ async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta) -> str:
 
 _ALWAYS_EQUAL = (list, dict)
 _BATCH = 500
+_EXAMPLES = 3  # of rows that are not told apart, in a message
 
 
 async def _fill(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
@@ -264,7 +284,7 @@ async def _fill(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
 async def _update_each(tx: Tx, model: ModelSql, field: FieldMeta, pairs: list[tuple[str, Any]]) -> None:
     if not pairs:
         return
-    type_ = _FAMILIES[model.dialect][field.kind][0]
+    type_ = COLUMN_TYPES[model.dialect][field.kind][0]
     rows = ", ".join(
         f"({_placeholder(2 * i + 1, model, 'text')}, {_placeholder(2 * i + 2, model, type_)})"
         for i in range(len(pairs))
@@ -316,10 +336,11 @@ _EMPTY: dict[Kind, Any] = {
 
 async def _create_index(tx: Tx, model: ModelSql, index: sa.Index) -> None:
     names = ", ".join(column.name for column in index.columns)
-    if index.unique and await _has_duplicates(tx, model, index):
+    if index.unique and (examples := await _duplicates(tx, model, index)):
         raise DeclarationError(
             f"{model.meta.name}: {model.table.name!r} has rows with equal values in {names};"
-            " the unique index cannot be built until they are told apart"
+            " the unique index cannot be built until they are told apart;"
+            f" for example those of the ids {'; '.join(examples)}"
         )
     log.info("creating index %s on %s (%s)", index.name, model.table.name, names)
     try:
@@ -330,71 +351,14 @@ async def _create_index(tx: Tx, model: ModelSql, index: sa.Index) -> None:
         ) from error
 
 
-async def _has_duplicates(tx: Tx, model: ModelSql, index: sa.Index) -> bool:
-    columns = list(index.columns)
-    query: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(model.table)
-    query = query.where(*(column.is_not(None) for column in columns), *model.live())
-    query = query.group_by(*columns).having(sa.func.count() > sa.literal_column("1"))
-    return await tx.fetch_one(Sql(_ddl(query, model))) is not None
-
-
-# What a column of each kind may be declared as without a warning; the first is what we create.
-_FAMILIES: dict[Dialect, dict[Kind, tuple[str, ...]]] = {
-    Dialect.POSTGRES: {
-        Kind.TEXT: ("text", "character varying", "character", "citext", "user-defined"),
-        Kind.INT: ("bigint", "integer", "smallint"),
-        Kind.FLOAT: ("double precision", "real"),
-        Kind.BOOL: ("boolean",),
-        Kind.DECIMAL: ("numeric",),
-        Kind.DATETIME: ("timestamp with time zone",),
-        Kind.DATE: ("date",),
-        Kind.TIME: ("time without time zone",),
-        Kind.UUID: ("uuid",),
-        Kind.BYTES: ("bytea",),
-        Kind.JSON: ("json", "jsonb"),
-    },
-    Dialect.SQLITE: {
-        Kind.TEXT: ("text", "varchar"),
-        Kind.INT: ("bigint", "integer", "int"),
-        Kind.FLOAT: ("double", "real", "float"),
-        Kind.BOOL: ("boolean",),
-        Kind.DECIMAL: ("decimal_text",),
-        Kind.DATETIME: ("datetime_text",),
-        Kind.DATE: ("date_text",),
-        Kind.TIME: ("time_text",),
-        Kind.UUID: ("uuid_text",),
-        Kind.BYTES: ("blob",),
-        Kind.JSON: ("json_text",),
-    },
-}
-
-
-def _report_drift(model: ModelSql, columns: dict[str, _Column]) -> None:
-    table = model.table.name
-    known = {field.column: field for field in model.meta.fields}
-    for name, column in columns.items():
-        field = known.get(name)
-        if field is None and name == VECTOR and column.type == "tsvector":
-            continue
-        if field is None:
-            harm = (
-                "; inserts will fail: it may not be null"
-                if column.not_null and not column.has_default
-                else ""
-            )
-            log.warning("%s.%s is in the database but not on %s%s", table, name, model.meta.name, harm)
-            continue
-        expected = _FAMILIES[model.dialect][field.kind]
-        if column.type.split("(")[0].strip() not in expected:
-            log.warning(
-                "%s.%s is %s in the database, %s expects %s",
-                table,
-                name,
-                column.type,
-                model.meta.name,
-                expected[0],
-            )
-        if column.not_null and field.nullable:
-            log.warning("%s.%s may not be null in the database, on %s it may", table, name, model.meta.name)
-        if not column.not_null and not field.nullable and field.name != "id":
-            log.warning("%s.%s may be null in the database, on %s it may not", table, name, model.meta.name)
+async def _duplicates(tx: Tx, model: ModelSql, index: sa.Index) -> list[str]:
+    """A few groups of rows with equal values, by their ids: the values themselves may be secrets."""
+    columns, rows = list(index.columns), sa.func.count()
+    query: sa.Select[Any] = sa.select(sa.func.min(model.id), sa.func.max(model.id), rows)
+    query = query.select_from(model.table).where(*(c.is_not(None) for c in columns), *model.live())
+    query = query.group_by(*columns).having(rows > sa.literal_column("1"))
+    query = query.order_by(sa.func.min(model.id)).limit(sa.literal_column(str(_EXAMPLES)))
+    groups = await tx.fetch(Sql(_ddl(query.offset(sa.literal_column("0")), model)))
+    return [
+        f"{first!r} and {last!r}" + (f" ({count} rows)" if count > 2 else "") for first, last, count in groups
+    ]

@@ -13,6 +13,9 @@ from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Protocol
 
+from maniflex._fence import Fence
+from maniflex.db.budget import Budget
+from maniflex.db.versions import ReadVersions
 from maniflex.sql.statement import Dialect, Sql
 
 Row = Sequence[Any]
@@ -37,8 +40,12 @@ class Executor(Protocol):
     @property
     def dialect(self) -> Dialect: ...
 
-    async def fetch(self, sql: Sql) -> list[Row]:
-        """All rows of a read."""
+    @property
+    def read_versions(self) -> ReadVersions | None:
+        """Where the versions of rows that are read here are noted; None where they are not."""
+
+    async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
+        """All rows of a read; `AnswerTooLarge` as soon as they are known to exceed the budget."""
 
     async def fetch_one(self, sql: Sql) -> Row | None:
         """The first row of a read."""
@@ -121,10 +128,14 @@ class CommitHooks:
 
     async def committed(self) -> None:
         """Run the calls in order; one that fails is logged, because the commit already happened."""
+        if not self._after_commit:
+            return
+        fence = Fence()
         for call in self._after_commit:
             try:
                 outcome = call()
                 if isinstance(outcome, Awaitable):
                     await outcome
-            except Exception:
+            except BaseException as error:
+                fence.absorb(error)
                 log.exception("an after-commit call failed")

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from maniflex.db.budget import Budget
 from maniflex.db.port import STREAM_BATCH, Isolation, Row, Wake
 from maniflex.errors import (
     ConfigError,
@@ -39,6 +41,7 @@ from maniflex.db._pg_errors import STALE_STATEMENT, translate
 from maniflex.db._pg_listen import Ear
 from maniflex.db._pg_pool import Pool
 from maniflex.db._pg_tx import Pick, PostgresTx, all_rows, begin_text, first_row, touched
+from maniflex.db._quick import QuickTexts
 
 if TYPE_CHECKING:
     from maniflex.db._pg_slot import Connection, Slot
@@ -47,6 +50,9 @@ T = TypeVar("T")
 
 PING_WITHIN = 5.0
 SIBLING_POOL = 2
+EXPRESS_FROM = (
+    4  # a pool of at least so many connections has one more, for quick statements when all are busy
+)
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 _LOGIN_REFUSED = (
@@ -79,6 +85,7 @@ class PostgresAdapter:
     """One PostgreSQL database, with an optional replica for reads outside transactions."""
 
     dialect = Dialect.POSTGRES
+    read_versions = None
 
     def __init__(
         self,
@@ -117,7 +124,6 @@ class PostgresAdapter:
         self._opened = False
         self._in_blocks = pooler and schema is not None  # each statement, to have its settings
         self._set_local = _set_local(self._session) if pooler else ""
-        self._timeout = (statement_timeout.total_seconds() or None) if pooler else None
 
         def pool(address: Address, size: int) -> Pool:
             return Pool(
@@ -127,7 +133,7 @@ class PostgresAdapter:
                 max_lifetime=max_lifetime.total_seconds(),
                 max_idle=max_idle.total_seconds(),
                 named=not pooler,
-                statement_timeout=self._timeout,
+                statement_timeout=statement_timeout.total_seconds(),
             )
 
         self._writes = pool(self._address, pool_size)
@@ -136,6 +142,10 @@ class PostgresAdapter:
         if self._read_address:
             self._servers.append((self._reads, self._read_address))
         self._pools = tuple(pool for pool, _ in self._servers)
+        self._quick = QuickTexts()
+        self._express: Pool | None = None
+        if self._reads.size >= EXPRESS_FROM:
+            self._express = pool(self._read_address or self._address, 1)
         self._ear: Ear | None = None
         self._sibling: Callable[[], PostgresAdapter] = lambda: PostgresAdapter(
             url,
@@ -158,8 +168,8 @@ class PostgresAdapter:
 
     # -- statements outside a transaction; each hands out the coroutine of `_run`, which is the hot path
 
-    def fetch(self, sql: Sql) -> Coroutine[Any, Any, list[Row]]:
-        return self._run(self._reads, sql, all_rows)
+    def fetch(self, sql: Sql, budget: Budget | None = None) -> Coroutine[Any, Any, list[Row]]:
+        return self._run(self._reads, sql, all_rows, budget=budget)
 
     def fetch_one(self, sql: Sql) -> Coroutine[Any, Any, Row | None]:
         return self._run(self._reads, sql, first_row, 1)
@@ -188,20 +198,56 @@ class PostgresAdapter:
         async with self._transaction(self._writes) as tx:
             return await tx.batch(statements)
 
-    async def _run(self, pool: Pool, sql: Sql, pick: Pick[T], limit: int = 0, *, again: bool = True) -> T:
+    async def _run(
+        self,
+        pool: Pool,
+        sql: Sql,
+        pick: Pick[T],
+        limit: int = 0,
+        *,
+        budget: Budget | None = None,
+        again: bool = True,
+    ) -> T:
         if self._in_blocks:
             async with self._transaction(pool) as tx:
-                return await tx.run(sql, pick, limit)
+                return await tx.run(sql, pick, limit, budget)
+        quick = self._quick.knows(sql.text)
         free = pool.free
-        slot = free.pop() if free and again else await pool.acquire()
+        if free and again:
+            slot = free.pop()
+        elif quick and self._express and budget is None and pool is self._reads and pool.is_crowded:
+            return await self._run_express(self._express, sql, pick, limit)
+        else:
+            slot = await pool.acquire()
+        began = 0.0 if quick else time.monotonic()
         try:
-            result = pick(await slot.run(sql, limit))
+            result = pick(await (slot.run(sql, limit) if budget is None else slot.run_within(sql, budget)))
         except BaseException as error:
             _after_failure(pool, slot, error, again=again)
         else:
             pool.release(slot)
+            if not quick:
+                self._quick.note(sql.text, time.monotonic() - began)
             return result
-        return await self._run(pool, sql, pick, limit, again=False)
+        return await self._run(pool, sql, pick, limit, budget=budget, again=False)
+
+    async def _run_express(self, express: Pool, sql: Sql, pick: Pick[T], limit: int) -> T:
+        """Run a statement that was quick before on a connection that slow ones do not get."""
+        slot = await express.acquire()
+        if not self._quick.knows(sql.text):  # one of its kind turned out slow meanwhile
+            express.release(slot)
+            return await self._run(self._reads, sql, pick, limit)
+        began = time.monotonic()
+        try:
+            result = pick(await slot.run(sql, limit))
+        except BaseException as error:
+            _after_failure(express, slot, error, again=True)
+        else:
+            express.release(slot)
+            return result
+        finally:
+            self._quick.note(sql.text, time.monotonic() - began)
+        return await self._run(self._reads, sql, pick, limit, again=False)
 
     # -- transactions
 
@@ -214,11 +260,11 @@ class PostgresAdapter:
         self, pool: Pool, isolation: Isolation | None = None, *, read_only: bool = False
     ) -> PostgresTx:
         begin = _BEGIN[isolation, read_only] + self._set_local
-        return PostgresTx(pool, begin, read_only=read_only, timeout=self._timeout)
+        return PostgresTx(pool, begin, read_only=read_only)
 
     async def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
         begin = _BEGIN[None, True] + self._set_local + _NO_TIMEOUTS
-        tx = PostgresTx(self._reads, begin, read_only=True, timeout=self._timeout)
+        tx = PostgresTx(self._reads, begin, read_only=True)
         async with tx, aclosing(tx.stream(sql, batch)) as batches:
             async for rows in batches:
                 yield rows
@@ -257,6 +303,8 @@ class PostgresAdapter:
         """Connect once to each server; a login that is refused stops the start."""
         for pool in self._pools:
             pool.open()
+        if self._express is not None:
+            self._express.open()
         try:
             for pool in self._pools:
                 pool.release(await pool.acquire())
@@ -272,7 +320,7 @@ class PostgresAdapter:
         ear, self._ear = self._ear, None
         if ear is not None:
             await ear.close()
-        for pool in self._pools:
+        for pool in (*self._pools, *([self._express] if self._express is not None else ())):
             await pool.close()
 
     async def ping(self) -> None:
@@ -339,7 +387,7 @@ def _after_failure(pool: Pool, slot: Slot, error: BaseException, *, again: bool)
     pool.recover(slot, error)
     if stale:
         pool.forget_statements()
-    if again and (stale or unsent):
+    if again and (stale or unsent) and not slot.overdue:  # a caller waits for one silence, not for two
         return
     if not isinstance(error, Exception):
         raise error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from maniflex.db.current import executor
+from maniflex.db.current import executor, transaction
 from maniflex.db.port import Adapter
 from maniflex.errors import DatabaseError
 from maniflex.sql.codec import encode_any, encode_json
@@ -24,10 +24,17 @@ _TOKENS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+_WRITE = re.compile(r"\b(?:INSERT|UPDATE|DELETE|REPLACE|MERGE)\b", re.IGNORECASE)
+_RETURNING = re.compile(r"\bRETURNING\b", re.IGNORECASE)
+
 
 async def query_raw(adapter: Adapter, text: str, args: Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of a SELECT, by column name."""
-    return await executor(adapter).fetch_named(_statement(adapter.dialect, text, args))
+    """The rows of a SELECT or of a write with RETURNING, by column name."""
+    statement = _statement(adapter.dialect, text, args)
+    if not returns_written_rows(text):
+        return await executor(adapter).fetch_named(statement)
+    async with transaction(adapter) as tx:  # outside one, reads go where nothing can be written
+        return await tx.fetch_named(statement)
 
 
 async def execute_raw(adapter: Adapter, text: str, args: Sequence[Any]) -> int:
@@ -45,6 +52,17 @@ def _statement(dialect: Dialect, text: str, args: Sequence[Any]) -> Sql:
 
 def _json_as_text(value: Any) -> Any:
     return encode_json(value) if isinstance(value, dict) else value
+
+
+@lru_cache(maxsize=512)
+def returns_written_rows(text: str) -> bool:
+    """Whether the statement writes and gives back what it wrote.
+
+    >>> returns_written_rows("DELETE FROM posts RETURNING id"), returns_written_rows("SELECT 'RETURNING'")
+    (True, False)
+    """
+    plain = _TOKENS.sub(" ", text)
+    return _WRITE.search(plain) is not None and _RETURNING.search(plain) is not None
 
 
 @lru_cache(maxsize=512)

@@ -1,21 +1,23 @@
 """Typed access to the records of one model, for code: what `ctx.db(Post)` and `server.db(Post)` give.
 
-The same rules bind records made here as those a client sends; an open transaction is joined.
+The same rules bind records made here as those a client sends; an open transaction is joined. In a
+request its forced conditions bind every method: a record outside them is not there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from maniflex._names import did_you_mean
 from maniflex.db.port import Row, Tx
 from maniflex.db.related import attach, load
+from maniflex.db.stamp import check, complete
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError, InvalidQuery
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.query.tree import Include, Models, Query
+from maniflex.query.tree import Include, Models, Query, Scope
 
 M = TypeVar("M", bound=Model)
 Filters = Mapping[str, Any] | Iterable[tuple[str, Any] | tuple[str, str, Any]]
@@ -23,16 +25,28 @@ Sorts = str | Iterable[str | tuple[str, str]]
 Names = str | Iterable[str]
 
 
-class Records(Generic[M]):
-    """The records of one model."""
+class Bound(Protocol):
+    """What binds the records: a request, whose conditions may still grow."""
 
-    def __init__(self, store: Store, tx: Tx | None = None) -> None:
+    @property
+    def forced(self) -> Scope: ...
+
+
+class Records(Generic[M]):
+    """The records of one model, all of them or those inside the scope of a request."""
+
+    def __init__(self, store: Store, tx: Tx | None = None, bound: Bound | None = None) -> None:
         self._store = store
         self._tx = tx
+        self._bound = bound
+
+    @property
+    def _scope(self) -> Scope:
+        return () if self._bound is None else self._bound.forced
 
     async def read(self, id: str, *, include: Names | None = None) -> M:
         """The record of that id; `NotFound` when there is none or it is deleted."""
-        row = await self._store.read(id, tx=self._tx)
+        row = await self._store.read(id, scope=self._scope, tx=self._tx)
         [record] = await self._records([row], include)
         return record
 
@@ -46,55 +60,64 @@ class Records(Generic[M]):
     ) -> list[M]:
         """The matching records: all of them, or one page of `limit`; with the relations to `include`."""
         query = self._query(filters, sorts)
-        query.limit, query.page = limit, page
+        query.limit, query.page, query.forced = limit, page, self._scope
         rows, _ = await self._store.page(query, tx=self._tx)
         return [*await self._records(rows, include)]
 
     async def count(self, filters: Filters | None = None) -> int:
         """How many records match."""
-        return await self._store.count(self._query(filters).filters, tx=self._tx)
+        return await self._store.count(self._query(filters).filters, scope=self._scope, tx=self._tx)
 
     async def exists(self, filters: str | Filters | None = None, **fields: Any) -> bool:
         """Whether any record matches; a bare text is an id, keywords are fields and their values."""
         query = self._query({"id": filters} if isinstance(filters, str) else filters)
         for name, value in fields.items():
             query.add_filter(name, value)
-        return await self._store.count(query.filters, tx=self._tx) > 0
+        return await self._store.count(query.filters, scope=self._scope, tx=self._tx) > 0
 
     async def create(self, record: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
-        """Store a new record, given whole or by its fields."""
+        """Store a new record, given whole or by its fields; what the scope settles need not be given."""
         self._check_writable()
-        validator = self._store.meta.validator
+        meta, scope = self._store.meta, self._scope
         if isinstance(record, Model):
             if fields:
                 raise DeclarationError("create() takes a record or fields, not both")
-            made = validator.record(record)
+            made = meta.validator.record(record)
         else:
-            made = validator.create_from_code({**(record or {}), **fields})
-        return self._record(await self._store.create(made, tx=self._tx))
+            values = {**(record or {}), **fields}
+            if scope:
+                complete(meta, scope, values)
+            made = meta.validator.create_from_code(values)
+        if scope:
+            complete(meta, scope, made.__dict__)
+            check(meta, scope, made.__dict__)
+        return self._record(await self._store.create(made, scope=scope, tx=self._tx))
 
     async def update(self, id: str, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Change fields of a record and give it back as stored."""
         self._check_writable()
         validator = self._store.meta.validator
         valid = validator.patch_from_code({**(changes or {}), **fields})
+        scope = self._scope
+        if scope:
+            check(self._store.meta, scope, valid, only_present=True)
         write = self._store.revise if validator.has_model_validators else self._store.update
-        return self._record(await write(id, valid, tx=self._tx))
+        return self._record(await write(id, valid, scope=scope, tx=self._tx))
 
     async def delete(self, id: str) -> None:
         """Remove the record, softly where the model says so."""
         self._check_writable()
-        await self._store.delete(id, tx=self._tx)
+        await self._store.delete(id, scope=self._scope, tx=self._tx)
 
     async def restore(self, id: str) -> M:
         """Bring a softly deleted record back; `NotFound` when there is none."""
         self._check_writable()
-        return self._record(await self._store.restore(id, tx=self._tx))
+        return self._record(await self._store.restore(id, scope=self._scope, tx=self._tx))
 
     async def increment(self, id: str, **deltas: Any) -> M:
         """Add to numeric fields; concurrent additions all land and declared bounds hold."""
         self._check_writable()
-        return self._record(await self._store.increment(id, deltas, tx=self._tx))
+        return self._record(await self._store.increment(id, deltas, scope=self._scope, tx=self._tx))
 
     def _check_writable(self) -> None:
         if self._store.sql.readonly:
@@ -106,7 +129,7 @@ class Records(Generic[M]):
             return [self._record(row) for row in rows]
         store = self._store
         includes = _includes(store.meta, store.models, names)
-        related = await load(store, rows, store.meta.fields, includes, tx=self._tx)
+        related = await load(store, rows, store.meta.fields, includes, self._scope, tx=self._tx)
         return [cast(M, attach(self._record(row), found)) for row, found in zip(rows, related, strict=True)]
 
     def _record(self, row: Row) -> M:

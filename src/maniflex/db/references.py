@@ -7,12 +7,13 @@ answers as one that does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from maniflex.db.port import Tx
 from maniflex.errors import ForeignKeyViolation
 from maniflex.model.meta import OnDelete, RelationKind
+from maniflex.query.tree import through
 from maniflex.sql.reference import Reference
 from maniflex.sql.where import Scope
 
@@ -76,11 +77,24 @@ class References:
         return tuple(self._here[key] for key in needed)
 
     async def dangling(
-        self, given: Given, values: Mapping[str, Any], scope: Scope, tx: Tx | None
+        self,
+        given: Given,
+        values: Mapping[str, Any],
+        scope: Scope,
+        tx: Tx | None,
+        bound: Iterable[str] = (),
     ) -> ForeignKeyViolation:
-        """The refusal of a write whose references were not all there."""
-        keys = [r.key for r in given]
-        missing = [k for k in keys if await self._targets[k].find(values[k], scope=scope, tx=tx) is None]
+        """The refusal of a write whose references were not all there.
+
+        `bound` are keys through whose records the scope binds the row itself.
+        """
+        keys = list(dict.fromkeys([*(r.key for r in given), *bound]))
+        missing = []
+        for key in keys:
+            target = self._targets.get(key)
+            inside = (*scope, *through(self._meta, key, scope))
+            if target is None or await target.find(values[key], scope=inside, tx=tx) is None:
+                missing.append(key)
         return self._refusal(missing or keys)
 
     def _refusal(self, keys: list[str]) -> ForeignKeyViolation:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from maniflex.db.budget import Budget, rows_size
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
 from maniflex.errors import InvalidQuery
@@ -39,11 +40,30 @@ async def load(
     scope: Scope = (),
     *,
     most: int | None = None,
+    budget: Budget | None = None,
     tx: Tx | None = None,
 ) -> list[Related]:
     """For each row, its related records by relation name; `InvalidQuery` where there are more than `most`."""
-    loaded = await _load(store, rows, fields, includes, scope, most, tx)
+    loaded = await _load(store, rows, fields, includes, scope, most, budget, tx)
+    if budget is not None and any(include.nested for include in includes):
+        _check_size(loaded, budget)
     return [related for related, _ in loaded]
+
+
+def _check_size(loaded: Sequence[tuple[Related, int]], budget: Budget) -> None:
+    """Refuse rows that are few and an answer that is large, because records stand in it many times."""
+    sizes: dict[int, int] = {}
+
+    def size(related: Related) -> int:
+        found = 0
+        for entry in related.values():
+            for one in entry if isinstance(entry, list) else (entry,):
+                if id(one) not in sizes:
+                    sizes[id(one)] = rows_size((one.row,)) + size(one.related)
+                found += sizes[id(one)]
+        return found
+
+    budget.check(sum(size(related) for related, _ in loaded))
 
 
 async def _load(
@@ -53,6 +73,7 @@ async def _load(
     includes: Sequence[Include],
     scope: Scope,
     most: int | None,
+    budget: Budget | None,
     tx: Tx | None,
 ) -> list[tuple[Related, int]]:
     """Related records and their weight, for each row."""
@@ -64,7 +85,7 @@ async def _load(
         to_one = relation.kind is RelationKind.BELONGS_TO
         place = places[relation.key or ""] if to_one else places["id"]
         keys = list(dict.fromkeys(row[place] for row in rows if row[place] is not None))
-        by_key = await _entries(store, include, keys, scope, most, tx) if keys else {}
+        by_key = await _entries(store, include, keys, scope, most, budget, tx) if keys else {}
         for i, row in enumerate(rows):
             entries = by_key.get(row[place], [])
             if not to_one:
@@ -79,15 +100,21 @@ async def _load(
 
 
 async def _entries(
-    owner: Store, include: Include, keys: Sequence[str], scope: Scope, most: int | None, tx: Tx | None
+    owner: Store,
+    include: Include,
+    keys: Sequence[str],
+    scope: Scope,
+    most: int | None,
+    budget: Budget | None,
+    tx: Tx | None,
 ) -> Mapping[str, list[Entry]]:
     target = owner.family[include.relation.target]
     inside = tx if target.adapter is owner.adapter else None
     capped = None if most is None else most + 1
-    rows = await target.related(owner, include.relation, keys, scope, most=capped, tx=inside)
+    rows = await target.related(owner, include.relation, keys, scope, most=capped, budget=budget, tx=inside)
     entries = [Entry(target, row) for row in rows]
     if include.nested:
-        nested = await _load(target, rows, target.meta.fields, include.nested, scope, most, inside)
+        nested = await _load(target, rows, target.meta.fields, include.nested, scope, most, budget, inside)
         for entry, (related, weight) in zip(entries, nested, strict=True):
             entry.related, entry.weight = related, 1 + weight
     by_key: dict[str, list[Entry]] = {}

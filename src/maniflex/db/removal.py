@@ -8,7 +8,7 @@ would stay behind can refuse. A row that is marked as deleted counts as deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from maniflex.db.current import transaction
 from maniflex.db.port import Tx
 from maniflex.db.references import Family
+from maniflex.db.unchanged import changed_rows, has_read, mark_changed, refuse_changed
 from maniflex.errors import DeleteRestricted
 from maniflex.model.meta import ModelMeta, OnDelete, RelationKind
 from maniflex.sql import remove as sql
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 # The children still there are looked up anew for each batch, so small batches would make many slow.
 BATCH = 20_000
+_ALL = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,12 +37,12 @@ class Link:
     store: Store
     key: str
     action: OnDelete
-    implicit: bool = False  # a junction's key that says nothing: its row ties what is no longer there
+    implicit: bool = False  # a bare junction's key that says nothing: its row ties what is no longer there
 
 
 def links_to(store: Store, family: Family) -> tuple[Link, ...]:
     """Every reference to this model that a delete has to look after."""
-    junctions = set(_junction_keys(family))
+    junctions = _junctions(family)
     found = []
     for other in family.values():
         if other.adapter is not store.adapter or other.meta.options.query is not None:
@@ -51,17 +53,49 @@ def links_to(store: Store, family: Family) -> tuple[Link, ...]:
             key = relation.key or ""
             if relation.on_delete is not OnDelete.NO_ACTION:
                 found.append(Link(other, key, relation.on_delete))
-            elif (other.meta.name, key) in junctions:
+            elif key in junctions.get(other.meta.name, ()) and not _own_fields(other, junctions):
                 found.append(Link(other, key, OnDelete.CASCADE, implicit=True))
     return tuple(found)
 
 
-def _junction_keys(family: Family) -> Iterator[tuple[str, str]]:
+def _junctions(family: Family) -> Mapping[str, set[str]]:
+    """The models between two others, each with the keys that many-to-many relations use."""
+    keys: dict[str, set[str]] = {}
     for store in family.values():
         for relation in store.meta.relations.values():
             if relation.kind is RelationKind.MANY_TO_MANY and relation.through:
-                yield relation.through, relation.key or ""
-                yield relation.through, relation.far_key or ""
+                keys.setdefault(relation.through, set()).update((relation.key or "", relation.far_key or ""))
+    return keys
+
+
+def _own_fields(store: Store, junctions: Mapping[str, set[str]]) -> list[str]:
+    """What a junction knows besides the two records it joins."""
+    marker = store.meta.soft_delete
+    others = {"id", "created_at", "updated_at", marker.field if marker else "id"}
+    return [f.name for f in store.meta.fields if f.name not in others | junctions[store.meta.name]]
+
+
+def undecided(family: Family) -> Iterator[str]:
+    """Problems: junctions whose own fields would be lost, or left behind, without a word."""
+    junctions = _junctions(family)
+    for name, keys in junctions.items():
+        store = family.get(name)
+        fields = [] if store is None else _own_fields(store, junctions)
+        if store is None or not fields:
+            continue
+        for relation in store.meta.relations.values():
+            target = family.get(relation.target)
+            if relation.key not in keys or relation.on_delete is not OnDelete.NO_ACTION or target is None:
+                continue
+            # What is only marked as deleted takes no junction row along, and may come back to it.
+            if target.adapter is not store.adapter or target.meta.soft_delete or target.meta.options.query:
+                continue
+            yield (
+                f"{name}.{relation.key}: {name} joins records and has fields of its own"
+                f" ({', '.join(fields)}); say what becomes of them when the {target.meta.name} is deleted:"
+                ' field(on_delete="cascade") deletes the row with it, "restrict" refuses the delete,'
+                ' and "set_null" keeps the row and empties the key'
+            )
 
 
 def unenforceable(store: Store, family: Family) -> Iterator[str]:
@@ -82,7 +116,7 @@ async def remove(store: Store, record_id: str, scope: Scope, tx: Tx | None) -> N
         async with transaction(store.adapter) as opened:
             await remove(store, record_id, scope, opened)
         return
-    locked = store.locked(await store.lock(record_id, tx=tx, scope=scope))
+    locked = store.locked(await store.lock_unchanged(record_id, tx=tx, scope=scope))
     if locked is not None:
         raise locked
     await _Removal(tx, scope, store.clock.now()).run(store, [record_id])
@@ -148,8 +182,21 @@ class _Removal:
             raise
 
     async def _children(self, link: Link, parents: Sequence[str]) -> list[str]:
-        rows = await self._tx.fetch(sql.children(link.store.sql, link.key, parents, BATCH))
+        model = link.store.sql
+        versioned = has_read(model, self._tx)
+        rows = await self._tx.fetch(sql.children(model, link.key, parents, BATCH, versioned=versioned))
+        if versioned:
+            refuse_changed(model, changed_rows(model, rows, self._tx), self._tx)
         return [row[0] for row in rows]
+
+    async def _unlink(self, link: Link, parents: Sequence[str]) -> None:
+        model, stamps = link.store.sql, {"updated_at": self._now}
+        changed: list[str] = []
+        if has_read(model, self._tx):
+            query = sql.children(model, link.key, parents, _ALL, versioned=True)
+            changed = changed_rows(model, await self._tx.fetch(query), self._tx)
+        await self._tx.execute(sql.unlink(model, link.key, parents, stamps))
+        mark_changed(model, changed, self._tx)
 
     async def _take(self, store: Store, ids: Sequence[str], physically: bool = False) -> None:
         """Delete these rows and see to what refers to them."""
@@ -164,8 +211,7 @@ class _Removal:
         await self._tx.execute(sql.remove(store.sql, ids, marks, marked=physically))
         for link in links:
             if link.action is OnDelete.SET_NULL:
-                stamps = {"updated_at": self._now}
-                await self._tx.execute(sql.unlink(link.store.sql, link.key, ids, stamps))
+                await self._unlink(link, ids)
             elif link.action is OnDelete.CASCADE:
                 self._open.append((link, ids))
 

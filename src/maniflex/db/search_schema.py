@@ -14,6 +14,7 @@ from maniflex.errors import DeclarationError
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import (
     ENGLISH,
+    FORMS,
     PUNCTUATION,
     TEXT,
     TOKENS,
@@ -63,6 +64,11 @@ async def _on_sqlite(tx: Tx, model: ModelSql) -> None:
         for statement in wanted.values():
             await tx.execute(Sql(statement))
         await _fill(tx, model)
+
+
+def trigger_names(model: ModelSql) -> tuple[str, ...]:
+    """The triggers that keep the search index of the model's table on SQLite."""
+    return _names(model)[2:]
 
 
 def _names(model: ModelSql) -> tuple[str, ...]:
@@ -156,7 +162,7 @@ async def _on_postgres(tx: Tx, model: ModelSql) -> None:
 def _definition(model: ModelSql) -> str:
     """The comment on the column: it tells at the next start whether it is still right."""
     columns = ", ".join(f.column for f in searched(model.meta))
-    return f"{_OURS}1 {language(model.meta)} ({columns})"
+    return f"{_OURS}2 {language(model.meta)} ({columns})"
 
 
 async def _check_language(tx: Tx, model: ModelSql) -> None:
@@ -174,9 +180,11 @@ async def _check_language(tx: Tx, model: ModelSql) -> None:
 
 async def _add_vector(tx: Tx, model: ModelSql, table: str, definition: str) -> None:
     log.info("indexing %s for search", model.table.name)
-    signs = PUNCTUATION.replace("'", "''")
+    forms = "".join(map(chr, FORMS))
+    signs = forms + PUNCTUATION.replace("'", "''")
     # The parser would keep addresses and compounds whole; between spaces they are words, as on SQLite.
-    words = f"translate({_unqualified(model)}, '{signs}', '{' ' * len(PUNCTUATION)}')"
+    become = forms.translate(FORMS) + " " * len(PUNCTUATION)
+    words = f"translate({_unqualified(model)}, '{signs}', '{become}')"
     vector = f"to_tsvector('{language(model.meta)}'::regconfig, {words})"
     await tx.execute(
         Sql(f"ALTER TABLE {table} ADD COLUMN {VECTOR} tsvector GENERATED ALWAYS AS ({vector}) STORED")

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from sqlite3 import Cursor
 from types import TracebackType
 from typing import Any
@@ -25,10 +26,13 @@ from typing import Any
 from maniflex.db._sqlite_connect import MEMORY, Source, cannot_open, check_location, private_file, remove_file
 from maniflex.db._sqlite_entries import Session
 from maniflex.db._sqlite_errors import writes_after_with
+from maniflex.db._sqlite_fetch import fetch_within
 from maniflex.db._sqlite_lane import FAILED, Lane
+from maniflex.db._sqlite_readers import Readers
 from maniflex.db._sqlite_stream import Streams
-from maniflex.db._sqlite_threads import Collect, Readers
+from maniflex.db._sqlite_threads import Collect
 from maniflex.db._sqlite_watch import Watch
+from maniflex.db.budget import Budget
 from maniflex.db.port import STREAM_BATCH, CommitHooks, Isolation, Row, Tx, Wake
 from maniflex.errors import ConfigError, DatabaseError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import Dialect, Sql
@@ -40,6 +44,7 @@ class SqliteAdapter:
     """One SQLite file, or `:memory:` for a database that is this adapter's alone."""
 
     dialect = Dialect.SQLITE
+    read_versions = None
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class SqliteAdapter:
         readers: int = 4,
         lock_timeout: timedelta = timedelta(seconds=5),
         statement_timeout: timedelta = timedelta(seconds=30),
+        pool_timeout: timedelta = timedelta(seconds=10),
         durable: bool = True,
         cache_statements: int = 256,
     ) -> None:
@@ -59,6 +65,7 @@ class SqliteAdapter:
         self._limit = readers
         self._lock_timeout = lock_timeout
         self._statement_timeout = statement_timeout.total_seconds()
+        self._pool_timeout = pool_timeout.total_seconds()
         self._durable = durable
         self._cache_statements = cache_statements
         self._shared_file: str | None = None  # the private file of another adapter, which removes it
@@ -82,7 +89,8 @@ class SqliteAdapter:
             self._lock_timeout,
             self._cache_statements,
         )
-        engine = _Engine(source, asyncio.get_running_loop(), self._limit, self._statement_timeout)
+        limits = self._limit, self._statement_timeout, self._pool_timeout
+        engine = _Engine(source, asyncio.get_running_loop(), *limits)
         self._release = weakref.finalize(self, _abandon, engine, made)
         try:
             await engine.writer.write("PRAGMA user_version", (), Cursor.fetchall)
@@ -105,8 +113,9 @@ class SqliteAdapter:
     async def ping(self) -> None:
         await self._read("SELECT 1", (), Cursor.fetchall)
 
-    async def fetch(self, sql: Sql) -> list[Row]:
-        rows: list[Row] = await self._read(sql.text, sql.params, Cursor.fetchall)
+    async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
+        collect = Cursor.fetchall if budget is None else partial(fetch_within, budget)
+        rows: list[Row] = await self._read(sql.text, sql.params, collect)
         return rows
 
     async def fetch_one(self, sql: Sql) -> Row | None:
@@ -148,6 +157,7 @@ class SqliteAdapter:
             readers=1,
             lock_timeout=self._lock_timeout,
             statement_timeout=timedelta(seconds=self._statement_timeout),
+            pool_timeout=timedelta(seconds=self._pool_timeout),
             durable=self._durable,
             cache_statements=self._cache_statements,
         )
@@ -180,6 +190,7 @@ class SqliteTx(CommitHooks):
     __slots__ = ("_engine", "_lane", "_session")
 
     dialect = Dialect.SQLITE
+    read_versions = None  # it is the only writer from its beginning to its end
 
     def __init__(self, engine: _Engine, lane: Lane, session: Session) -> None:
         super().__init__()
@@ -187,8 +198,9 @@ class SqliteTx(CommitHooks):
         self._lane = lane
         self._session: Session | None = session
 
-    async def fetch(self, sql: Sql) -> list[Row]:
-        rows: list[Row] = await self._run(sql, Cursor.fetchall)
+    async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
+        collect = Cursor.fetchall if budget is None else partial(fetch_within, budget)
+        rows: list[Row] = await self._run(sql, collect)
         return rows
 
     async def fetch_one(self, sql: Sql) -> Row | None:
@@ -272,7 +284,12 @@ class _Engine:
     """The threads of an open adapter."""
 
     def __init__(
-        self, source: Source, loop: asyncio.AbstractEventLoop, limit: int, statement_timeout: float
+        self,
+        source: Source,
+        loop: asyncio.AbstractEventLoop,
+        limit: int,
+        statement_timeout: float,
+        pool_timeout: float,
     ) -> None:
         self._source = source
         self._loop = loop
@@ -281,7 +298,7 @@ class _Engine:
         self._snapshots: list[Lane] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.path = source.path
-        self.readers = Readers(source.reader, loop, limit, statement_timeout)
+        self.readers = Readers(source.reader, loop, limit, statement_timeout, pool_timeout)
         self.streams = Streams(source.reader)
         self.watch = Watch(source.watcher, loop)
         self.writer = Lane(

@@ -16,11 +16,23 @@ import sqlalchemy as sa
 
 from maniflex._clock import Clock
 from maniflex._limits import Limits
+from maniflex.db.budget import Budget
 from maniflex.db.circles import bring_back, circle_of, undeletion
 from maniflex.db.current import executor, transaction
+from maniflex.db.indexed_texts import IndexedTexts
 from maniflex.db.port import Adapter, Row, Tx
-from maniflex.db.references import Family, References
+from maniflex.db.references import Family, Given, References
 from maniflex.db.removal import Link, deletion, links_to, remove
+from maniflex.db.unchanged import (
+    forget_version,
+    hold_changed,
+    lock_as_read,
+    lock_unchanged,
+    mark_changed,
+    refuse_changed,
+    versions_read,
+    write_unchanged,
+)
 from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
@@ -29,7 +41,7 @@ from maniflex.query.tree import Filter, Models, Query
 from maniflex.sql import remove as removal
 from maniflex.sql import search, select, write
 from maniflex.sql.model import ModelSql
-from maniflex.sql.where import Scope
+from maniflex.sql.where import Scope, parent_keys
 
 
 class Store:
@@ -46,6 +58,9 @@ class Store:
         self.family: Family = {meta.name: self}
         self.references: References | None = None
         self.links: tuple[Link, ...] = ()
+        self._indexed = IndexedTexts(meta)
+        self._width = len(meta.fields)
+        self._id_place = next((i for i, f in enumerate(meta.fields) if f.name == "id"), 0)
         # What a value is unique within is the caller's own scope; only the value is at fault.
         self._within = {
             (*(meta.by_name[name].column for name in f.unique_within), f.column): (f.column,)
@@ -58,24 +73,56 @@ class Store:
         return row if row is None or self._decode is None else self._decode(row)
 
     async def read(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> Row:
-        row = await self.find(record_id, scope=scope, tx=tx)
+        """The live row inside the scope; a transaction that has read it writes it only if it is unchanged."""
+        run = executor(self.adapter, tx)
+        versions = versions_read(self.sql, run)
+        versioned = versions is not None
+        row = await run.fetch_one(select.one(self.sql, record_id, scope, versioned=versioned))
         if row is None:
-            raise NotFound()
-        return row
+            raise self._missing(record_id)
+        if versions is not None:
+            versions.note(record_id, row[-1])
+            row = row[:-1]
+        return row if self._decode is None else self._decode(row)
 
     async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
         """The live row, which nobody else can change until the transaction ends."""
         for_update = self.adapter.dialect != "sqlite"  # there the transaction is the lock
         row = await tx.fetch_one(select.one(self.sql, record_id, scope, for_update=for_update))
         if row is None:
-            raise NotFound()
+            raise self._missing(record_id)
+        forget_version(self.sql, record_id, tx)
         return row if self._decode is None else self._decode(row)
 
-    async def page(self, query: Query, *, tx: Tx | None = None) -> tuple[Sequence[Row], int]:
-        """The rows of one page, and how many there are in all; a keyset page counts nothing."""
+    async def lock_as_read(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
+        """As `lock`, for code that may have read the row before: it must not have changed since."""
+        if self.adapter.dialect == "sqlite":
+            return await self.lock(record_id, tx=tx, scope=scope)
+        row = await lock_as_read(self.sql, record_id, tx, scope)
+        if row is None:
+            raise self._missing(record_id)
+        return row if self._decode is None else self._decode(row)
+
+    async def lock_unchanged(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
+        """As `lock`, for a write whose row nobody gets to see: it must be as this transaction read it."""
+        if self.adapter.dialect == "sqlite":
+            return await self.lock(record_id, tx=tx, scope=scope)
+        row = await lock_unchanged(self.sql, record_id, tx, scope)
+        if row is None:
+            raise self._missing(record_id)
+        return row if self._decode is None else self._decode(row)
+
+    async def page(
+        self, query: Query, *, budget: Budget | None = None, tx: Tx | None = None
+    ) -> tuple[Sequence[Row], int]:
+        """The rows of one page, and how many there are in all; a keyset page counts nothing.
+
+        A row has its fields first; values that follow them belong to this class alone.
+        """
         run = executor(self.adapter, tx)
-        listing = select.page(self.sql, query)
-        rows = await run.fetch(listing.sql)
+        versions = versions_read(self.sql, run)
+        listing = select.page(self.sql, query, versioned=versions is not None)
+        rows: Sequence[Row] = await run.fetch(listing.sql, budget)
         if query.cursor is not None:
             total = 0
         elif rows:
@@ -84,6 +131,9 @@ class Store:
             total = 0
         else:  # past the last page: the count had no row to ride on
             total = await self.count(query.filters, scope=query.forced, search=query.search, tx=tx)
+        if versions is not None:
+            place = next(i for i, f in enumerate(listing.fields) if f.name == "id")
+            versions.note_rows(rows, place, len(listing.fields))
         return (rows if listing.decode is None else [listing.decode(row) for row in rows]), total
 
     async def stream(
@@ -99,7 +149,7 @@ class Store:
 
     def listed(self, query: Query) -> tuple[FieldMeta, ...]:
         """The fields that rows of this query's pages have."""
-        return select.page(self.sql, query).fields
+        return select.page_fields(self.sql, query)
 
     async def related(
         self,
@@ -109,11 +159,19 @@ class Store:
         scope: Scope,
         *,
         most: int | None = None,
+        budget: Budget | None = None,
         tx: Tx | None = None,
     ) -> Sequence[Row]:
         """Rows of this model that a relation of `owner` leads to; the last value says from which key."""
-        statement = select.related(owner.sql, relation, self.sql, keys, scope, most)
-        rows = await executor(self.adapter, tx).fetch(statement)
+        run = executor(self.adapter, tx)
+        versions = versions_read(self.sql, run)
+        versioned = versions is not None
+        statement = select.related(owner.sql, relation, self.sql, keys, scope, most, versioned=versioned)
+        rows: Sequence[Row] = await run.fetch(statement, budget)
+        if versions is not None:
+            width, place = self._width, self._id_place
+            versions.note_rows(rows, place, width)
+            rows = [(*row[:width], row[-1]) for row in rows]
         return rows if self._decode is None else [self._decode(row) for row in rows]
 
     async def count(
@@ -128,18 +186,26 @@ class Store:
         return int(row[0]) if row is not None else 0
 
     async def search(
-        self, text: str, limit: int, *, scope: Scope = (), tx: Tx | None = None
+        self,
+        text: str,
+        limit: int,
+        *,
+        scope: Scope = (),
+        budget: Budget | None = None,
+        tx: Tx | None = None,
     ) -> Sequence[Row]:
         """Id, excerpt and score of the live rows that match best."""
-        return await executor(self.adapter, tx).fetch(search.best(self.sql, text, limit, scope))
+        return await executor(self.adapter, tx).fetch(search.best(self.sql, text, limit, scope), budget)
 
     async def create(self, record: Model, *, scope: Scope = (), tx: Tx | None = None) -> Row:
         """Store a validated record as a new row and give the row back; what it refers to must exist."""
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
-        if self.references is not None and (given := await self.references.given(values, scope)):
+        self._indexed.check(values)
+        given = await self.references.given(values, scope) if self.references is not None else ()
+        if given or (scope and parent_keys(self.meta, scope)):
             rows = await self._translated(write.insert_referring(self.sql, values, given, scope), tx)
             if not rows:
-                raise await self.references.dangling(given, values, scope, tx)
+                raise await self._dangling(given, values, scope, tx)
         else:
             rows = await self._translated(write.insert(self.sql, values), tx)
         return rows[0] if self._decode is None else self._decode(rows[0])
@@ -154,12 +220,12 @@ class Store:
         names = self.sql.names if fields is None else [f.name for f in fields]
         return self.meta.cls._from_db(dict(zip(names, row, strict=False)))
 
-    def meet(self, models: Models, family: Family, limits: Limits) -> None:
+    def meet(self, models: Models, family: Family, limits: Limits, *, must_bind: bool = False) -> None:
         """The other models: those a query may name, and the stores of them all."""
         self.models = models
         self.family = family
         self.sql.meet({name: s.sql for name, s in family.items() if s.adapter is self.adapter})
-        self.query = Parser(self.meta, models, limits)
+        self.query = Parser(self.meta, models, limits, must_bind=must_bind)
         self.references = References(self, family) or None
         self.links = links_to(self, family)
 
@@ -167,14 +233,21 @@ class Store:
         self, record_id: str, changes: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
     ) -> Row:
         """Change fields of a live row inside the scope that is not locked."""
+        self._indexed.check(changes)
         stamped = {**changes, "updated_at": self.clock.now()}
         given = await self.references.given(changes, scope) if self.references is not None else ()
-        rows = await self._translated(write.update(self.sql, record_id, stamped, scope, given), tx)
-        if not rows and given and self.references is not None:
-            dangling = await self.references.dangling(given, changes, scope, tx)
-            raise await self._why_untouched(record_id, scope, tx, otherwise=dangling)
+        rows = await write_unchanged(
+            self.sql,
+            record_id,
+            executor(self.adapter, tx),
+            lambda version: self._translated(
+                write.update(self.sql, record_id, stamped, scope, given, version), tx
+            ),
+        )
         if not rows:
-            raise await self._why_untouched(record_id, scope, tx)
+            named = given or any(key in changes for key in parent_keys(self.meta, scope))
+            dangling = await self._dangling(given, changes, scope, tx) if named else None
+            raise await self._why_untouched(record_id, scope, tx, otherwise=dangling)
         return rows[0] if self._decode is None else self._decode(rows[0])
 
     async def revise(
@@ -190,7 +263,7 @@ class Store:
         if tx is None:
             async with transaction(self.adapter) as opened:
                 return await self.revise(record_id, changes, scope=scope, tx=opened, check=check)
-        row = await self.lock(record_id, tx=tx, scope=scope)
+        row = await self.lock_unchanged(record_id, tx=tx, scope=scope)
         locked = self.locked(row)
         if locked is not None:
             raise locked
@@ -208,43 +281,67 @@ class Store:
         before, after = vars(current), vars(validator.merged(current, changes))
         return {n: after[n] for n in self.sql.names if n in changes or after[n] != before[n]}
 
-    async def increment(self, record_id: str, deltas: Mapping[str, Any], *, tx: Tx | None = None) -> Row:
+    async def increment(
+        self, record_id: str, deltas: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
+    ) -> Row:
         """Add to numeric fields so that concurrent additions all land and bounds hold."""
         self._check_deltas(deltas)
+        run = executor(self.adapter, tx)
+        # It adds to the row whatever it is; that makes an earlier read of the row no fresher.
+        changed = await hold_changed(self.sql, record_id, run)
+        try:
+            return await self._add(record_id, deltas, scope, tx)
+        finally:
+            if changed:
+                mark_changed(self.sql, [record_id], run)
+
+    async def _add(self, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None) -> Row:
         if any(self.meta.by_name[name].kind is Kind.DECIMAL for name in deltas):
-            return await self._increment_decimal(record_id, deltas, tx)
+            return await self._increment_decimal(record_id, deltas, scope, tx)
         stamps = {"updated_at": self.clock.now()}
         try:
-            rows = await self._translated(write.increment(self.sql, record_id, deltas, stamps), tx)
+            rows = await self._translated(write.increment(self.sql, record_id, deltas, stamps, scope), tx)
         except ValidationFailed as error:  # beyond what the column holds
-            raise _out_of_bounds(deltas) from error
+            raise self._out_of_bounds(record_id, deltas) from error
         if not rows:
-            raise await self._why_untouched(record_id, (), tx, otherwise=_out_of_bounds(deltas))
+            raise await self._why_untouched(
+                record_id, scope, tx, otherwise=self._out_of_bounds(record_id, deltas)
+            )
         return rows[0] if self._decode is None else self._decode(rows[0])
 
-    async def _increment_decimal(self, record_id: str, deltas: Mapping[str, Any], tx: Tx | None) -> Row:
+    async def _increment_decimal(
+        self, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+    ) -> Row:
         # SQLite would add decimals as floats, so the sum is made here, under the row's lock.
         if tx is None:
             async with transaction(self.adapter) as opened:
-                return await self._increment_decimal(record_id, deltas, opened)
-        row = await self.lock(record_id, tx=tx)
+                return await self._increment_decimal(record_id, deltas, scope, opened)
+        row = await self.lock(record_id, tx=tx, scope=scope)
         now = dict(zip(self.sql.names, row, strict=True))
         if any(now[name] is None for name in deltas):
-            raise _out_of_bounds(deltas)
+            raise self._out_of_bounds(record_id, deltas)
         sums = {name: now[name] + type(now[name])(str(delta)) for name, delta in deltas.items()}
         changes = self.meta.validator.patch_from_code(sums)
-        return await self.update(record_id, changes, tx=tx)
+        return await self.update(record_id, changes, scope=scope, tx=tx)
+
+    def _out_of_bounds(self, record_id: str, deltas: Mapping[str, Any]) -> ValidationFailed:
+        message = "is null or would leave its bounds"
+        found = [{"field": name, "message": message} for name in deltas]
+        return ValidationFailed(details=found, model=self.meta.name, record_id=record_id)
 
     def _check_deltas(self, deltas: Mapping[str, Any]) -> None:
         for name, delta in deltas.items():
             field = self.meta.by_name.get(name)
             if field is None or field.kind not in (Kind.INT, Kind.FLOAT, Kind.DECIMAL):
-                raise ValidationFailed(details=[{"field": name, "message": "not a numeric field"}])
+                raise self._invalid(name, "not a numeric field")
             number = isinstance(delta, int | float | Decimal) and not isinstance(delta, bool)
             if not number or not (isinstance(delta, int) or math.isfinite(delta)):
-                raise ValidationFailed(details=[{"field": name, "message": "must be a number"}])
+                raise self._invalid(name, "must be a number")
             if field.kind is Kind.INT and not isinstance(delta, int):
-                raise ValidationFailed(details=[{"field": name, "message": "must be a whole number"}])
+                raise self._invalid(name, "must be a whole number")
+
+    def _invalid(self, name: str, message: str) -> ValidationFailed:
+        return ValidationFailed(details=[{"field": name, "message": message}], model=self.meta.name)
 
     async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
         """Remove the row, or mark it when the model deletes softly; see to those that refer to it."""
@@ -252,7 +349,13 @@ class Store:
             await remove(self, record_id, scope, tx)
             return
         stamps = deletion(self.meta, self.clock.now())
-        touched = await executor(self.adapter, tx).execute(write.delete(self.sql, record_id, stamps, scope))
+        run = executor(self.adapter, tx)
+        touched = await write_unchanged(
+            self.sql,
+            record_id,
+            run,
+            lambda version: run.execute(write.delete(self.sql, record_id, stamps, scope, version)),
+        )
         if not touched:
             raise await self._why_untouched(record_id, scope, tx)
 
@@ -274,14 +377,17 @@ class Store:
         if tx is None:
             async with transaction(self.adapter) as opened:
                 return await self.restore(record_id, changes, scope=scope, tx=opened, check=check)
+        if await hold_changed(self.sql, record_id, tx, live=False):
+            refuse_changed(self.sql, [record_id], tx)
         found = await tx.fetch_one(removal.deleted(self.sql, record_id, scope))
         if found is None:
-            raise NotFound()
+            raise self._missing(record_id)
         row = found if self._decode is None else self._decode(found)
         if check is not None:
             check(row)
         stamped = {"updated_at": self.clock.now()}
         stamps = {**(changes or {}), **undeletion(self), **stamped}
+        self._indexed.check(stamps)
         values = {**dict(zip(self.sql.names, row, strict=True)), **stamps}
         given = self.references.kept(values) if self.references is not None else ()
         statement = removal.restore(self.sql, record_id, stamps, given, values, scope)
@@ -310,24 +416,34 @@ class Store:
         shown = [known[column].api for column in columns if column in known]
         return [{"field": name, "message": error.message} for name in shown] or None
 
+    async def _dangling(
+        self, given: Given, values: Mapping[str, Any], scope: Scope, tx: Tx | None
+    ) -> Exception:
+        """The refusal of a write whose references were not all there, or not all inside the scope."""
+        keys = [key for key in parent_keys(self.meta, scope) if key in values]
+        if self.references is None:  # the record it belongs to comes from a query, and is not there
+            return NotFound()
+        return await self.references.dangling(given, values, scope, tx, bound=keys)
+
     async def _why_untouched(
         self, record_id: str, scope: Scope, tx: Tx | None, otherwise: Exception | None = None
     ) -> Exception:
         """Tell "not there" from "locked" and from "out of bounds", after a write touched nothing."""
         row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id, scope))
         if row is None:
-            return NotFound()
-        return self.locked(row if self._decode is None else self._decode(row)) or otherwise or NotFound()
+            return self._missing(record_id)
+        locked = self.locked(row if self._decode is None else self._decode(row))
+        return locked or otherwise or self._missing(record_id)
+
+    def _missing(self, record_id: str) -> NotFound:
+        return NotFound(model=self.meta.name, record_id=record_id)
 
     def locked(self, row: Row) -> RecordLocked | None:
         """The refusal for a row in one of its `lock_when` states."""
         for lock in self.meta.locks:
             if row[self.sql.names.index(lock.field)] == lock.value:
-                api = self.meta.by_name[lock.field].api
-                return RecordLocked(f"the record is locked while {api} is {lock.value!r}")
+                field = self.meta.by_name[lock.field]
+                # Of a secret field neither the name nor the value is for clients.
+                why = None if field.secret else f"the record is locked while {field.api} is {lock.value!r}"
+                return RecordLocked(why, model=self.meta.name, record_id=str(row[self._id_place]))
         return None
-
-
-def _out_of_bounds(deltas: Mapping[str, Any]) -> ValidationFailed:
-    message = "is null or would leave its bounds"
-    return ValidationFailed(details=[{"field": name, "message": message} for name in deltas])

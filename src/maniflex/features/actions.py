@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ class Action:
     description: str = ""
     query_params: Mapping[str, Any] = field(default_factory=dict)
     security: Sequence[Mapping[str, Sequence[str]]] | None = None
+    schedulable: bool = False  # schedules that are made over REST may call it
 
     def problems(self) -> list[str]:
         """What is wrong with the declaration, if anything."""
@@ -124,5 +125,7 @@ class _Call:
             result = await ctx.runtime.threads.run(self._action.handler, ctx)
         if isinstance(result, Response | StarletteResponse):
             ctx.response = result  # type: ignore[assignment]  # a Starlette response is sent as it is
+        elif isinstance(result, AsyncIterable):
+            ctx._result = [item async for item in result]
         else:
             ctx._result = result

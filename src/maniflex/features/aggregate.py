@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from maniflex import _json
 from maniflex._limits import Limits
 from maniflex.db import analysis
+from maniflex.db.budget import Budget
 from maniflex.errors import InvalidJson, InvalidQuery
 from maniflex.model.meta import Kind, ModelMeta
 from maniflex.pipeline.about import About
@@ -20,8 +22,9 @@ from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allowing
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.reach import reach_again
 from maniflex.pipeline.read_body import read_body
-from maniflex.pipeline.response import Response
+from maniflex.pipeline.response import Response, unanswered
 from maniflex.pipeline.runtime import Runtime
 from maniflex.query.aggregate import ALIAS, DEFAULT_GROUPS, FITTING, KEYS, MOST_GROUPS, Fn, read
 from maniflex.query.conditions import is_open
@@ -76,20 +79,29 @@ class _Aggregate:
     async def compute(self, ctx: Context) -> None:
         if ctx.aggregation is None:  # somebody replaced the deserialize step
             await self.deserialize(ctx)
+            await reach_again(ctx)
         # Filters may have been added since the request was read, so they are taken from the query now.
         asked, query = ctx.aggregation, ctx.query
         limit = asked.limit or DEFAULT_GROUPS
         filters = (*query.filters, *asked.filters)
         wanted = replace(asked, filters=filters, search=query.search, limit=limit + 1)
-        rows = await analysis.aggregate(self._store, wanted, scope=query.forced)
+        ctx.budget = Budget(self.limits.answer_size)
+        rows = await analysis.aggregate(self._store, wanted, scope=query.forced, budget=ctx.budget)
         ctx.more = len(rows) > limit
         ctx._result = rows[:limit]
 
-    def respond(self, ctx: Context) -> None:
+    async def respond(self, ctx: Context) -> None:
         if ctx.response is None:
+            if ctx._result is None:
+                raise unanswered()
             asked = ctx.aggregation
             meta = None if asked is None else {"limit": asked.limit, "has_more": ctx.more}
-            ctx.response = Response(200, ctx._result, meta=meta)
+            response = Response(200, ctx._result, meta=meta)
+            if ctx.budget is not None:
+                write = partial(response.encode, ctx.runtime.encode)
+                response.body = await ctx.runtime.offload.run(ctx.budget.used, write)
+                ctx.budget.check(len(response.body))
+            ctx.response = response
 
 
 async def _spec(ctx: Context, given: Sequence[tuple[str, str]]) -> Any:
@@ -101,7 +113,7 @@ async def _spec(ctx: Context, given: Sequence[tuple[str, str]]) -> Any:
     if len(texts) + bool(body) != 1:
         raise InvalidQuery("aggregate: say once what to compute, in ?aggregate= or in a JSON body")
     if body:
-        return _json.loads(body, exact=True)
+        return await ctx.parse_body(_json.loads, exact=True)
     try:
         return _json.loads(texts[0].encode(), exact=True)
     except InvalidJson as error:

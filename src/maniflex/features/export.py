@@ -16,14 +16,13 @@ from typing import Any, Literal
 from maniflex.db.store import Store
 from maniflex.errors import ExportBusy, ExportTooLarge, InvalidFormat, InvalidQuery
 from maniflex.features.tabular import MOST_XLSX_ROWS, Batches, write_csv, write_xlsx
-from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allowing
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.response import Response
+from maniflex.pipeline.response import Response, unanswered
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.wire import Wire
 from maniflex.query.parse import pairs
@@ -57,8 +56,11 @@ def export_problems(model: ModelMeta) -> Iterator[str]:
         return
     if model.options.singleton:
         yield f"{model.name}: export= is for lists; a singleton has none"
-    elif find_spec("xlsxwriter") is None:
-        yield f'{model.name}: export= needs a package that is missing: pip install "maniflex[export]"'
+
+
+def available_formats() -> tuple[Format, ...]:
+    """What exports can be written as here: a sheet needs a package of its own."""
+    return (Format.CSV,) if find_spec("xlsxwriter") is None else tuple(Format)
 
 
 def export_endpoints(runtime: Runtime, composer: Composer, models: Iterable[ModelMeta]) -> Iterator[Endpoint]:
@@ -66,6 +68,8 @@ def export_endpoints(runtime: Runtime, composer: Composer, models: Iterable[Mode
     exported = [m for m in models if m.options.export and not m.options.headless]
     if any(runtime.stores[m.cls].adapter.dialect is Dialect.POSTGRES for m in exported):
         _warn_of_small_pool(runtime)
+    if exported and Format.XLSX not in available_formats():
+        runtime.logger.info('exports are csv only; for xlsx: pip install "maniflex[export]"')
     places = Places(runtime.config.max_exports)
     for model in exported:
         yield from Export(runtime, model, places).endpoints(composer)
@@ -107,6 +111,7 @@ class Export:
         self._wire: Wire = runtime.wires[model.cls]
         self._clock = runtime.clock
         self._places = places
+        self._formats = available_formats()
 
     def endpoints(self, composer: Composer) -> Iterator[Endpoint]:
         steps: dict[str, Default] = {"deserialize": self.deserialize, "db": self.read}
@@ -134,13 +139,13 @@ class Export:
             composer.steps(steps, defaults, self._model, operation, item=False),
             composer.steps(("response",), {"response": respond}, self._model, operation, item=False),
             f"the export of {self._model.name}",
-            about=_ABOUT if operation is Operation.EXPORT else None,
+            about=_about(self._formats) if operation is Operation.EXPORT else None,
         )
 
     # -- steps -------------------------------------------------------------------------------
 
     def deserialize(self, ctx: Context) -> None:
-        _format(ctx)
+        self._format(ctx)
         query = ctx.query
         if query.includes:
             raise InvalidQuery("include: an export has no related records")
@@ -152,7 +157,7 @@ class Export:
 
     async def read(self, ctx: Context) -> None:
         """Refuse what is too large; the rows are read when they are sent."""
-        query, most = ctx.query, self._most(_format(ctx))
+        query, most = ctx.query, self._most(self._format(ctx))
         found = await self._store.count(query.filters, scope=query.forced, search=query.search)
         if found > most:
             raise ExportTooLarge(f"{found} rows match and an export has at most {most}; narrow the filters")
@@ -162,7 +167,9 @@ class Export:
     def respond(self, ctx: Context) -> None:
         if ctx.response is not None:
             return
-        format, now = _format(ctx), self._clock.now()
+        if not ctx.exports and ctx._result is None:
+            raise unanswered()
+        format, now = self._format(ctx), self._clock.now()
         name = f"{self._model.table}-{now:%Y%m%dT%H%M%SZ}.{format}"
         ctx.response = Response(
             200,
@@ -202,7 +209,7 @@ class Export:
         """The records a middleware has put in place of the rows."""
         places = [self._model.fields.index(f) for f in fields]
         records = result.items if isinstance(result, Page) else result
-        rows = [self._wire.row(record) for record in records if isinstance(record, Model)]
+        rows = [self._wire.row(record) for record in records if self._wire.fits(record)]
         yield [[_plain(row[i]) for i in places] for row in rows]
 
     async def _bounded(self, batches: Batches, most: int) -> Batches:
@@ -219,24 +226,24 @@ class Export:
         most = min(self._model.options.max_export_rows or MAX_EXPORT_ROWS, _MOST_ROWS)
         return most if format is Format.CSV else min(most, MOST_XLSX_ROWS)
 
-
-def _format(ctx: Context) -> Format:
-    asked = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else ()
-    wanted = next((value for name, value in asked if name == "format"), Format.CSV)
-    try:
+    def _format(self, ctx: Context) -> Format:
+        asked = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else ()
+        wanted = next((value for name, value in asked if name == "format"), Format.CSV)
+        if wanted not in self._formats:
+            raise InvalidFormat(None if len(self._formats) > 1 else f"an export here is {self._formats[0]}")
         return Format(wanted)
-    except ValueError:
-        raise InvalidFormat() from None
 
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-_ABOUT = About(
-    summary="Download the rows of a list as a file",
-    query={"format": Literal["csv", "xlsx"]},
-    grammar=("filter", "sort", "select", "q"),
-    media=tuple(kind.partition(";")[0] for kind in _CONTENT_TYPES.values()),
-    errors=(413, 503),
-)
+def _about(formats: Sequence[Format]) -> About:
+    return About(
+        codes=("EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"),
+        summary="Download the rows of a list as a file",
+        query={"format": Literal[tuple(formats)]},
+        grammar=("filter", "sort", "select", "q"),
+        media=tuple(format.content_type.partition(";")[0] for format in formats),
+        errors=(413, 503),
+    )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from maniflex._names import did_you_mean
-from maniflex.errors import InvalidQuery
+from maniflex.errors import InvalidQuery, RequestError
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import TRIMMED, Endpoint, allowing
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.reach import Guard, Refused, admit
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.search import DEFAULT_HITS, SearchHit, global_models
 from maniflex.query.parse import pairs
@@ -64,9 +65,14 @@ def search_endpoints(
 ) -> Iterator[Endpoint]:
     """The routes on the configured path, behind the auth step and in front of the response step."""
 
+    found = [m for m in models if m.options.global_searchable]
+    guards = composer.guards_reached(None, Operation.SEARCH, item=False)
+
     async def find(ctx: Context) -> None:
-        text, models, limit = _asked(ctx, search)
-        ctx.result = await ctx.search(text, models=models, limit=limit)
+        text, names, limit = _asked(ctx, search)
+        if guards:
+            names = await _admitted(ctx, names, guards)
+        ctx.result = await ctx.search(text, models=names, limit=limit)
 
     def respond(ctx: Context) -> None:
         if ctx.response is None:
@@ -78,7 +84,7 @@ def search_endpoints(
         answer = composer.steps(("response",), {"response": respond}, None, operation, item=False)
         return Endpoint(method, search.path, operation, None, main, answer, "global search", about)
 
-    about = _about(search, [m.name for m in models if m.options.global_searchable])
+    about = _about(search, [m.name for m in found])
     # HEAD is a search too, so that no rule for searches is passed by asking for the headers only.
     yield endpoint("GET", Operation.SEARCH, respond, about)
     yield endpoint("HEAD", Operation.SEARCH, respond, about.of_head())
@@ -139,6 +145,33 @@ def _names(ctx: Context, text: str) -> list[str]:
         if name not in known:
             raise InvalidQuery(f"models: {name!r} cannot be searched here{did_you_mean(name, known)}")
     return names
+
+
+async def _admitted(
+    ctx: Context, names: Sequence[str] | None, guards: Mapping[ModelMeta, Guard]
+) -> list[str]:
+    """The models whose own middleware lets the request pass.
+
+    A model the client names refuses the request; one that it does not name is left out, unless no
+    other is left.
+    """
+    stores = global_models(ctx.runtime, ctx.query.forced)
+    wanted = [s.meta for s in stores if names is None or s.meta.name in names]
+    admitted: list[str] = []
+    refusals: list[Exception] = []
+    for meta in wanted:
+        try:
+            if meta in guards:
+                await admit(ctx, meta, guards[meta])
+        except (RequestError, Refused) as refusal:
+            if names is not None or (isinstance(refusal, RequestError) and refusal.status >= 500):
+                raise
+            refusals.append(refusal)
+        else:
+            admitted.append(meta.name)
+    if refusals and not admitted:
+        raise refusals[0]
+    return admitted
 
 
 def _number(text: str) -> int:

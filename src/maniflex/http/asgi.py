@@ -8,8 +8,10 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from maniflex.errors import MethodNotAllowed, NotFound, RequestError
+from maniflex.http.inbound import Inbound, Rest
 from maniflex.http.routing import Router
 from maniflex.http.streaming import Send, deliver, quiet_aborts
+from maniflex.model.values import text_trouble
 from maniflex.pipeline.context import AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.read_body import ClientGone
@@ -20,6 +22,10 @@ from maniflex.pipeline.runtime import Runtime
 App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 
 _JSON_TYPE = (b"content-type", JSON.encode())
+# Answers are somebody's data, and what was true a moment ago; whoever knows better sets the header.
+_NO_STORE = (b"cache-control", b"no-store")
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
+CONTEXT = "maniflex.context"  # where the access log finds the context and the route of a request
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -32,7 +38,7 @@ class HttpApp:
         self._router = router
         self._find = router.find
         self._mounts = mounts
-        self._timeout = runtime.config.query_timeout.total_seconds()
+        self._watch = runtime.watch
         self._encode = runtime.encode
         name = runtime.config.service_name
         self._service = ((b"x-service-name", name.encode("latin-1", "replace")),) if name else ()
@@ -50,6 +56,10 @@ class HttpApp:
         endpoint = route.methods.get(method) if route is not None else None
         if endpoint is None and await self._mounted(path, scope, receive, send):
             return
+        inbound = None
+        if method not in _WITHOUT_BODY:
+            inbound = Inbound(scope, receive)
+            receive = inbound.receive
         request_id, trace_id = self._identify(scope)
         if endpoint is None:
             await self._refuse(
@@ -57,14 +67,18 @@ class HttpApp:
                 request_id,
                 send,
                 method,
+                inbound,
             )
             return
         ctx = endpoint.context(self._runtime, scope, receive, endpoint.operation, request_id.decode("ascii"))
         ctx.model = endpoint.model  # type: ignore[assignment]  # an action has none
+        if CONTEXT in scope:
+            prefix = self._runtime.config.path_prefix
+            scope[CONTEXT] = ctx, (prefix if path.startswith(f"{prefix}/") else "") + endpoint.path
         if trace_id:
             ctx.trace_id = trace_id.decode("latin-1")
-        if params and "\x00" in path:
-            await self._refuse(NotFound(), request_id, send, method)
+        if params and ("\x00" in path or not path.isascii()) and text_trouble(path):
+            await self._refuse(NotFound(), request_id, send, method, inbound)
             return
         if type(params) is str:
             ctx.resource_id = params
@@ -75,16 +89,16 @@ class HttpApp:
             if endpoint.model is not None:
                 ctx.resource_id = ctx.params.get("id", "")
         try:
-            response = await run(endpoint, ctx, self._timeout)
+            response = await run(endpoint, ctx, self._watch)
         except ClientGone:
             return
         if type(response) is Response:
             if response.stream is None:
-                await self._send(response, request_id, send, method)
+                await self._send(response, request_id, send, method, inbound)
             else:
                 await self._stream(response, response.stream, ctx, request_id, send, method)
         else:
-            for name, value in ((b"x-request-id", request_id), *self._service):
+            for name, value in ((b"x-request-id", request_id), _NO_STORE, *self._service):
                 response.headers.setdefault(name.decode(), value.decode("latin-1"))
             await response(scope, receive, send)
 
@@ -98,7 +112,14 @@ class HttpApp:
                 trace_id = value
         return request_id or b"%s-%x" % (self._made.encode(), next(self._count)), trace_id
 
-    async def _send(self, response: Response, request_id: bytes, send: Send, method: str) -> None:
+    async def _send(
+        self,
+        response: Response,
+        request_id: bytes,
+        send: Send,
+        method: str,
+        inbound: Inbound | None = None,
+    ) -> None:
         try:
             body = response.encode(self._encode)
             extra = [_header(*pair) for pair in response.headers.items()] if response.headers else ()
@@ -115,6 +136,12 @@ class HttpApp:
             del headers[:2]
         headers += self._service
         headers += extra
+        if not _sets_caching(response.headers):
+            headers.append(_NO_STORE)
+        rest = inbound.rest() if inbound is not None else None
+        if rest is not None:
+            await _send_before(rest, response.status, headers, body, send)
+            return
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
@@ -134,6 +161,8 @@ class HttpApp:
             await self._send(failure(ctx, error), request_id, send, method)
             return
         headers += [*self._service, *extra]
+        if not _sets_caching(response.headers):
+            headers.append(_NO_STORE)
         start = {"type": "http.response.start", "status": response.status, "headers": headers}
         if method == "HEAD":
             await stream.aclose()
@@ -144,8 +173,10 @@ class HttpApp:
         if instead is not None:
             await self._send(instead, request_id, send, method)
 
-    async def _refuse(self, error: RequestError, request_id: bytes, send: Send, method: str) -> None:
-        await self._send(error_response(error), request_id, send, method)
+    async def _refuse(
+        self, error: RequestError, request_id: bytes, send: Send, method: str, inbound: Inbound | None
+    ) -> None:
+        await self._send(error_response(error), request_id, send, method, inbound)
 
     async def _mounted(self, path: str, scope: AsgiScope, receive: Receive, send: Send) -> bool:
         """Hand the request to an application mounted under a prefix of its path, if there is one."""
@@ -154,6 +185,22 @@ class HttpApp:
                 await app(scope, receive, send)
                 return True
         return False
+
+
+async def _send_before(
+    rest: Rest, status: int, headers: list[tuple[bytes, bytes]], body: bytes, send: Send
+) -> None:
+    """Answer a request whose body is still arriving."""
+    if rest.closes:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await rest.drop()
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _sets_caching(headers: dict[str, str] | None) -> bool:
+    return headers is not None and ("cache-control" in headers or "Cache-Control" in headers)
 
 
 def _not_allowed(allow: str) -> MethodNotAllowed:

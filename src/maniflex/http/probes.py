@@ -22,19 +22,20 @@ _STATUS = {
 _ABOUT = {
     path: About(summary=text, tags=("Health",), answers=dict.fromkeys(statuses, _STATUS), security=())
     for path, text, statuses in (
-        ("/health", "Is it well?", (200, 503)),
-        ("/live", "Is it running?", (200,)),
-        ("/ready", "Does it take requests?", (200, 503)),
+        ("/health", "Health check", (200, 503)),
+        ("/live", "Liveness check: the process runs", (200, 503)),
+        ("/ready", "Readiness check: it takes requests", (200, 503)),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the process is: whether it takes requests, and which of its work stands still."""
+    """How the process is: whether it takes requests, and which of its work stands still or has ended."""
 
     accepting: Callable[[], bool]
     stalled: Callable[[], Sequence[str]] = tuple
+    dead: Callable[[], Sequence[str]] = tuple
 
 
 class Probes:
@@ -51,7 +52,11 @@ class Probes:
                 yield Endpoint(method, path, Operation.READ, None, main, _as_it_is, "probe", _ABOUT[path])
 
     async def _live(self, ctx: Context) -> None:
-        ctx.response = Response(200, body=b'{"status":"ok"}')
+        if ended := self._of.dead():  # what an outage of the database never does
+            self._runtime.logger.error("not alive: %s has ended", ", ".join(ended))
+            ctx.response = Response(503, body=b'{"status":"unavailable","work":"unavailable"}')
+        else:
+            ctx.response = Response(200, body=b'{"status":"ok"}')
 
     async def _health(self, ctx: Context) -> None:
         if not self._runtime.config.health_check_db:

@@ -1,11 +1,14 @@
 """uvicorn's HTTP protocol with an end to its patience.
 
-A head or a body that dribbles in, and a head that is huge, are cut off.
+A head or a body that arrives too slowly, and a head that is too large, are cut off; never before the requests
+that came earlier on the same connection are answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -13,12 +16,31 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_TIMEOUT = 20.0  # seconds for the headers of a request to arrive
 BODY_TIMEOUT = 60.0  # and for its body
 HEAD_SIZE = 64 * 1024
+# What the kernel takes without having sent it. It would take megabytes, and tell for minutes nothing of a
+# client that reads them slowly.
+UNSENT = 128 * 1024
 CODE = "HEADERS_TOO_LARGE"
 _BODY = b'{"error":{"code":"%b","message":"the headers are too large"}}' % CODE.encode()
+_HEADERS = [
+    (b"content-type", b"application/json"),
+    (b"content-length", b"%d" % len(_BODY)),
+    (b"cache-control", b"no-store"),
+    (b"connection", b"close"),
+]
 _TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    + b"".join(b"%b: %b\r\n" % header for header in _HEADERS)
+    + b"\r\n"
+    + _BODY
 )
+
+
+async def refuse_head(
+    scope: Any, receive: Any, send: Callable[[MutableMapping[str, Any]], Awaitable[None]]
+) -> None:
+    """The application of a request whose head is too large."""
+    await send({"type": "http.response.start", "status": 431, "headers": _HEADERS})
+    await send({"type": "http.response.body", "body": _BODY})
 
 
 class PatientProtocol(HttpToolsProtocol):
@@ -26,13 +48,20 @@ class PatientProtocol(HttpToolsProtocol):
 
     _due: float | None = None
     _in_head = True
-    _size = 0
+    _size = 0  # bytes of the head that is arriving
+    _reading = 0  # bytes that are being parsed right now
+    _began = False  # whether the head began among them
+    _shared = False  # and whether they hold the end of another request as well
+    _farewell: Callable[[], None] | None = (
+        None  # said when earlier requests are answered; nothing more is read
+    )
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._due = self.loop.time() + HEAD_TIMEOUT
         self._watch = self.loop.call_later(HEAD_TIMEOUT, self._look)
+        report_progress(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
@@ -40,31 +69,89 @@ class PatientProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._farewell is not None:
+            return
+        self._reading, self._began, self._shared = len(data), False, False
         super().data_received(data)
         # Looked at afterwards: a head that is complete may have brought its body along.
         if self._in_head:
-            self._size += len(data)
-            if self._size > HEAD_SIZE and not self.transport.is_closing():
-                self.transport.write(_TOO_LARGE)
-                self.transport.close()
+            if not self._began:
+                self._size += len(data)
+            else:
+                # Of bytes shared with other requests, those of complete headers are known to be its own.
+                self._size = self._size_of_headers() if self._shared else len(data)
+            if self._size > HEAD_SIZE:
+                self._leave(self._refuse_head)
+
+    def send_400_response(self, msg: str) -> None:
+        self._leave(lambda: HttpToolsProtocol.send_400_response(self, msg))
+
+    def _leave(self, farewell: Callable[[], None]) -> None:
+        """Close the connection with these words, after the answers to earlier requests."""
+        self._farewell = farewell
+        if self.transport.is_closing():
+            return
+        if self._answers_pending():
+            self.flow.pause_reading()
+        else:
+            farewell()
+
+    def _refuse_head(self) -> None:
+        self.transport.write(_TOO_LARGE)
+        self.transport.close()
+
+    def _answers_pending(self) -> bool:
+        cycle: Any = self.cycle  # None before the first request
+        return bool(self.pipeline) or (cycle is not None and not cycle.response_complete)
+
+    def _size_of_headers(self) -> int:
+        return sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def on_message_begin(self) -> None:
-        self._due, self._in_head, self._size = self.loop.time() + HEAD_TIMEOUT, True, 0
+        self._due, self._in_head, self._size, self._began = self.loop.time() + HEAD_TIMEOUT, True, 0, True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._due, self._in_head = self.loop.time() + BODY_TIMEOUT, False
-        super().on_headers_complete()
+        if self._size + self._reading > HEAD_SIZE and self._size_of_headers() > HEAD_SIZE:
+            app, self.app = self.app, refuse_head  # refused in its turn, as any other request is answered
+            try:
+                super().on_headers_complete()
+            finally:
+                self.app = app
+        else:
+            super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._due = None
+        self._due, self._shared, self._began = None, True, False
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._farewell is not None:
+            self._leave(self._farewell)
+        elif self._due is not None:
+            # The rest of the next request could not be read before this one was answered.
+            self._due = self.loop.time() + (HEAD_TIMEOUT if self._in_head else BODY_TIMEOUT)
 
     def _look(self) -> None:
         """Close a connection that is overdue; one timer per connection, not per request."""
         now = self.loop.time()
-        if self._due is not None and now >= self._due:
+        if self._due is not None and now >= self._due and not self._waits_for_us():
             self.transport.close()
             return
-        wait = HEAD_TIMEOUT if self._due is None else min(self._due - now, HEAD_TIMEOUT)
+        wait = HEAD_TIMEOUT if self._due is None else min(max(self._due - now, 0.1), HEAD_TIMEOUT)
         self._watch = self.loop.call_later(wait, self._look)
+
+    def _waits_for_us(self) -> bool:
+        """Whether earlier requests on this connection are unanswered, so that a later one cannot go on."""
+        return bool(self.pipeline) or (self._in_head and self._answers_pending())
+
+
+def report_progress(transport: Any) -> None:
+    """Let the kernel keep little unsent, so that a slow reader shows as slow and not as standing still."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
+import gc
 import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
 
@@ -18,6 +20,7 @@ from maniflex._ending import leave_tasks
 from maniflex._logging import configure_logging
 from maniflex.config import Config
 from maniflex.errors import ConfigError
+from maniflex.http.access_log import LoggingProtocol
 from maniflex.http.protocol import PatientProtocol
 from maniflex.http.streaming import Send
 from maniflex.pipeline.context import AsgiScope, Receive
@@ -44,6 +47,11 @@ class _Uvicorn(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        # What the start made stays as long as the process. Walking it again at every full collection
+        # would stop all requests for 50 ms and more.
+        gc.collect()
+        gc.freeze()
+        _return_large_memory()
         for listener in sockets or () if self.started else ():
             log.info("listening on %s", _address(listener))
 
@@ -66,6 +74,18 @@ class _Uvicorn(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _return_large_memory() -> None:
+    """Let glibc give every large block back to the system when it is freed.
+
+    Otherwise it keeps more and more of them after the first, and large bodies and answers add up.
+    """
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 256 * 1024)
+
+
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 
 def serve(app: Application, config: Config) -> None:
@@ -120,7 +140,7 @@ def uvicorn_settings(config: Config) -> dict[str, Any]:
         "host": config.host,
         "port": config.port,
         "loop": "uvloop",
-        "http": PatientProtocol,
+        "http": LoggingProtocol if config.access_log else PatientProtocol,
         "lifespan": "on",
         "log_config": None,
         "access_log": False,

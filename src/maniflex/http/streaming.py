@@ -2,14 +2,15 @@
 
 Until its first bytes are there, a failure is answered like any other. After that an answer ends
 whole or is broken off: the connection closes without the last chunk, so nobody takes a part for all.
-A client that goes away, or takes nothing for `STALLED`, ends the making too.
+A client that goes away, or takes nothing for `STALLED`, ends the making too; it is sent small pieces,
+so that one who reads slowly is seen to read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
@@ -21,6 +22,7 @@ from maniflex.pipeline.run import failure
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 STALLED = 60.0  # seconds
+PIECE = 16 * 1024
 
 
 class Aborted(Exception):
@@ -55,7 +57,10 @@ async def _pump(
             begun = True
             await _put(send, start)
             while chunk is not None:
-                await _put(send, {"type": "http.response.body", "body": chunk, "more_body": True})
+                for piece in _pieces(chunk):
+                    await _put(send, {"type": "http.response.body", "body": piece, "more_body": True})
+                # Neither the maker nor the server may have to wait, and a client that left must be noticed.
+                await asyncio.sleep(0)
                 chunk = await anext(stream, None)
     except ClientGone:
         return None
@@ -66,6 +71,12 @@ async def _pump(
         raise Aborted("an answer was broken off") from None
     await _put(send, {"type": "http.response.body", "body": b""})
     return None
+
+
+def _pieces(chunk: bytes) -> Iterable[bytes]:
+    if len(chunk) <= PIECE:
+        return (chunk,)
+    return (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
 
 
 async def _put(send: Send, message: MutableMapping[str, Any]) -> None:

@@ -28,7 +28,12 @@ def set_description(description: str) -> SpecMiddleware:
 def add_server(url: str, description: str = "") -> SpecMiddleware:
     """Name an address the API is served at; without any, it is where the description came from."""
     server = {"url": url, "description": description} if description else {"url": url}
-    return _changing("add_server", lambda spec: spec.setdefault("servers", []).append(dict(server)))
+
+    def change(spec: Spec) -> None:
+        others = [known for known in spec.get("servers", ()) if known != {"url": "/"}]
+        spec["servers"] = [*others, dict(server)]
+
+    return _changing("add_server", change)
 
 
 def add_security_scheme(name: str, scheme: Mapping[str, Any], scopes: Sequence[str] = ()) -> SpecMiddleware:

@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import ValidationError
 
 from maniflex._ids import new_id
-from maniflex.errors import ValidationFailed
 from maniflex.model.body import Body, add_marker, build, read_options, settle_fields, utc_now
 from maniflex.model.field import field, file, scheduled
-from maniflex.model.messages import by_attribute, details
+from maniflex.model.messages import by_attribute, details, refusal
 from maniflex.model.meta import Index, ModelOptions, SoftDelete
+from maniflex.model.omission import refuse_loss
 from maniflex.model.relation import RelationAttribute, RelationSpec, belongs_to, has_many, many_to_many
 
 if TYPE_CHECKING:
@@ -113,6 +113,9 @@ class Model(_Base, metaclass=ModelType):
             restore: bool | None = ...,
         ) -> None: ...
 
+        def model_dump(self, **options: Any) -> dict[str, Any]:
+            """The fields by attribute name."""
+
     else:
         model_config = ConfigDict(defer_build=True, extra="ignore", protected_namespaces=())
 
@@ -124,15 +127,24 @@ class Model(_Base, metaclass=ModelType):
             try:
                 cls.__pydantic_validator__.validate_python(values, self_instance=self)
             except ValidationError as error:
-                raise ValidationFailed(details=details(error, cls)) from None
+                raise refusal(details(error, cls), cls) from None
 
         # Otherwise pydantic-core would come back through __init__ for every record.
         __init__.__pydantic_base_init__ = True
 
+        def __iter__(self):
+            """The fields and their values, as `dict(record)` takes them; secrets are left out."""
+            fields = type(self).__pydantic_fields__
+            for name, value in self.__dict__.items():
+                if name not in fields or not fields[name].exclude:
+                    yield name, value
+
         @classmethod
         def __get_pydantic_core_schema__(cls, source, handler):
             settle_fields(cls)
-            return handler(source)
+            schema = handler(source)
+            refuse_loss(cls, handler.resolve_ref_schema(schema))
+            return schema
 
     id: str = field(default_factory=new_id, readonly=True, filterable=True, sortable=True)
     created_at: datetime = field(default_factory=utc_now, readonly=True, filterable=True, sortable=True)

@@ -247,14 +247,27 @@ def _first_line(error: Exception) -> str:
 def settle_fields(cls: type[BaseModel]) -> None:
     """Give every field whose type is known its rules and its default; safe to repeat."""
     for info in cls.__pydantic_fields__.values():
-        if is_unresolved(info.annotation) or any(isinstance(item, Rules) for item in info.metadata):
+        if is_unresolved(info.annotation):
             continue
-        shape = classify(info.annotation)
-        spec = merged([*shape.specs, *(item for item in info.metadata if isinstance(item, FieldSpec))])
-        info.metadata.insert(0, Rules(shape, spec))
-        _set_default(info, spec.options, shape.nullable)
-        if any(spec.options.get(option) for option in ("hidden", "writeonly", "encrypted")):
-            info.repr = False
+        rules = rules_of(info)
+        if rules is None:
+            shape = classify(info.annotation)
+            spec = merged([*shape.specs, *(item for item in info.metadata if isinstance(item, FieldSpec))])
+            rules = Rules(shape, spec)
+            info.metadata.insert(0, rules)
+            _set_default(info, spec.options, shape.nullable)
+        _set_serialization(info, rules.spec.options)
+
+
+def _set_serialization(info: FieldInfo, options: Mapping[str, Any]) -> None:
+    """How pydantic writes the field; it never writes a secret, whatever holds the record."""
+    if options.get("hidden") or options.get("writeonly"):
+        info.exclude = True
+    if any(options.get(option) for option in ("hidden", "writeonly", "encrypted")):
+        info.repr = False
+    alias = options.get("alias")
+    if isinstance(alias, str) and alias:
+        info.serialization_alias = alias
 
 
 def _set_default(info: FieldInfo, options: Mapping[str, Any], nullable: bool) -> None:

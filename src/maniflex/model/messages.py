@@ -97,8 +97,20 @@ def by_attribute(values: dict[str, Any], model: type[BaseModel]) -> dict[str, An
     renamed = {name if name in fields else aliases.get(name, name): value for name, value in values.items()}
     unknown = [name for name in renamed if name not in fields]
     if unknown:
-        raise ValidationFailed(details=[unknown_field(name, fields) for name in unknown])
+        raise refusal([unknown_field(name, fields) for name in unknown], model)
     return renamed
+
+
+def refusal(found: list[Detail], model: type[BaseModel]) -> ValidationFailed:
+    """The error for these offences against a model that is not registered anywhere yet."""
+    secret = [name for name in model.__pydantic_fields__ if _is_secret(_rules(name, model))]
+    names = frozenset(api_name(name, model) for name in secret)
+    return ValidationFailed(details=found, model=model.__name__, secrets=names)
+
+
+def _is_secret(rules: Rules | None) -> bool:
+    options = {} if rules is None else rules.spec.options
+    return bool(options.get("hidden") or options.get("writeonly") or options.get("encrypted"))
 
 
 def _rules(name: Any, model: type[BaseModel]) -> Rules | None:

@@ -141,6 +141,22 @@ class Index:
     name: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TableRules:
+    """What the database itself sees to in a table of the framework, for rows that other programs write.
+
+    A model class carries them as `__table_rules__`; the names in `defaults` are attributes.
+    """
+
+    defaults: tuple[str, ...] = ()
+    checks: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # name → condition
+
+
+def is_one_of(column: str, values: Sequence[str]) -> str:
+    """The condition of a check; not written with IN, whose list SQLite indexes anew at every write."""
+    return " OR ".join(f"{column} = '{value}'" for value in values)
+
+
 class TypedSelect(str):
     """A `query=` whose columns are of the types of their fields already, so that indexes serve them."""
 

@@ -39,12 +39,14 @@ class Validator:
         "_model",
         "_patch",
         "_renames",
+        "_secrets",
         "has_model_validators",
     )
 
     def __init__(self, model: type[Model], fields: Sequence[FieldMeta]) -> None:
         self._model = cast(type[BaseModel], model)
         self._fields = {item.name: item for item in fields}
+        self._secrets = frozenset(item.api for item in fields if item.secret)
         self._json = [(item, classify(item.type).is_structured) for item in fields if item.kind is Kind.JSON]
         renamed = any(item.api != item.name for item in fields)
         self._renames = tuple((item.api, item.name) for item in fields) if renamed else None
@@ -59,14 +61,14 @@ class Validator:
         try:
             return cast(Model, self._create(body if self._renames is None else self._renamed(body)))
         except ValidationError as error:
-            raise ValidationFailed(details=details(error, self._model)) from None
+            raise self._refusal(details(error, self._model)) from None
 
     def patch(self, body: Mapping[str, Any]) -> Fields:
         """The changes a patch body describes, by attribute; what it leaves out stays out."""
         try:
             return cast(Fields, self._patch(body if self._renames is None else self._renamed(body)))
         except ValidationError as error:
-            raise ValidationFailed(details=details(error, self._model)) from None
+            raise self._refusal(details(error, self._model)) from None
 
     def create_from_code(self, values: Mapping[str, Any]) -> Model:
         """The record made of attribute values."""
@@ -93,7 +95,7 @@ class Validator:
         try:
             return cast(Model, self._merge(values))
         except ValidationError as error:
-            raise ValidationFailed(details=details(error, self._model)) from None
+            raise self._refusal(details(error, self._model)) from None
 
     def _values(self, record: Model) -> Fields:
         return {name: value for name, value in vars(record).items() if name in self._fields}
@@ -114,12 +116,15 @@ class Validator:
         try:
             result = validate(values)
         except ValidationError as error:
-            raise ValidationFailed(details=_once_each(found + details(error, self._model))) from None
+            raise self._refusal(_once_each(found + details(error, self._model))) from None
         if self._json:
             found += self._json_troubles(attributes(result))
         if found:
-            raise ValidationFailed(details=_once_each(found))
+            raise self._refusal(_once_each(found))
         return result
+
+    def _refusal(self, found: Sequence[Detail]) -> ValidationFailed:
+        return ValidationFailed(details=found, model=self._model.__name__, secrets=self._secrets)
 
     def _text_troubles(self, values: Mapping[str, Any]) -> list[Detail]:
         troubles = {name: text_trouble(value) for name, value in values.items() if isinstance(value, str)}

@@ -219,10 +219,15 @@ def _decimal(value: Any) -> Decimal:
     _refuse("type", "must be a decimal number, sent as text or as a whole number")
 
 
-def _sized(value: Decimal) -> Decimal:
+def written_digits(value: Decimal) -> int:
+    """How many digits a finite number has when it is written without an exponent."""
     before = max(value.adjusted() + 1, 1)
     after = max(-value.as_tuple().exponent, 0)  # type: ignore[operator] # finite, so an int
-    if before + after > MAX_DECIMAL_DIGITS:
+    return before + after
+
+
+def _sized(value: Decimal) -> Decimal:
+    if written_digits(value) > MAX_DECIMAL_DIGITS:
         _refuse("digits", f"must have at most {MAX_DECIMAL_DIGITS} digits")
     return value or value.copy_abs()  # minus zero is zero
 

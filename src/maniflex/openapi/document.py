@@ -76,7 +76,7 @@ class Document:
 
     def make(self, endpoints: Iterable[tuple[str, Endpoint]]) -> dict[str, Any]:
         """The document of these endpoints, each with the prefix it is mounted under."""
-        shown = [(prefix, e) for prefix, e in endpoints if e.about is None or not e.about.hidden]
+        shown = [(prefix, e) for prefix, e in endpoints if self._is_shown(e)]
         schemas = Schemas(self._models)
         ways = Ways({m.name: m for m in self._models}, self._home)
         operations = Operations(ways, self._limits, schemas, self._guarded)
@@ -93,10 +93,16 @@ class Document:
         return {
             "openapi": "3.1.0",
             "info": self._info(),
+            "servers": [{"url": "/"}],
             "tags": [{"name": n, "description": text} if text else {"name": n} for n, text in tags.items()],
             "paths": in_order(paths),
             "components": self._components(schemas, operations.statuses),
         }
+
+    def _is_shown(self, endpoint: Endpoint) -> bool:
+        if endpoint.about is not None and endpoint.about.hidden:
+            return False
+        return self._config.openapi_all_methods or endpoint.method not in ("HEAD", "OPTIONS")
 
     def _info(self) -> Schema:
         title = self._config.openapi_title or self._config.service_name or "API"

@@ -1,8 +1,12 @@
-"""The refusals of an API as responses of its description, from the errors there are."""
+"""The refusals of an API as responses of its description, from the errors there are.
+
+Every status has one response component; an operation that refers to it says which codes it can give.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from functools import cache, lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +29,14 @@ _TEXTS = {
     503: "The service is not available right now.",
     504: "The request took too long.",
 }
+
+# Codes that only some operations can give; every other code comes with its status.
+BODY_CODES = frozenset({"BODY_READ_ERROR", "EMPTY_BODY", "INVALID_JSON"})
+QUERY_CODES = frozenset({"INVALID_QUERY"})
+LOCK_CODES = frozenset({"RECORD_LOCKED"})
+EXPORT_CODES = frozenset({"EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"})
+SCHEDULE_CODES = frozenset({"INVALID_SCHEDULE"})
+_OF_SOME = BODY_CODES | QUERY_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES
 
 ERROR: Schema = {
     "type": "object",
@@ -63,19 +75,26 @@ def name(status: int) -> str:
 def response(status: int, headers: Schema) -> Schema:
     """The response component of a status."""
     return {
-        "description": text(status),
+        "description": meaning(status),
         "headers": headers,
         "content": {"application/json": {"schema": ref("ErrorResponse")}},
     }
 
 
-def text(status: int) -> str:
-    """What a status means here, and the codes that come with it."""
-    said = _TEXTS.get(status, HTTPStatus(status).phrase + ".")
-    codes = ", ".join(f"`{code}`" for code in sorted(_codes().get(status, ())))
-    return f"{said} Codes: {codes}." if codes else said
+def meaning(status: int) -> str:
+    """What a status means here."""
+    return _TEXTS.get(status, HTTPStatus(status).phrase + ".")
 
 
+@lru_cache(maxsize=1024)
+def text(status: int, codes: frozenset[str]) -> str:
+    """What a status means here, and the codes an operation gives with it."""
+    given = sorted(code for code in _codes().get(status, ()) if code not in _OF_SOME or code in codes)
+    listed = ", ".join(f"`{code}`" for code in given)
+    return f"{meaning(status)} Codes: {listed}." if listed else meaning(status)
+
+
+@cache
 def _codes() -> dict[int, set[str]]:
     found: dict[int, set[str]] = {500: {"PANIC"}}
     for error in vars(errors).values():
@@ -84,9 +103,11 @@ def _codes() -> dict[int, set[str]]:
     return found
 
 
-def listed(statuses: Iterable[int], *, empty: bool) -> dict[str, Any]:
-    """The refusals of an operation; an answer to HEAD has no body."""
-    return {
-        str(s): {"description": text(s)} if empty else {"$ref": f"#/components/responses/{name(s)}"}
-        for s in sorted(set(statuses))
-    }
+def listed(statuses: Iterable[int], codes: Set[str], *, empty: bool) -> dict[str, Any]:
+    """The refusals of an operation that gives `codes` besides the usual; an answer to HEAD has no body."""
+    refusals: dict[str, Any] = {}
+    for status in sorted(set(statuses)):
+        described = {"description": text(status, frozenset(codes))}
+        whole = {} if empty else {"$ref": f"#/components/responses/{name(status)}"}
+        refusals[str(status)] = {**whole, **described}
+    return refusals

@@ -38,7 +38,8 @@ _VALUES = {
     Kind.UUID: f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
 }
 _ITEM = '[^",]*'  # one text of a comma-separated list
-_LIKE = r"(?:[^\\\n\r]|\\[^\n\r])*"
+_FILLED_ITEM = '[^",]+'  # behind which the list is not an empty one
+_PLAIN = r"(?:[^\\\n\r%_]|\\[^\n\r])"  # one character of a pattern that is no wildcard
 
 
 def filterable(model: ModelMeta) -> list[FieldMeta]:
@@ -99,13 +100,18 @@ def _taken(operator: Operator, kind: Kind, enum: tuple[object, ...] | None, limi
         case Takes.NOTHING:
             return ""
         case Takes.ONE if operator.op in (Op.LIKE, Op.ILIKE):
-            return f":{_LIKE}"
+            run = f"{_PLAIN}{{0,{limits.pattern_length // 2}}}"
+            return f":{run}(?:[%_]{run}){{0,{limits.wildcards}}}"
+        case Takes.ONE if operator.op in (Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH):
+            return f":.{{0,{limits.pattern_length}}}"
         case Takes.ONE:
             return f":{members if members and operator.op in (Op.EQ, Op.NEQ) else value}"
         case _:
             item = members or (_ITEM if kind is Kind.TEXT else value)
-            times = "1" if operator.takes is Takes.TWO else f"0,{limits.values - 1}"
-            return f":{item}(?:,{item}){{{times}}}"
+            if operator.takes is Takes.TWO:
+                return f":{item},{item}"
+            first = _FILLED_ITEM if item is _ITEM else item
+            return f":{first}(?:,{item}){{0,{limits.values - 1}}}"
 
 
 def _literal(text: str) -> str:

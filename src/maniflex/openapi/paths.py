@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from maniflex._limits import Limits
@@ -65,6 +65,7 @@ class Operations:
         self._limits = limits
         self._schemas = schemas
         self._guarded = guarded
+        self._by_table = {m.table: m.name for m in schemas.models}
         self._ids: set[str] = set()
         self._grammars: dict[str, Grammar] = {}
         self.statuses: set[int] = set()  # of the refusals that were mentioned
@@ -99,6 +100,7 @@ class Operations:
         described: Schema = {
             "operationId": self._id(about.name or _model_name(endpoint, model, one)),
             "summary": about.summary or _summary(operation, model, one),
+            "description": _description(operation, model, locked=locked),
             "tags": [model.name],
         }
         if parameters:
@@ -112,7 +114,12 @@ class Operations:
         if operation is Operation.OPTIONS:
             refusals = set()
         answers = self._answers(operation, model)
-        return {**described, "responses": answers | self._refusals(endpoint, refusals)}
+        codes = errors.QUERY_CODES if kind in (Operation.LIST, Operation.READ) else frozenset()
+        if "requestBody" in described:
+            codes |= errors.BODY_CODES
+        if model.locks:
+            codes |= errors.LOCK_CODES
+        return {**described, "responses": answers | self._refusals(endpoint, refusals, codes)}
 
     def _answers(self, operation: Operation, model: ModelMeta) -> Schema:
         etag = _ETAG if model.options.optimistic_lock else {}
@@ -150,7 +157,7 @@ class Operations:
         described: Schema = {
             "operationId": self._id(about.name or _path_name(endpoint)),
             "summary": about.summary or _words(about.name or _path_name(endpoint)),
-            "tags": list(about.tags) or [model.name if model is not None else "Other"],
+            "tags": list(about.tags) or [model.name if model is not None else self._tag_of(endpoint)],
         }
         if about.description:
             described["description"] = about.description
@@ -174,7 +181,14 @@ class Operations:
             described["security"] = [dict(s) for s in about.security]
         answers = self._own_answers(endpoint, about)
         refusals = {s for s in self._own_errors(endpoint, about, takes_body) if str(s) not in answers}
-        return {**described, "responses": answers | self._refusals(endpoint, refusals)}
+        codes = {*about.codes, *(errors.QUERY_CODES if about.grammar or about.query else ())}
+        if takes_body or endpoint.method in _WITH_BODY:
+            codes |= errors.BODY_CODES
+        return {**described, "responses": answers | self._refusals(endpoint, refusals, codes)}
+
+    def _tag_of(self, endpoint: Endpoint) -> str:
+        """The model whose path an action's own path begins with; actions of no model stand together."""
+        return self._by_table.get(endpoint.path.strip("/").split("/")[0], "Actions")
 
     def _own_answers(self, endpoint: Endpoint, about: About) -> Schema:
         if endpoint.operation is Operation.OPTIONS:
@@ -214,13 +228,13 @@ class Operations:
 
     # -- parts of both ------------------------------------------------------------------------
 
-    def _refusals(self, endpoint: Endpoint, statuses: set[int]) -> Schema:
+    def _refusals(self, endpoint: Endpoint, statuses: set[int], codes: Set[str]) -> Schema:
         if self._guarded(endpoint):
             statuses = statuses | {401, 403}
         head = endpoint.method == "HEAD"
         if not head:
             self.statuses |= statuses
-        return errors.listed(statuses, empty=head)
+        return errors.listed(statuses, codes, empty=head)
 
     def _ids_of(self, endpoint: Endpoint) -> list[Schema]:
         return [
@@ -289,13 +303,35 @@ def _summary(operation: Operation, model: ModelMeta, one: bool) -> str:
             return f"Methods for {'one ' + single if one else many}"
 
 
+def _description(operation: Operation, model: ModelMeta, *, locked: bool) -> str:
+    many = _words(_many(model)).lower()
+    softly = model.soft_delete is not None
+    match operation:
+        case Operation.LIST:
+            searched = " `q` searches their texts." if any(f.searchable for f in model.fields) else ""
+            return f"One page of {many}, filtered, sorted and with their relations as asked for.{searched}"
+        case Operation.CREATE:
+            return "Stores a new record and answers it as it was stored. Every field that is wrong is named."
+        case Operation.READ:
+            return "One record, with the relations that `include` names."
+        case Operation.UPDATE:
+            text = "Changes the fields that are sent and leaves the others as they are."
+            return f"{text} With `If-Match`, only if nobody has changed the record since." if locked else text
+        case Operation.DELETE:
+            return "Marks the record as deleted; it is no longer shown." if softly else "Removes the record."
+        case Operation.HEAD:
+            return "As GET, without the body."
+        case _:
+            return "The methods of the path, in `Allow`."
+
+
 def _words(name: str) -> str:
     text = re.sub(r"[\W_]+", " ", name).strip()
     return text[:1].upper() + text[1:]
 
 
 def _said(status: int) -> str:
-    return "The answer." if status < 400 else errors.text(status)
+    return "The answer." if status < 400 else errors.meaning(status)
 
 
 def _answer(text: str, schema: Schema, headers: Mapping[str, Any] | None = None) -> Schema:

@@ -57,6 +57,7 @@ class Schemas:
 
     def __init__(self, models: Iterable[ModelMeta]) -> None:
         self._models = {m.name: m for m in models}
+        self.models = tuple(self._models.values())
         self.found: dict[str, Schema] = {}
         self._origins: dict[str, Schema] = {}  # as pydantic made them, to know the same type again
         own = (f"{name}{end}" for name in self._models for end in ("", "Create", "Update", "Filter"))
@@ -99,7 +100,7 @@ class Schemas:
             schema = {**schema, "writeOnly": True}
         if not incoming and (field.readonly or field.name in ("id", "created_at", "updated_at")):
             schema = {**schema, "readOnly": True}
-        if creating and field.has_default and field.default_factory is None:
+        if creating and field.has_default and field.default_factory is None and not field.secret:
             with suppress(ValueError):  # a default that JSON has no word for is left unsaid
                 schema = {**schema, "default": to_jsonable_python(field.default, bytes_mode="base64")}
         return schema

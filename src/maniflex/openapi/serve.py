@@ -1,12 +1,15 @@
 """`/openapi.json` and `/docs`: the description of the API, behind a pipeline of its own.
 
-The document is made when it is first asked for and kept. Middleware of the generate or response step
-gets a copy each time, so nothing it does to one answer is seen in another.
+The document is made when it is first asked for, on a thread, and kept, also compressed. Middleware of the
+generate or response step gets a copy each time, so nothing it does to one answer is seen in another.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html import escape
@@ -16,6 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from maniflex.config import Config
+from maniflex.errors import NotFound
 from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default, Handler
 from maniflex.pipeline.context import Context
@@ -53,6 +57,8 @@ class Description:
         self._plain = not (pipeline.generate.registrations or pipeline.response.registrations)
         self._guarded = bool(pipeline.auth.registrations)
         self._kept: bytes | None = None
+        self._compressed: bytes | None = None
+        self._making = threading.Lock()
         self.generate = self._steps("generate")
 
     def below_prefix(self) -> Iterator[Endpoint]:
@@ -70,8 +76,11 @@ class Description:
             return
         for method in ("GET", "HEAD"):
             yield self._endpoint(method, "/docs", self._steps("auth", "page"), _as_it_is, "docs", _PAGE)
+            yield self._endpoint(method, "/docs/", _to_docs, _as_it_is, "docs", _PAGE)
             for name in ASSETS:
                 yield self._endpoint(method, f"/docs/{name}", self._asset(name), _as_it_is, "docs", _PAGE)
+            if self._config.path_prefix:  # without one, the paths at the root are the application's
+                yield self._endpoint(method, "/", self._front, _as_it_is, "docs", _PAGE)
 
     def _endpoint(
         self, method: str, path: str, main: Handler, respond: Handler, owner: str, about: About
@@ -91,12 +100,16 @@ class Description:
 
     def document(self) -> bytes:
         """The document as it is without any middleware."""
-        if self._kept is None:
-            self._kept = msgspec.json.encode(self._make())
+        with self._making:
+            if self._kept is None:
+                self._kept = msgspec.json.encode(self._make())
+                self._compressed = gzip.compress(self._kept, 6, mtime=0)
         return self._kept
 
-    def _generate(self, context: Context) -> None:
+    async def _generate(self, context: Context) -> None:
         ctx = cast(OpenAPIContext, context)
+        if self._kept is None:  # hundreds of models take seconds, in which others are answered
+            await asyncio.to_thread(self.document)
         root = ctx.scope.get("root_path")
         if self._plain and not root:
             return
@@ -110,11 +123,13 @@ class Description:
             return
         body = msgspec.json.encode(ctx.spec) if ctx.spec else self.document()
         etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
-        headers = {"etag": etag, "cache-control": "no-cache"}
+        headers = {"etag": etag, "cache-control": "no-cache", "vary": "accept-encoding"}
         if etag in (ctx.header("if-none-match") or ""):
             ctx.response = Response(304, headers=headers)
-        else:
-            ctx.response = Response(200, body=body, headers=headers)
+            return
+        if not ctx.spec and self._compressed and takes_gzip(ctx.header("accept-encoding") or ""):
+            body, headers["content-encoding"] = self._compressed, "gzip"
+        ctx.response = Response(200, body=body, headers=headers)
 
     # -- the page ------------------------------------------------------------------------------
 
@@ -124,12 +139,37 @@ class Description:
         html = _read("reference.html").replace(b"{openapi}", escape(place).encode())
         ctx.response = Response(200, body=html, content_type="text/html; charset=utf-8", headers=_HEADERS)
 
+    async def _front(self, ctx: Context) -> None:
+        """A page for whoever opens the address on the machine itself; to others there is nothing here."""
+        client = ctx.scope.get("client") or ("",)
+        if client[0] not in ("127.0.0.1", "::1"):
+            raise NotFound("no such path")
+        root = escape(ctx.scope.get("root_path") or "")
+        links = {"API reference": "/docs", "its document": f"{self._config.path_prefix}/openapi.json"}
+        items = "".join(
+            f'<li><a href="{root}{escape(place)}">{text}</a></li>'
+            for text, place in {**links, "health": "/health"}.items()
+        )
+        page = f'<!doctype html><meta charset="utf-8"><title>maniflex</title><h1>It runs</h1><ul>{items}</ul>'
+        ctx.response = Response(
+            200, body=page.encode(), content_type="text/html; charset=utf-8", headers=_HEADERS
+        )
+
     def _asset(self, name: str) -> Handler:
         async def serve(ctx: Context) -> None:
             headers = {**_HEADERS, "cache-control": "no-cache"}
             ctx.response = Response(200, body=_read(name), content_type=ASSETS[name], headers=headers)
 
         return serve
+
+
+def takes_gzip(accept: str) -> bool:
+    """Whether an `Accept-Encoding` takes gzip: by name, or by `*`, and not with a weight of zero."""
+    weights = {}
+    for part in accept.lower().split(","):
+        coding, _, weight = part.partition(";")
+        weights[coding.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return weights.get("gzip", weights.get("*", False))
 
 
 _HEADERS = {
@@ -141,6 +181,10 @@ _HEADERS = {
 
 def _read(name: str) -> bytes:
     return (files("maniflex.openapi") / "reference" / name).read_bytes()
+
+
+async def _to_docs(ctx: Context) -> None:
+    ctx.response = Response(308, body=b"", headers={"location": f"{ctx.scope.get('root_path') or ''}/docs"})
 
 
 async def _as_it_is(ctx: Context) -> None:

@@ -31,6 +31,7 @@ class About:
     media: Sequence[str] = ()  # what it answers with, when that is not JSON
     answers: Mapping[int, Mapping[str, Any]] | None = None  # JSON without an envelope, by status
     errors: Sequence[int] = ()  # statuses of its refusals, in addition to those of its kind
+    codes: Sequence[str] = ()  # error codes that only such operations give
     security: Sequence[Mapping[str, Sequence[str]]] | None = None  # empty: open to everybody
     hidden: bool = False  # not part of the API: pages, scripts and styles
 

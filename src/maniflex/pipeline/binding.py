@@ -1,63 +1,95 @@
 """A request body as a declared type: for `bind_json` and the `request=` of actions.
 
-A model is bound as on its create route: what a client may not set is not taken from it.
+Wherever the type holds a model, its records are bound as on the create route: by API names, and what a
+client may not set is not taken from it. That goes for registered and unregistered models alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from maniflex import _json
+from maniflex._limits import DEFAULT_LIMITS
 from maniflex.errors import InvalidJson, ValidationFailed
 from maniflex.model.base import Model
-from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.client_schema import RECORD, Rewriter
+
+_MOST_BINDERS = 256
+_binders: dict[Any, Binder] = {}
+_building = threading.Lock()
 
 
-def bind(body: bytes, wanted: Any, models: Mapping[type[Model], ModelMeta]) -> Any:
+def bind(body: bytes, wanted: Any) -> Any:
     """The body as `wanted`, or `ValidationFailed` naming every part that does not fit."""
-    if isinstance(wanted, type) and issubclass(wanted, Model):
-        return _record(body, models[wanted]) if wanted in models else _as(_adapter(wanted), body)
+    return binder(wanted).bind(body)
+
+
+def binder(wanted: Any) -> Binder:
+    """The binder of a type, made at its first use."""
+    key: Any = wanted
     try:
-        adapter = _adapter(wanted)
-    except TypeError:  # a type that cannot be hashed
-        adapter = TypeAdapter(wanted)
-    return _as(adapter, body)
+        hash(wanted)
+    except TypeError:  # a type that cannot be hashed; its binder keeps it, so that its id stays its own
+        key = id(wanted)
+    known = _binders.get(key)
+    if known is None:
+        if len(_binders) >= _MOST_BINDERS:
+            _binders.clear()
+        known = _binders[key] = Binder(wanted)
+    return known
 
 
-def _record(body: bytes, meta: ModelMeta) -> Model:
-    values = _json.loads(body, exact=meta.exact)
-    if type(values) is not dict:
-        raise InvalidJson("the body must be a JSON object")
-    open_to_clients = {
-        name: value
-        for name, value in values.items()
-        if (field := meta.by_api.get(name)) is not None and field.name not in meta.closed
-    }
-    return meta.validator.create(open_to_clients)
+class Binder:
+    """Bodies as one type."""
+
+    def __init__(self, wanted: Any) -> None:
+        self.type = wanted
+        self._is_model = isinstance(wanted, type) and issubclass(wanted, Model)
+        adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+        adapter.rebuild(raise_errors=True)  # a type that holds a model is built at its first use
+        rewriter = Rewriter()
+        schema = rewriter.rewrite(adapter.core_schema)
+        self.holds_models = schema is not adapter.core_schema
+        self.exact = rewriter.exact or "'type': 'decimal'" in repr(schema)
+        with _as_incomplete(rewriter.holders):
+            self._validator = SchemaValidator(schema)
+
+    def bind(self, body: bytes, *, most: int = DEFAULT_LIMITS.body_values) -> Any:
+        """The body as the type, or `ValidationFailed` naming every part that does not fit."""
+        value = _json.loads(body, exact=self.exact, most=most)
+        if self._is_model and type(value) is not dict:
+            raise InvalidJson("the body must be a JSON object")
+        return self.fit(value)
+
+    def fit(self, value: Any) -> Any:
+        """A parsed value as the type, or `ValidationFailed` naming every part that does not fit."""
+        return fit(value, self._validator)
 
 
-@lru_cache(maxsize=256)
-def _adapter(wanted: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(wanted)
+@contextmanager
+def _as_incomplete(classes: Sequence[Any]) -> Iterator[None]:
+    """Keep pydantic from using the validators these classes have already instead of our schema."""
+    with _building:
+        complete = [cls for cls in classes if vars(cls).get("__pydantic_complete__")]
+        for cls in complete:
+            cls.__pydantic_complete__ = False
+        try:
+            yield
+        finally:
+            for cls in complete:
+                cls.__pydantic_complete__ = True
 
 
-@lru_cache(maxsize=256)
-def _holds_decimals(adapter: TypeAdapter[Any]) -> bool:
-    return "'type': 'decimal'" in repr(adapter.core_schema)
-
-
-def _as(adapter: TypeAdapter[Any], body: bytes) -> Any:
-    return fit(_json.loads(body, exact=_holds_decimals(adapter)), adapter)
-
-
-def fit(value: Any, adapter: TypeAdapter[Any]) -> Any:
-    """The value as the adapter's type, or `ValidationFailed` naming every part that does not fit."""
+def fit(value: Any, validator: SchemaValidator | TypeAdapter[Any]) -> Any:
+    """The value as the validator's type, or `ValidationFailed` naming every part that does not fit."""
     try:
-        return adapter.validate_python(value)
+        return validator.validate_python(value)
     except ValidationError as error:
         raise ValidationFailed(details=[_detail(e) for e in error.errors(include_url=False)]) from None
 
@@ -65,6 +97,10 @@ def fit(value: Any, adapter: TypeAdapter[Any]) -> Any:
 def _detail(error: Any) -> dict[str, str]:
     """One offending part in the words the model routes use."""
     name = ".".join(map(str, error["loc"]))
+    named = error.get("ctx", {}).get(RECORD)
+    if named is not None:
+        message = f'field "{name}" {error["msg"]}' if named else error["msg"]
+        return {"field": name, "message": message, "code": error["type"]}
     if error["type"] == "missing":
         return {"field": name, "message": f'field "{name}" is required', "code": "required"}
     return {"field": name, "message": error["msg"], "code": error["type"]}

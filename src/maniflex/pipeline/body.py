@@ -27,6 +27,10 @@ class Body(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"<Body {', '.join(self._values)}>"
 
+    def sent(self, name: str) -> bool:
+        """Whether the client sent a value for it, and the server put none in its place."""
+        return self._values.get(name) is not None and name not in self._stamped
+
     def stamp(self, name: str, value: Any) -> None:
         """Set a value on the server's behalf; it survives what is stripped from clients."""
         self._values[name] = value

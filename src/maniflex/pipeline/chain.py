@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.reach import Guard, Reach, let_pass
 from maniflex.pipeline.registration import (
     At,
     Middleware,
@@ -27,6 +28,7 @@ from maniflex.pipeline.registration import (
     Step,
 )
 from maniflex.pipeline.threads import Call
+from maniflex.query.tree import Models, reachable_models
 
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]
@@ -53,7 +55,10 @@ def is_async(fn: Any) -> bool:
 class Composer:
     """Builds the chains of one server."""
 
-    def __init__(self, pipeline: Pipeline | OpenAPIPipeline, trace: Trace, logger: Any) -> None:
+    def __init__(
+        self, pipeline: Pipeline | OpenAPIPipeline, trace: Trace, logger: Any, models: Models | None = None
+    ) -> None:
+        self._models: Models = models or {}
         self._pipeline = pipeline
         self._trace = trace
         self._logger = logger
@@ -81,8 +86,47 @@ class Composer:
                 links.append((f"{name}:{replacements[-1].name}", replacements[-1].fn, None))
             elif name in defaults:
                 links.append((name, None, defaults[name]))
+            if name == "deserialize" and model is not None:
+                links += self._reach(model, operation, item)
             links += [(f"{name}:{r.name}", r.fn, None) for r in matching if r.at is At.AFTER]
         return self._nest(links)
+
+    def _reach(
+        self, model: ModelMeta, operation: Operation, item: bool
+    ) -> list[tuple[str, Middleware | None, Default | None]]:
+        """The step for reached models, where any of them has middleware of its own."""
+        guards = self.guards_reached(model, operation, item=item)
+        return [("reach", None, Reach(model, operation, guards))] if guards else []
+
+    def guards_reached(
+        self, model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> dict[ModelMeta, Guard]:
+        """The guards of every model that such a request can reach."""
+        if operation is Operation.SEARCH:
+            reached = [m for m in self._models.values() if m.options.global_searchable]
+        elif model is None or operation in (Operation.DELETE, Operation.OPTIONS):
+            reached = []
+        else:
+            reached = [model, *reachable_models(model, self._models)]
+        return self.guards(reached, model, operation, item=item)
+
+    def guards(
+        self, reached: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> dict[ModelMeta, Guard]:
+        """For each of these models, its auth middleware for lists that such a request has not passed.
+
+        A middleware for all models runs once in a request; one for some models, once for each of them.
+        """
+        step: Step | SpecStep = self._pipeline.auth
+        passed = _in_order(step, model, operation, item=item)
+        guards: dict[ModelMeta, Guard] = {}
+        for meta in reached:
+            done = [r.fn for r in passed if r.models is None or meta is model]
+            own = [r for r in _in_order(step, meta, Operation.LIST, item=False) if r.fn not in done]
+            if own:
+                links = [(f"auth:{r.name} of {meta.name}", r.fn, None) for r in own]
+                guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
+        return guards
 
     def _matching(
         self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool
@@ -156,6 +200,16 @@ class Composer:
                 ctx.logger.debug("← %s %.3f ms", label, (time.perf_counter() - started) * 1000)
             elif self._trace.on("steps"):
                 ctx.logger.debug("← %s", label)
+
+
+def _in_order(
+    step: Step | SpecStep, model: ModelMeta | None, operation: Operation, *, item: bool
+) -> list[Registration]:
+    """The middleware of a step that runs for such a request; of several in its place, the last."""
+    matching = [r for r in step.registrations if r.matches(model, operation, item=item)]
+    replacements = [r for r in matching if r.at is At.REPLACE]
+    before, after = ([r for r in matching if r.at is at] for at in (At.BEFORE, At.AFTER))
+    return [*before, *replacements[-1:], *after]
 
 
 def _names(body: Any) -> str:

@@ -5,41 +5,35 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from starlette.requests import Request
 
 from maniflex import _json
 from maniflex._caller import Caller
-from maniflex.db import analysis
-from maniflex.db.current import current_tx, require_tx, transaction
+from maniflex.db.budget import Budget
+from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Row, Tx
-from maniflex.db.raw import execute_raw, query_raw
-from maniflex.db.records import Records
 from maniflex.db.related import Related, attach
 from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.binding import bind
+from maniflex.pipeline.access import Access, Unscoped
+from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.response import Response, status_of
-from maniflex.pipeline.scope import binding
-from maniflex.pipeline.search import SearchHit, search
-from maniflex.query.aggregate import build
-from maniflex.query.conditions import Where
 from maniflex.query.parse import pairs
-from maniflex.query.tree import Query, Unaimed
-from maniflex.sql.where import Scope
+from maniflex.query.tree import Query, Scope, Unaimed
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
 
-M = TypeVar("M", bound=Model)
 T = TypeVar("T")
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -96,7 +90,7 @@ class Columns(list[str]):
             super().remove(name)
 
 
-class Context:
+class Context(Access):
     """One request: where it goes, what it brought, what came of it."""
 
     # Defaults stand on the class, so that making a context sets only what a request has.
@@ -113,11 +107,16 @@ class Context:
     total: int = 0
     reached: bool = False  # the database step of a delete, which leaves nothing else behind
     related: Sequence[Related] = ()
+    budget: Budget | None = None  # of the rows the database step read for a list
     more: bool = False
     exports: bool = False
     changes: dict[str, Any] | None = None
     action: Any = None
+    parent: Context | None = (
+        None  # of a view for the middleware of a reached model: the request's own context
+    )
     aggregation: Any = None
+    reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
     _body: Any = None
     _record: Any = None
     _query: Query | None = None
@@ -127,6 +126,7 @@ class Context:
     _logger: logging.LoggerAdapter[logging.Logger] | None = None
     _request: Request | None = None
     _after: list[AfterCommit] | None = None
+    _new_id: str = ""  # of the record a create makes
 
     def __init__(
         self, runtime: Runtime, scope: AsgiScope, receive: Receive, operation: Operation, request_id: str
@@ -140,13 +140,24 @@ class Context:
     def __repr__(self) -> str:
         return f"<Context {self.operation} {self.scope['path']} {self.request_id}>"
 
+    def now(self) -> datetime:
+        """The time by the server's clock, which tests can move."""
+        return self.runtime.clock.now()
+
+    def require_auth(self) -> AuthInfo:
+        """Who is asking; 401 when nobody said."""
+        if self.auth is None:
+            raise Abort(401, "UNAUTHORIZED", "sign in first")
+        return self.auth
+
     # -- the request -------------------------------------------------------------------------
 
     @property
     def request(self) -> Request:
         """The request as Starlette shows it."""
         if self._request is None:
-            self._request = Request(dict(self.scope), self.receive)
+            # Asked late, because whoever watches for the client to leave puts its own in place of it.
+            self._request = Request(dict(self.scope), lambda: self.receive())
         if self.raw_body is not None:
             self._request._body = self.raw_body
         return self._request
@@ -171,7 +182,13 @@ class Context:
             self.raw_body = await read_body(self)
         if not self.raw_body:
             raise EmptyBody()
-        return _json.loads(self.raw_body) if type is None else bind(self.raw_body, type, self.runtime.models)
+        wanted = None if type is None else binder(type)
+        return await self.parse_body(_json.loads if wanted is None else wanted.bind)
+
+    async def parse_body(self, read: Callable[..., T], **options: Any) -> T:
+        """What `read` makes of the bytes of the body, which are there; a large one is read on a thread."""
+        body, most = self.raw_body or b"", self.runtime.config.limits.body_values
+        return await self.runtime.offload.run(len(body), lambda: read(body, most=most, **options))
 
     def caller(self) -> Caller:
         """Who is asking, as durable work notes it."""
@@ -335,91 +352,9 @@ class Context:
         """The open transaction, if there is one."""
         return current_tx(self.adapter)
 
-    @overload
-    def db(self, model: type[M]) -> Records[M]: ...
-    @overload
-    def db(self, model: str) -> Records[Any]: ...
-    def db(self, model: type[Model] | str) -> Records[Any]:
-        """Typed access to the records of a model, inside the open transaction if there is one."""
-        return Records(self.runtime.store(model))
-
-    async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        """Rows of a SELECT with `?` placeholders, on either database."""
-        return await query_raw(self.adapter, sql, args)
-
-    async def raw_exec(self, sql: str, *args: Any) -> int:
-        """Run any other statement with `?` placeholders; returns how many rows it touched."""
-        return await execute_raw(self.adapter, sql, args)
-
-    async def aggregate(
-        self,
-        model: type[Model] | str,
-        *,
-        select: Iterable[Any],
-        group_by: str | Iterable[str] | None = None,
-        where: Where | None = None,
-        having: Iterable[Any] | None = None,
-        order_by: str | Iterable[Any] | None = None,
-        limit: int | None = None,
-    ) -> list[dict[str, Any]]:
-        """Counts, sums and the like over the records inside the forced scope, one row for each group.
-
-        `select` holds `(op, field, alias)`; every part also takes the form it has in a request.
-        """
-        store = self.runtime.store(model)
-        asked = build(
-            Query(store.meta, store.models),
-            select=select,
-            group_by=group_by,
-            where=where,
-            having=having,
-            order_by=order_by,
-            limit=limit,
-        )
-        return await analysis.aggregate(store, asked, scope=binding(store.meta, self.forced))
-
-    async def recursive_query(
-        self,
-        model: type[Model] | str,
-        *,
-        root_id: str,
-        parent_field: str,
-        direction: str = "descendants",
-        max_depth: int = 0,
-        where: Where | None = None,
-    ) -> list[dict[str, Any]]:
-        """A record and its descendants (or ancestors) inside the forced scope, with their `_depth`."""
-        return await analysis.tree(
-            self.runtime.store(model),
-            root_id=root_id,
-            parent_field=parent_field,
-            direction=direction,
-            max_depth=max_depth,
-            where=where,
-            scope=binding(self.runtime.store(model).meta, self.forced),
-        )
-
-    async def search(
-        self,
-        query: str,
-        models: type[Model] | str | Iterable[type[Model] | str] | None = None,
-        limit: int = 20,
-        per_model_limit: int = 0,
-    ) -> list[SearchHit]:
-        """Hits among these models (or all `global_searchable` ones), best first, inside the forced scope.
-
-        `per_model_limit` gives each model that many places before the best of the rest fill up.
-        """
-        return await search(
-            self.runtime, query, models, limit=limit, per_model_limit=per_model_limit, scope=self.forced
-        )
-
-    async def lock_for_update(self, model: type[M], id: str) -> M:
-        """The record, which nobody else can change until the transaction ends."""
-        store = self.runtime.store(model)
-        tx = require_tx(store.adapter, "lock_for_update")
-        scope = binding(store.meta, self.forced)
-        return store.record(await store.lock(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
+    def unscoped(self) -> Unscoped:
+        """The database without the forced conditions of this request: the explicit way around them."""
+        return Unscoped(self)
 
     @asynccontextmanager
     async def transaction(self, isolation: Isolation | str | None = None) -> AsyncIterator[Tx]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maniflex.errors import BodyTooLarge, InvalidBody, ManiflexError, UnsupportedMediaType
+from maniflex.errors import BodyTooLarge, InvalidBody, RequestError, UnsupportedMediaType
 
 if TYPE_CHECKING:
     from maniflex.pipeline.context import Context
 
 
-class ClientGone(ManiflexError):
-    """The client went away before its body was complete; there is nobody to answer."""
+class ClientGone(RequestError):
+    """The client went away; nothing is sent, and 499 is what the log and middleware see of it."""
+
+    status, code, message = 499, "CLIENT_GONE", "the client went away"
 
 
 async def read_body(ctx: Context) -> bytes:
@@ -27,7 +29,7 @@ async def read_body(ctx: Context) -> bytes:
     chunks, size = [body], len(body)
     while True:
         if message["type"] == "http.disconnect":
-            raise ClientGone("the client disconnected")
+            raise ClientGone()
         if size > limit:
             raise BodyTooLarge(f"the body is larger than {limit} bytes")
         if not message.get("more_body"):

@@ -10,6 +10,7 @@ import msgspec
 from maniflex.errors import Abort, RequestError
 
 JSON = "application/json"
+RETRY_AFTER = {"retry-after": "1"}  # of a 503 that may go away by itself
 Encode = Callable[[Any], bytes]
 
 
@@ -100,12 +101,20 @@ def error_response(error: RequestError) -> Response:
     content: dict[str, Any] = {"code": error.code, "message": type(error).message if ours else error.message}
     if error.details and not ours:
         content["details"] = error.details
+    headers = error.headers
     if error.retryable:
         content["retryable"] = True
-    return Response(error.status, error=content, headers=error.headers)
+        if error.status == 503:
+            headers = {**RETRY_AFTER, **(headers or {})}
+    return Response(error.status, error=content, headers=headers)
 
 
 def status_of(response: Any) -> int:
     """The status of ours, or of a Starlette response an application answers with."""
     status: int = response.status if isinstance(response, Response) else response.status_code
     return status
+
+
+def unanswered() -> RuntimeError:
+    """For the log: nothing came of the request, and to call that a success would be a lie."""
+    return RuntimeError("a middleware returned without calling next() and without setting ctx.response")

@@ -3,56 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import traceback
 from typing import Any
 
 from maniflex._caller import asking
-from maniflex.errors import ExportBusy, RequestError, Timeout
+from maniflex.errors import ExportBusy, NotFound, RequestError
 from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.outages import is_outage
+from maniflex.pipeline.reach import Refused
 from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import Response, error_response, status_of
+from maniflex.pipeline.watch import RequestWatch, Watched
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-async def run(endpoint: Endpoint, ctx: Context, timeout: float = 0) -> Any:
+async def run(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = None) -> Any:
     """The answer of the endpoint; only a client that went away gets none."""
-    deadline = asyncio.get_running_loop().time() + timeout if timeout else 0.0
     before = asking.set(ctx)
+    watched = watch.enter(ctx) if watch is not None else Watched(ctx, None, 0.0)
     try:
-        await _step(endpoint.main, ctx, deadline)
+        await _step(endpoint.main, ctx, watched)
         # A refusal is sent even when the time is up; its middleware still has to see it.
-        await _step(endpoint.respond, ctx, deadline if ctx.response is None else 0.0)
+        watched.settled = ctx.response is not None
+        await _step(endpoint.respond, ctx, watched)
     finally:
+        if watch is not None:
+            watch.leave(watched)
         asking.reset(before)
+    if watched.gone:
+        raise ClientGone()
     return ctx.response if ctx.response is not None else Response(204)
 
 
-async def _step(chain: Handler, ctx: Context, deadline: float) -> None:
+async def _step(chain: Handler, ctx: Context, watched: Watched) -> None:
     """Run one of the two chains; whatever it raises becomes the answer."""
     try:
-        if deadline:
-            await _until(deadline, chain, ctx)
-        else:
+        try:
             await chain(ctx)
+        except asyncio.CancelledError:
+            reason = watched.take_ending()
+            if reason is None:
+                raise
+            raise reason from None
+        if watched.ending is not None:  # it was told to end and had its answer all the same
+            watched.take_ending()
         if ctx._after is not None and (ctx.response is None or status_of(ctx.response) < 400):
+            settled, watched.settled = watched.settled, True  # these calls are no part of what may take long
             await ctx.run_after()
+            watched.settled = settled
     except RequestError as error:
+        if isinstance(error, ClientGone):
+            watched.gone = watched.settled = True
         ctx.response = _refusal(ctx, error)
-    except ClientGone:
-        raise
+    except Refused as refused:
+        ctx.response = refused.response
     except Exception as error:
         ctx.response = _panic(ctx, error)
-
-
-async def _until(deadline: float, chain: Handler, ctx: Context) -> None:
-    try:
-        async with asyncio.timeout_at(deadline) as limit:
-            await chain(ctx)
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise Timeout() from None
 
 
 def failure(ctx: Context, error: Exception) -> Response:
@@ -61,9 +71,29 @@ def failure(ctx: Context, error: Exception) -> Response:
 
 
 def _refusal(ctx: Context, error: RequestError) -> Response:
-    if error.status >= 500 and not isinstance(error, ExportBusy):  # that one is a limit at work
+    if isinstance(error, ClientGone):
+        ctx.logger.info("%s %s: %s", error.status, error.code, error)
+    elif is_outage(error):
+        ctx.runtime.outages.note(error, ctx.logger)
+    elif error.status >= 500 and not isinstance(error, ExportBusy):  # that one is a limit at work
         ctx.logger.error("%s %s: %s", error.status, error.code, error, exc_info=error)
+    elif isinstance(error, NotFound) and error.model:
+        _report_missing(ctx, error)
     return error_response(error)
+
+
+def _report_missing(ctx: Context, error: NotFound) -> None:
+    """Log a record that the application's code looked for in vain, unless it is the one in the path."""
+    if error.record_id in (ctx.resource_id, *ctx.params.values()):
+        return
+    frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if not _is_ours(f.f_code.co_filename)]
+    if frames:
+        code, line = frames[-1].f_code, frames[-1].f_lineno
+        ctx.logger.warning("404: %s, read at %s:%s in %s", error, code.co_filename, line, code.co_name)
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(_PACKAGE)
 
 
 def _panic(ctx: Context, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from maniflex._clock import Clock
+from maniflex._fence import Fence
 from maniflex._names import did_you_mean
 from maniflex.config import Config
 from maniflex.db.current import detached
@@ -16,8 +17,13 @@ from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
+from maniflex.pipeline.offload import Offload
+from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.threads import Threads, refuse_when_over
+from maniflex.pipeline.watch import RequestWatch
 from maniflex.pipeline.wire import Wire, encoder
+
+LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
 
 Work = Callable[[], Awaitable[object]] | Awaitable[object]
 
@@ -44,6 +50,10 @@ class Runtime:
         self.encode = encoder(self.wires)
         self.tasks = Tasks(logger)
         self.threads = Threads()
+        self.offload = Offload()
+        self.large_reads = asyncio.Semaphore(LARGE_READS)
+        self.outages = OutageLog()
+        self.watch = RequestWatch(config.query_timeout.total_seconds())
         self._by_name = {store.meta.name: store for store in stores.values()}
 
     def store(self, model: type[Model] | str) -> Store:
@@ -82,11 +92,13 @@ class Tasks:
         task.add_done_callback(self._running.discard)
 
     async def _guarded(self, work: Work, name: str) -> None:
+        fence = Fence()
         try:
             outcome: Any = work() if callable(work) else work
             if inspect.isawaitable(outcome):
                 await outcome
-        except Exception:
+        except BaseException as error:
+            fence.absorb(error)
             self._logger.exception("%s work failed", name)
 
     async def drain(self, seconds: float) -> int:

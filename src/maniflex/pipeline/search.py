@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from maniflex.db.budget import Budget
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError, InvalidQuery, UnusableScope
 from maniflex.model.base import Model
 from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.scope import unbound
+from maniflex.query.tree import Scope
 from maniflex.sql.search import searched
-from maniflex.sql.where import Scope
 
 DEFAULT_HITS = 20
 _LONGEST_SNIPPET = 240
@@ -49,14 +51,15 @@ async def search(
     limit = limit if limit > 0 else DEFAULT_HITS
     if not text.strip():
         return []
-    found = [await _hits(store, text, limit, scope) for store in stores]
+    budget = Budget(runtime.config.limits.answer_size)
+    found = [await _hits(store, text, limit, scope, budget) for store in stores]
     return merged(found, limit, per_model_limit)
 
 
 def global_models(runtime: Runtime, scope: Scope) -> list[Store]:
     """The models that asked to be found by everybody, by name; what cannot be bound is left out."""
     found = [s for s in runtime.stores.values() if s.meta.options.global_searchable]
-    stores = [store for store in found if _bound(store, scope)]
+    stores = [store for store in found if unbound(scope, (store.meta,)) is None]
     return sorted(stores, key=lambda s: s.meta.name)
 
 
@@ -66,9 +69,11 @@ def _chosen(runtime: Runtime, models: Models | None, scope: Scope) -> list[Store
     listed = [models] if isinstance(models, type | str) else list(models)
     stores = list(dict.fromkeys(_store(runtime, model) for model in listed))
     for store in stores:
-        if not _bound(store, scope):
-            names = ", ".join(forced.name for forced in scope)
-            raise UnusableScope(f"{store.meta.name} cannot be bound by {names}: it has no such field")
+        missing = unbound(scope, (store.meta,))
+        if missing is not None:
+            raise UnusableScope(
+                f"{store.meta.name} cannot be bound by {missing.name!r}: it has no such field"
+            )
     return stores
 
 
@@ -84,12 +89,8 @@ def _store(runtime: Runtime, model: type[Model] | str) -> Store:
     return found
 
 
-def _bound(store: Store, scope: Scope) -> bool:
-    return all(forced.on(store.meta) is not None for forced in scope)
-
-
-async def _hits(store: Store, text: str, limit: int, scope: Scope) -> list[SearchHit]:
-    rows = await store.search(text, limit, scope=scope)
+async def _hits(store: Store, text: str, limit: int, scope: Scope, budget: Budget) -> list[SearchHit]:
+    rows = await store.search(text, limit, scope=scope, budget=budget)
     # A score counts how rare a word is among all rows, also those outside the scope; a place does not.
     scores = [1 / (place + 1) for place in range(len(rows))] if scope else [float(row[2]) for row in rows]
     return [

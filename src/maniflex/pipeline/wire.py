@@ -1,20 +1,31 @@
-"""Rows and records → JSON bytes. One way out for every record, so no secret finds another.
+"""Rows and records → JSON bytes.
 
-A row straight from the database and a record made from it give the same bytes.
+Here a record is written by its `Wire`; inside a pydantic model by its own pydantic schema. Neither
+knows a secret field. A row straight from the database and a record made from it give the same bytes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+    ValuesView,
+)
 from operator import itemgetter
 from typing import Any
 
 import msgspec
 from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from maniflex.db.budget import Budget
 from maniflex.db.port import Row
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
@@ -75,6 +86,15 @@ class Wire:
                     values[i] = msgspec.Raw(text if isinstance(text, bytes) else text.encode())
         return self._shape(*values)
 
+    def fits(self, record: Any) -> bool:
+        """Whether the record may be shown as one of this model: it is one, and keeps no more secret."""
+        if type(record) is self.meta.cls:
+            return True
+        fields = getattr(type(record), "__pydantic_fields__", {})
+        return isinstance(record, self.meta.cls) and not any(
+            f.visible and fields[f.name].exclude for f in self.meta.fields
+        )
+
     def row(self, record: Model) -> Row:
         """A record as the row it would be."""
         values = record.__dict__
@@ -95,12 +115,21 @@ class Wire:
     def one(self, row: Row) -> bytes:
         return b'{"data":' + _plain_encoder.encode(self.shaped(row)) + b"}"
 
+    def many_in_parts(self, rows: Sequence[Row], total: int, page: int, limit: int, budget: Budget) -> bytes:
+        """As `many`, for rows that are large: other threads get their turn between two of them."""
+        data = encode_in_parts(_plain_encoder.encode, [self.shaped(row) for row in rows], budget)
+        return self._envelope(data, total, page, limit)
+
     def many(self, rows: Sequence[Row], total: int, page: int, limit: int) -> bytes:
         if self._pick is None:  # `shaped` for the common case, without a call for every row
             shape, width = self._shape, self._width
             data = _plain_encoder.encode([shape(*row[:width]) for row in rows])
         else:
             data = _plain_encoder.encode([self.shaped(row) for row in rows])
+        return self._envelope(data, total, page, limit)
+
+    @staticmethod
+    def _envelope(data: bytes, total: int, page: int, limit: int) -> bytes:
         return b'{"data":%b,"meta":{"total":%d,"page":%d,"limit":%d,"pages":%d}}' % (
             data, total, page, limit, -(-total // limit),
         )  # fmt: skip
@@ -118,43 +147,50 @@ def _picker(indexes: list[int]) -> Callable[[Row], Sequence[Any]]:
     return itemgetter(*indexes)
 
 
+def encode_in_parts(
+    encode: Callable[[Any], bytes], items: Sequence[Any], budget: Budget, at_once: int = 1
+) -> bytes:
+    """A JSON list of the items; `AnswerTooLarge` at the items that make it so."""
+    parts: list[bytes] = []
+    size = 0
+    for start in range(0, len(items), at_once):
+        part = encode(items[start : start + at_once])
+        size += len(part)
+        budget.check(size)
+        parts.append(part[1:-1])
+    return b"[" + b",".join(parts) + b"]"
+
+
 def encoder(wires: Mapping[type, Wire]) -> Callable[[Any], bytes]:
     """An encoder for anything an application may answer with."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Model):
             wire = wires.get(type(value))
-            if wire is None:
-                raise TypeError(f"{type(value).__name__} is not registered with this server")
-            return wire.shaped(wire.row(value))
+            return _dump(value) if wire is None else wire.shaped(wire.row(value))
         if isinstance(value, BaseModel):
-            return _dumped(value)
+            return _dump(value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         if isinstance(value, Mapping):
             return dict(value)
-        if isinstance(value, set | frozenset | Sequence):
+        if isinstance(value, Set | Sequence | Iterator | ValuesView):
             return list(value)
-        return to_jsonable_python(value)
+        if isinstance(value, AsyncIterable):
+            raise TypeError("an answer holds an async iterator; collect it before you return")
+        try:
+            return to_jsonable_python(value)
+        except PydanticSerializationError:
+            if isinstance(value, Iterable):
+                return list(value)
+            raise
 
     return msgspec.json.Encoder(enc_hook=plain).encode
 
 
-def _dumped(value: BaseModel) -> dict[str, Any]:
-    """A pydantic model as it says itself; records inside it stay records, for their own way out."""
-    holding = {name for name, item in value if _holds_record(item)}
-    dumped = value.model_dump(by_alias=True, exclude=holding or None)
-    for name, info in type(value).model_fields.items():
-        if name in holding and not info.exclude:
-            dumped[info.serialization_alias or name] = getattr(value, name)
-    return dumped
-
-
-def _holds_record(item: Any) -> bool:
-    if isinstance(item, Model):
-        return True
-    if isinstance(item, BaseModel):
-        return any(_holds_record(inner) for _, inner in item)
-    if isinstance(item, Mapping):
-        return any(map(_holds_record, item.values()))
-    return isinstance(item, list | tuple | set | frozenset) and any(map(_holds_record, item))
+def _dump(value: Any) -> Any:
+    """A pydantic model as it says itself; the schema of a record inside it leaves out the secrets."""
+    try:
+        return value.model_dump(by_alias=True, warnings=False)
+    except TypeError:  # a set whose items become dicts, which no set can hold
+        return value.model_dump(mode="json", by_alias=True, warnings=False)

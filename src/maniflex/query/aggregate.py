@@ -16,7 +16,7 @@ from typing import Any
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.query.conditions import Asker, Where, compare, taken_apart
+from maniflex.query.conditions import ConditionReader, Where, compare, is_open, taken_apart
 from maniflex.query.tree import Compare, Filter, Query
 
 DEFAULT_GROUPS = 100
@@ -121,7 +121,7 @@ def read(spec: Any, query: Query, limits: Limits) -> Aggregation:
     if type(limit) is not int or not 1 <= limit <= MOST_GROUPS:
         raise InvalidQuery(f"limit: a whole number from 1 to {MOST_GROUPS}")
     parts = {part: spec.get(part) for part in _PARTS if part != "limit"}
-    return _Reader(Asker(query, limits)).read(**parts, limit=limit)
+    return _Reader(ConditionReader(query, limits, opens=is_open)).read(**parts, limit=limit)
 
 
 def build(
@@ -137,7 +137,7 @@ def build(
     """The aggregate code asks for; any field, any number of groups."""
     if limit is not None and (type(limit) is not int or limit < 1):
         raise InvalidQuery("limit: a whole number from 1")
-    return _Reader(Asker(query, None)).read(
+    return _Reader(ConditionReader(query)).read(
         select=[select] if isinstance(select, str | Mapping) else select,
         group_by=[group_by] if isinstance(group_by, str) else group_by,
         where=where,
@@ -150,8 +150,8 @@ def build(
 class _Reader:
     """One request for an aggregate on its way to an `Aggregation`."""
 
-    def __init__(self, asker: Asker) -> None:
-        self._asker = asker
+    def __init__(self, conditions: ConditionReader) -> None:
+        self._conditions = conditions
         self._places: dict[str, int] = {}  # of the columns, by name
 
     def read(
@@ -171,14 +171,14 @@ class _Reader:
         return Aggregation(
             keys,
             measures,
-            self._asker.conditions(where),
+            self._conditions.conditions(where),
             tuple(self._having(item, measures) for item in having or ()),
             tuple(self._order(item) for item in order_by or ()),
             limit,
         )
 
     def _key(self, name: Any) -> Key:
-        field = self._asker.field(name, "group_by")
+        field = self._conditions.field(name, "group_by")
         if field.kind not in KEYS:
             raise InvalidQuery(f"group_by: {name!r} cannot be grouped by")
         self._name(name, "group_by")
@@ -189,7 +189,7 @@ class _Reader:
         fn = _function(word)
         if name is None and fn is not Fn.COUNT:
             raise InvalidQuery(f"select: {fn} needs a field")
-        field = None if name is None else self._asker.field(name, "select")
+        field = None if name is None else self._conditions.field(name, "select")
         if field is not None and field.kind not in FITTING[fn]:
             raise InvalidQuery(f"select: {fn} does not work on {name!r}")
         if alias is None:
@@ -211,7 +211,7 @@ class _Reader:
             raise InvalidQuery(f"having: {alias!r} is not computed here")
         kind = measures[place].kind
         stand_in = FieldMeta(name=alias, api=alias, column=alias, kind=kind, type=None, nullable=True)
-        return Having(place, compare(stand_in, word, value, "having", self._asker.limits))
+        return Having(place, compare(stand_in, word, value, "having", self._conditions.limits))
 
     def _order(self, item: Any) -> tuple[int, bool]:
         name, direction = _order_parts(item)

@@ -1,83 +1,106 @@
-"""Conditions as code and JSON bodies write them: a field, an operator, a value.
+"""Conditions on fields: a name, an operator and what stands behind it → `Compare`.
 
-The same grammar as `filter=` (`parse`), only that values are JSON's or Python's instead of text. A
-client may use what is opened to it; code may use any field. Whatever cannot be used is `InvalidQuery`.
+The only reader of conditions. `filter=` of a query string, `where` and `having` of an aggregate, the
+filters of code and of trees all come here, so a rule about them is written once. A client may use what
+is open to it, within `limits`; code may use any field. Whatever cannot be used is `InvalidQuery`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
-from maniflex.model.meta import FieldMeta, RelationMeta
-from maniflex.query.operands import known_operator, operand
+from maniflex.model.meta import FieldMeta, ModelMeta, RelationMeta
+from maniflex.query.operands import known_operator, operand, split_operand
 from maniflex.query.operators import Op, Takes
 from maniflex.query.tree import Compare, Query, find_field
 from maniflex.query.values import comparable
 
 Where = Mapping[str, Any] | Iterable[Any]
+Path = tuple[RelationMeta, ...]
+
+
+def is_open(field: FieldMeta) -> bool:
+    """Whether a client may compute with the field."""
+    return (field.filterable or field.sortable) and not field.secret and comparable(field)
+
+
+def is_filterable(field: FieldMeta) -> bool:
+    """Whether a client may compare the field."""
+    return field.filterable and is_open(field)
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """Who asks: a client, bound by `limits` and by what fields are opened for, or code (None)."""
+class ConditionReader:
+    """Reads the conditions on one model, for a client that has `limits` or for code that has none.
+
+    With `text` values are written as in a query string, otherwise they are JSON's or Python's. `opens`
+    says which of the model's own fields a client may use; behind a dot they must be filterable.
+    """
 
     query: Query
-    limits: Limits | None
+    limits: Limits | None = None
+    text: bool = False
+    opens: Callable[[FieldMeta], bool] = is_filterable
 
     def field(self, name: Any, part: str) -> FieldMeta:
         """A field of the model itself."""
-        model = self.query.model
-        found = None
-        if isinstance(name, str):
-            found = find_field(model, name) if self.limits is None else model.by_api.get(name)
-        if found is None or (self.limits is not None and not is_open(found)):
+        field = self._usable(self.query.model, name, self.opens)
+        if field is None:
             raise InvalidQuery(f"{part}: {name!r} is not a field that can be used here")
-        return found
+        return field
 
-    def condition(self, item: Any, part: str = "where") -> Compare:
+    def locate(self, name: str) -> tuple[Path, ModelMeta | None, str]:
+        """The relations of a dotted name, the model at their end, and the name of the field there."""
+        *relations, last = name.split(".")
+        if self.limits is not None and len(relations) > self.limits.path_depth:
+            return (), None, last
+        return *self.query.walk(relations, revealing=self.limits is None), last
+
+    def condition(self, name: Any, word: Any, value: Any, part: str) -> Compare:
         """One condition on a field, of the model or at the end of a dotted path."""
-        name, word, value = taken_apart(item, part)
-        path, found = self._along(name, part)
-        known = known_operator(word, found, part)
-        if known.takes is Takes.FIELD:
-            return Compare(found, known.op, self._other(found, value, path, part), path)
-        return Compare(found, known.op, operand(known, found, value, part, self.limits), path)
+        path, model, last = self.locate(name) if isinstance(name, str) else ((), None, "")
+        opens = is_filterable if path else self.opens
+        field = self._usable(model, last, opens)
+        if field is None:
+            raise self._unknown(name, part)
+        operator = known_operator(word, field, part)
+        if operator.takes is Takes.FIELD:
+            # Of the same record: a path of its own would lead to another table than the one compared.
+            other = self._usable(model, value, opens)
+            if other is None:
+                raise self._unknown(value, part)
+            if other.kind is not field.kind:
+                raise InvalidQuery(f"{part}: {value!r} is not of the same kind")
+            return Compare(field, operator.op, other, path)
+        if self.text:
+            value = split_operand(operator, field, value)
+        return Compare(field, operator.op, operand(operator, field, value, part, self.limits), path)
 
     def conditions(self, items: Where | None, part: str = "where") -> tuple[Compare, ...]:
         """All conditions of a list, or of a mapping from field to value."""
         pairs: Iterable[Any] = items.items() if isinstance(items, Mapping) else items or ()
         if isinstance(pairs, str) or not isinstance(pairs, Iterable):
             raise InvalidQuery(f"{part}: a list of conditions")
-        return tuple(self.condition(item, part) for item in pairs)
+        return tuple(self.condition(*taken_apart(item, part), part) for item in pairs)
 
-    def _along(self, name: Any, part: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
-        if not isinstance(name, str) or "." not in name:
-            return (), self.field(name, part)
-        *relations, last = name.split(".")
-        path, model = self.query.walk(relations, revealing=self.limits is None)
+    def _usable(
+        self, model: ModelMeta | None, name: Any, opens: Callable[[FieldMeta], bool]
+    ) -> FieldMeta | None:
+        if model is None or not isinstance(name, str):
+            return None
         if self.limits is None:
-            found = None if model is None else find_field(model, last)
-        else:
-            deep = len(relations) > self.limits.path_depth
-            found = None if model is None or deep else model.by_api.get(last)
-        if found is None or (self.limits is not None and not (is_open(found) and found.filterable)):
-            raise InvalidQuery(f"{part}: {name!r} is not a field that can be used here")
-        return path, found
+            return find_field(model, name)
+        field = model.by_api.get(name)
+        return field if field is not None and opens(field) else None
 
-    def _other(self, found: FieldMeta, name: Any, path: tuple[RelationMeta, ...], part: str) -> FieldMeta:
-        _, other = self._along(".".join([*(r.name for r in path), str(name)]), part)
-        if other.kind is not found.kind:
-            raise InvalidQuery(f"{part}: {name!r} is not of the same kind")
-        return other
-
-
-def is_open(field: FieldMeta) -> bool:
-    """Whether a client may compute with the field."""
-    return (field.filterable or field.sortable) and not field.secret and comparable(field)
+    def _unknown(self, name: Any, part: str) -> InvalidQuery:
+        if self.limits is None and self.query.model is not None:
+            return InvalidQuery(f"{part}: {self.query.model.name} has no field {name!r}")
+        return InvalidQuery(f"{part}: {name!r} is not a field that can be filtered")
 
 
 def taken_apart(item: Any, part: str, first: str = "field") -> tuple[Any, Any, Any]:

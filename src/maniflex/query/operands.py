@@ -1,6 +1,7 @@
-"""What stands behind an operator in code and JSON bodies, as a value of the field's type.
+"""What stands behind an operator, as a value of the field's type.
 
-The one home of that rule: `where` of aggregates and trees, `add_filter` and `force` all type by it.
+The one home of that rule: query strings, `where` of aggregates and trees, `add_filter` and `force` all
+type by it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from uuid import UUID
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.values import text_trouble
 from maniflex.query.operators import Op, Operator, Takes, operator
-from maniflex.query.values import check_pattern, parse_value
+from maniflex.query.values import check_pattern, parse_value, split_list
 
 _OWN_TYPES: dict[Kind, type] = {
     Kind.BOOL: bool,
@@ -37,6 +39,18 @@ def known_operator(word: Any, field: FieldMeta, part: str) -> Operator:
     return known
 
 
+def split_operand(known: Operator, field: FieldMeta, text: str) -> Any:
+    """The text behind an operator of a query string as `operand` takes it: nothing, one text or a list."""
+    match known.takes:
+        case Takes.NOTHING:
+            return text or None
+        case Takes.MANY | Takes.TWO:
+            return split_list(text) if text else []
+        case _:
+            null = text == "null" and field.nullable and known.op in (Op.EQ, Op.NEQ)
+            return None if null else text
+
+
 def operand(known: Operator, field: FieldMeta, value: Any, part: str, limits: Limits | None) -> Any:
     """What stands behind the operator, of the field's type."""
     match known.takes:
@@ -46,16 +60,20 @@ def operand(known: Operator, field: FieldMeta, value: Any, part: str, limits: Li
             return None
         case Takes.MANY | Takes.TWO:
             many = value if isinstance(value, list | tuple | set | frozenset) else None
-            if many is None or (known.takes is Takes.TWO and len(many) != 2):
-                raise InvalidQuery(f"{part}: {known.op} takes a list{' of two' * (known.takes is Takes.TWO)}")
-            if limits is not None and len(many) > limits.values:
-                raise InvalidQuery(f"{part}: at most {limits.values} values")
+            if known.takes is Takes.TWO and (many is None or len(many) != 2):
+                raise InvalidQuery(f"{part}: {known.op} takes exactly two values")
+            if many is None:
+                raise InvalidQuery(f"{part}: {known.op} takes a list")
+            if limits is not None and not 1 <= len(many) <= limits.values:
+                # An empty list comes of a choice nobody made, and `not_in` would then give everything.
+                wrong = f"at most {limits.values} values" if many else f"{known.op} takes at least one value"
+                raise InvalidQuery(f"{part}: {wrong}")
             return tuple(typed(item, field, part) for item in many)
         case _:
             if value is None and field.nullable and known.op in (Op.EQ, Op.NEQ):
                 return None
             member = known.op in (Op.EQ, Op.NEQ)
-            return check_pattern(known.op, typed(value, field, part, member=member), part)
+            return check_pattern(known.op, typed(value, field, part, member=member), part, limits)
 
 
 def typed(value: Any, field: FieldMeta, part: str, *, member: bool = True) -> Any:
@@ -66,6 +84,8 @@ def typed(value: Any, field: FieldMeta, part: str, *, member: bool = True) -> An
         value = str(value)
     own = _OWN_TYPES.get(field.kind)
     if isinstance(value, str):
+        if trouble := text_trouble(value):
+            raise InvalidQuery(f"{part}: a text {trouble}")
         return parse_value(value, field, part, member=member)
     if own is not None and isinstance(value, own) and (own is not date or not isinstance(value, datetime)):
         if isinstance(value, datetime) and value.tzinfo is None:

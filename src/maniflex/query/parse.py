@@ -14,15 +14,15 @@ from urllib.parse import unquote_plus
 
 from maniflex._limits import DEFAULT_LIMITS, Limits
 from maniflex.errors import InvalidQuery, UriTooLong
-from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
+from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query import cursor
-from maniflex.query.operators import Op, Operator, Takes, operator
+from maniflex.query.conditions import ConditionReader
+from maniflex.query.operators import Takes, operator
 from maniflex.query.tree import AnyOf, Compare, Filter, Include, Models, Query, Sort, shows
-from maniflex.query.values import check_pattern, comparable, parse_value, split_list
 
 _MOST_REMEMBERED = 512
 _LONGEST_REMEMBERED = 512
-_GROUP = re.compile(r"filter\[(\d{1,4})\]")
+_GROUP = re.compile(r"filter\[([0-9]{1,4})\]")
 
 
 def parse(
@@ -37,8 +37,14 @@ class Parser:
     """`parse` for one model that remembers what it was asked lately."""
 
     def __init__(
-        self, model: ModelMeta, models: Models | None = None, limits: Limits = DEFAULT_LIMITS
+        self,
+        model: ModelMeta,
+        models: Models | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        must_bind: bool = False,
     ) -> None:
+        self._must_bind = must_bind
         self._model = model
         self._models = models
         self._limits = limits
@@ -50,6 +56,7 @@ class Parser:
             if len(query_string) > self._limits.uri_length:
                 raise UriTooLong(f"a query string has at most {self._limits.uri_length} bytes")
             known = parse(query_string, self._model, self._models, self._limits)
+            known.must_bind = self._must_bind
             if len(query_string) <= _LONGEST_REMEMBERED:
                 if len(self._known) >= _MOST_REMEMBERED:
                     self._known.pop(next(iter(self._known)), None)
@@ -80,6 +87,7 @@ class _Reader:
     def __init__(self, query: Query, limits: Limits) -> None:
         self._query = query
         self._limits = limits
+        self._conditions = ConditionReader(query, limits, text=True)
         self._filters: list[Filter] = []
         self._groups: dict[str, list[Compare]] = {}
         self._sorts: list[Sort] = []
@@ -131,10 +139,12 @@ class _Reader:
             name, _, direction = term.partition(":")
             if direction not in ("", "asc", "desc"):
                 raise InvalidQuery(f"sort: {direction!r} is neither asc nor desc")
-            path, found = self._resolve(name)
+            path, model, last = self._conditions.locate(name)
+            found = None if model is None else model.by_api.get(last)
             to_one = all(r.kind is RelationKind.BELONGS_TO for r in path)
             if found is None or not found.sortable or found.secret or not to_one:
-                raise InvalidQuery(f"sort: {name!r} is not a field that can be sorted by")
+                hint = f"; descending order is written {name[1:]}:desc" if name[:1] == "-" else ""
+                raise InvalidQuery(f"sort: {name!r} is not a field that can be sorted by{hint}")
             self._sorts.append(Sort(found, direction == "desc", path))
 
     def _select(self, text: str) -> None:
@@ -167,62 +177,10 @@ class _Reader:
     def _condition(self, text: str) -> Compare:
         name, colon, rest = text.partition(":")
         word, second, value = rest.partition(":")
-        if not colon:
-            raise InvalidQuery("filter: write it as field:operator:value")
-        path, found = self._resolve(name)
-        if found is None or not _filterable(found):
-            raise InvalidQuery(f"filter: {name!r} is not a field that can be filtered")
         known = operator(word)
-        if known is None:
-            raise InvalidQuery(f"filter: there is no operator {word!r}")
-        if found.kind not in known.kinds:
-            raise InvalidQuery(f"filter: {word} does not work on {name!r}")
-        if not second and known.takes is not Takes.NOTHING:
+        if not colon or (known is not None and not second and known.takes is not Takes.NOTHING):
             raise InvalidQuery("filter: write it as field:operator:value")
-        return self._compare(found, known, value, path)
-
-    def _compare(
-        self, found: FieldMeta, known: Operator, text: str, path: tuple[RelationMeta, ...]
-    ) -> Compare:
-        match known.takes:
-            case Takes.NOTHING:
-                if text:
-                    raise InvalidQuery(f"filter: {known.op} takes no value")
-                return Compare(found, known.op, None, path)
-            case Takes.FIELD:
-                return Compare(found, known.op, self._other(found, text, path), path)
-            case Takes.ONE:
-                if text == "null" and found.nullable and known.op in (Op.EQ, Op.NEQ):
-                    return Compare(found, known.op, None, path)
-                member = known.op in (Op.EQ, Op.NEQ)
-                wanted = parse_value(text, found, "filter", member=member)
-                return Compare(found, known.op, check_pattern(known.op, wanted, "filter"), path)
-            case _:
-                values = tuple(parse_value(item, found, "filter") for item in split_list(text))
-                if known.takes is Takes.TWO and len(values) != 2:
-                    raise InvalidQuery(f"filter: {known.op} takes exactly two values")
-                if len(values) > self._limits.values:
-                    raise InvalidQuery(f"filter: at most {self._limits.values} values")
-                return Compare(found, known.op, values, path)
-
-    def _other(self, found: FieldMeta, name: str, path: tuple[RelationMeta, ...]) -> FieldMeta:
-        """The second field of a comparison: of the same record, filterable and of the same kind."""
-        _, model = self._query.walk([r.name for r in path])
-        other = None if model is None else model.by_api.get(name)
-        if other is None or not _filterable(other):
-            raise InvalidQuery(f"filter: {name!r} is not a field that can be filtered")
-        if other.kind is not found.kind:
-            raise InvalidQuery(f"filter: {name!r} is not of the same kind")
-        return other
-
-    def _resolve(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta | None]:
-        if "." not in name:
-            return (), self._query.model.by_api.get(name)
-        *relations, last = name.split(".")
-        if len(relations) > self._limits.path_depth:
-            return (), None
-        path, model = self._query.walk(relations, revealing=False)
-        return path, None if model is None else model.by_api.get(last)
+        return self._conditions.condition(name, word, value, "filter")
 
     def _include(self, name: str, inner: tuple[str, ...]) -> Include:
         return self._nested(name, inner, self._query.model, self._limits.include_depth)
@@ -265,10 +223,6 @@ _PARAMETERS: dict[str, Callable[[_Reader, str], None]] = {
     "q": _Reader._search,
     "cursor": _Reader._cursor,
 }
-
-
-def _filterable(field: FieldMeta) -> bool:
-    return field.filterable and not field.secret and comparable(field)
 
 
 def _number(key: str, text: str, most: int) -> int:

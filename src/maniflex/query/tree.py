@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maniflex._limits import DEFAULT_LIMIT
 from maniflex.errors import InvalidQuery, UnusableScope
+from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operands import known_operator, operand
-from maniflex.query.operators import Op, Operator, Takes
+from maniflex.query.operators import Op, Takes
 
 Models = Mapping[str, ModelMeta]
+ModelName = type[Model] | ModelMeta | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +43,83 @@ Filter = Compare | AnyOf
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """A condition the server imposes, by name: it binds every model that has such a field."""
+    """A condition the server imposes, by name: it binds every model that has such a field.
+
+    A dotted name follows `belongs_to` relations to the field of another record. With `model` the
+    condition binds the rows of that model alone.
+    """
 
     name: str
     op: Op
     value: Any
     kind: Kind  # of the field the value was typed for
+    model: str | None
+    models: Models = field(compare=False, repr=False)  # that a dotted name can lead to
 
     def on(self, model: ModelMeta) -> Compare | None:
         """The condition on that model, if it has the field; its value as that model's type."""
-        found = find_field(model, self.name)
+        if self.model is not None and self.model != model.name:
+            return None
+        path: tuple[RelationMeta, ...] = ()
+        if "." not in self.name:
+            found = find_field(model, self.name)
+        else:
+            path, found = field_along(model, self.name, self.models) or ((), None)
         if found is None:
             return None
         if found.kind is self.kind:
-            return Compare(found, self.op, self.value)
-        return Compare(found, self.op, _imposed(model, found, self.op, self.value)[1])
+            return Compare(found, self.op, self.value, path)
+        return Compare(found, self.op, _imposed(model, found, self.op, self.value)[1], path)
+
+    def binds(self, model: ModelMeta) -> bool:
+        """Whether the rows of that model have what the condition asks for."""
+        if self.model is not None and self.model != model.name:
+            return False
+        return field_along(model, self.name, self.models) is not None
+
+    def limited_to(self, model: ModelMeta) -> Iterator[Forced]:
+        """The same condition, for the rows of one model unless it names another.
+
+        If that model lacks the field, the condition stays with the related models that have it.
+        """
+        if self.model is not None:
+            yield self
+        elif self.binds(model):
+            yield replace(self, model=model.name)
+        else:
+            for meta in related_models(model, self.models):
+                if self.binds(meta):
+                    yield replace(self, model=meta.name)
+
+    def asks_like(self, other: Forced) -> bool:
+        """Whether both ask for the same of different models; one value may have two types.
+
+        True, false and nothing are the values of many fields, so there the name at the end counts too.
+        """
+        if self.op is not other.op or str(self.value) != str(other.value):
+            return False
+        telling = self.value is not None and not isinstance(self.value, bool)
+        return telling or self.name.rpartition(".")[2] == other.name.rpartition(".")[2]
+
+    def says(self, other: Forced) -> bool:
+        """Whether rows that satisfy this condition satisfy the other one anyhow."""
+        alike = (self.name, self.op, self.value) == (other.name, other.op, other.value)
+        return alike and self.model in (None, other.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """A filter that binds the rows of one model wherever the request meets them."""
+
+    filter: Filter
+    model: str
+
+    def on(self, model: ModelMeta) -> Filter | None:
+        """The filter, if it is about that model."""
+        return self.filter if model.name == self.model else None
+
+
+Scope = tuple[Forced | Narrowed, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +166,7 @@ class Query:
         "limit",
         "model",
         "models",
+        "must_bind",
         "page",
         "prepared",
         "search",
@@ -123,7 +188,8 @@ class Query:
         self.page = page
         self.limit = limit  # None: no paging, for code that wants them all
         self.filters: tuple[Filter, ...] = ()
-        self.forced: tuple[Forced, ...] = ()
+        self.forced: Scope = ()
+        self.must_bind = False  # the model itself must have every name it is bound by
         self.sorts: tuple[Sort, ...] = ()
         self.includes: tuple[Include, ...] = ()
         self.select: tuple[FieldMeta, ...] | None = None
@@ -139,6 +205,7 @@ class Query:
         made.filters, made.forced, made.sorts = self.filters, self.forced, self.sorts
         made.includes, made.select, made.search = self.includes, self.select, self.search
         made.cursor, made.template, made.prepared = self.cursor, self, None
+        made.must_bind = self.must_bind
         return made
 
     def unchanged(self) -> Query | None:
@@ -164,10 +231,9 @@ class Query:
 
     def add_filter(self, name: str, value: Any = None, op: str = Op.EQ) -> None:
         """Narrow the list further; unlike a client, code may use any field."""
-        path, found = self._field(name)
-        known = known_operator(op, found, "filter")
-        wanted = self._value(known, found, value, path)
-        self.filters = (*self.filters, Compare(found, known.op, wanted, path))
+        from maniflex.query.conditions import ConditionReader  # which makes the values of this module
+
+        self.filters = (*self.filters, ConditionReader(self).condition(name, op, value, "filter"))
 
     def add_sort(self, name: str, direction: str = "asc") -> None:
         """Sort by one more field, after those already there."""
@@ -176,24 +242,48 @@ class Query:
         path, found = self._field(name)
         self.sorts = (*self.sorts, Sort(found, direction == "desc", path))
 
-    def force(self, name: str, value: Any = None, op: str = Op.EQ) -> None:
+    def force(self, name: str, value: Any = None, op: str = Op.EQ, *, model: ModelName | None = None) -> None:
         """Bind the request to rows where this holds, on every surface; a client cannot undo it.
 
-        The condition holds for included and joined records too, wherever they have such a field.
+        The condition binds every model of the request that has such a field, or `model` alone. A
+        dotted name binds rows through the record they belong to: `order.tenant_id`.
         """
-        found = find_field(self.model, name)
-        if found is None:
-            raise UnusableScope(f"{self.model.name} cannot be bound by {name!r}: it has no such field")
-        known, wanted = _imposed(self.model, found, op, value)
-        self.forced = (*self.forced, Forced(name, known, wanted, found.kind))
+        holder = self._holder(name) if model is None else self._named(model)
+        place = field_along(holder, name, self.models)
+        if place is None:
+            raise UnusableScope(f"{holder.name} cannot be bound by {name!r}: it has no such field")
+        known, wanted = _imposed(holder, place[1], op, value)
+        only = None if model is None else holder.name
+        self.forced = (*self.forced, Forced(name, known, wanted, place[1].kind, only, self.models))
 
-    def _value(self, known: Operator, found: FieldMeta, value: Any, path: tuple[RelationMeta, ...]) -> Any:
-        if known.takes is not Takes.FIELD:
-            return operand(known, found, value, "filter", None)
-        beside, other = self._field(".".join([*(r.name for r in path), str(value)]))
-        if other.kind is not found.kind or beside != path:
-            raise InvalidQuery(f"filter: {value!r} is not of the same kind")
-        return other
+    def adopt(self, other: Query) -> None:
+        """Take over what another query is bound and narrowed to, for the rows of its model alone.
+
+        What its model lacks the field for binds the models related to it, as in that query itself.
+        """
+        for condition in other.forced:
+            limited = condition.limited_to(other.model) if isinstance(condition, Forced) else (condition,)
+            for bound in limited:
+                if not any(_implies(own, bound) for own in self.forced):
+                    self.forced = (*self.forced, bound)
+        if other.filters:
+            self.forced = (*self.forced, *(Narrowed(item, other.model.name) for item in other.filters))
+
+    def _holder(self, name: str) -> ModelMeta:
+        """The model whose field types the value: the request's own if it can, or the nearest related one."""
+        if self.must_bind or field_along(self.model, name, self.models) is not None:
+            return self.model
+        related = related_models(self.model, self.models)
+        return next((m for m in related if field_along(m, name, self.models) is not None), self.model)
+
+    def _named(self, model: ModelName) -> ModelMeta:
+        name = model.name if isinstance(model, ModelMeta) else getattr(model, "__name__", model)
+        if not isinstance(name, str):
+            raise UnusableScope(f"{type(name).__name__!r} is no model, so it cannot be bound")
+        meta = self.models.get(name)
+        if meta is None:
+            raise UnusableScope(f"no model named {name!r} is registered, so it cannot be bound")
+        return meta
 
     def _field(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
         path, model = self.walk(name.split(".")[:-1])
@@ -221,41 +311,39 @@ class Query:
 
 
 class Unaimed(Query):
-    """The query of a request to no model: there is nothing to filter, but it can be bound.
-
-    What the request looks at later must have the fields it is bound by.
-    """
+    """The query of a request to no model: there is nothing to filter, but it can be bound."""
 
     __slots__ = ()
 
     def __init__(self, models: Models) -> None:
         super().__init__(None, models)  # type: ignore[arg-type]  # that is the point
 
-    def force(self, name: str, value: Any = None, op: str = Op.EQ) -> None:
-        bound = next((m for m in self.models.values() if find_field(m, name) is not None), None)
-        if bound is None:
-            raise UnusableScope(f"no model can be bound by {name!r}")
-        found = Query(bound, self.models)
-        found.force(name, value, op)
-        self.forced = (*self.forced, *found.forced)
+    def _holder(self, name: str) -> ModelMeta:
+        for meta in self.models.values():
+            if field_along(meta, name, self.models) is not None:
+                return meta
+        raise UnusableScope(f"no model can be bound by {name!r}")
 
     def _field(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
         raise InvalidQuery(f"this request is about no model, so {name!r} is no field of it")
 
 
+def _implies(own: Forced | Narrowed, other: Forced | Narrowed) -> bool:
+    return isinstance(own, Forced) and isinstance(other, Forced) and own.says(other)
+
+
 def _imposed(model: ModelMeta, field: FieldMeta, op: str, value: Any) -> tuple[Op, Any]:
     """Operator and value of a forced condition; who made the mistake is no client, so none learns of it."""
-    where = f"{model.name} cannot be bound by {field.name!r}"
     try:
         known = known_operator(op, field, "force")
         wanted = None if value is None else operand(known, field, value, "force", None)
     except InvalidQuery as error:
-        raise UnusableScope(f"{where}: {error}") from error
+        raise UnusableScope(f"{model.name} cannot be bound by {field.name!r}: {error}") from error
     if known.takes is Takes.FIELD:
-        raise UnusableScope(f"{where} {op}")
+        raise UnusableScope(f"{model.name} cannot be bound by {field.name!r} {op}")
     if value is None and known.takes is not Takes.NOTHING:
         # A tenant nobody set must not open the rows that have none; is_null says that it is meant.
-        raise UnusableScope(f"{where} to nothing; use is_null")
+        raise UnusableScope(f"{model.name} cannot be bound by {field.name!r} to nothing; use is_null")
     return known.op, wanted
 
 
@@ -276,3 +364,55 @@ def find_field(model: ModelMeta, name: str) -> FieldMeta | None:
     if found is None:
         found = next((f for f in model.fields if f.column == name), None)
     return found
+
+
+def field_along(
+    model: ModelMeta, name: str, models: Models
+) -> tuple[tuple[RelationMeta, ...], FieldMeta] | None:
+    """The field of that name, or the one at the end of dotted `belongs_to` names, with its path."""
+    if "." not in name:
+        found = find_field(model, name)
+        return None if found is None else ((), found)
+    *names, last = name.split(".")
+    path: list[RelationMeta] = []
+    for step in names:
+        relation = model.relations.get(step)
+        target = None if relation is None else models.get(relation.target)
+        if relation is None or target is None or relation.kind is not RelationKind.BELONGS_TO:
+            return None
+        path.append(relation)
+        model = target
+    found = find_field(model, last)
+    return None if found is None else (tuple(path), found)
+
+
+def related_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
+    """The models that relations lead to from this one, nearest first; then those that refer to it."""
+    seen = {model.name}
+    for meta in reachable_models(model, models):
+        seen.add(meta.name)
+        yield meta
+    for meta in models.values():
+        if meta.name not in seen and any(r.target == model.name for r in meta.relations.values()):
+            yield meta
+
+
+def reachable_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
+    """The models that relations lead to from this one, nearest first."""
+    seen = {model.name}
+    ahead = [model]
+    for meta in ahead:  # grows while it is read
+        for relation in meta.relations.values():
+            for name in (relation.through, relation.target):
+                if name is not None and name not in seen and name in models:
+                    seen.add(name)
+                    ahead.append(models[name])
+                    yield models[name]
+
+
+def through(model: ModelMeta, key: str, scope: Scope) -> Iterator[Forced]:
+    """What the scope asks of the record that a key of the model names, if it binds rows through it."""
+    for forced in scope:
+        item = forced.on(model) if isinstance(forced, Forced) else None
+        if isinstance(forced, Forced) and item is not None and item.path and item.path[0].key == key:
+            yield replace(forced, name=forced.name.partition(".")[2], model=item.path[0].target)

@@ -9,12 +9,15 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
+from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.values import MAX_DECIMAL_DIGITS, written_digits
 from maniflex.query.operators import Op
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_UUID = re.compile(r"[0-9a-f]{8}(-?)[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{12}", re.IGNORECASE)
 _ITEM = re.compile(r'(?:("(?:[^"]|"")*")|([^",]*))(?=,|\Z)')
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _INT64 = 2**63
@@ -52,7 +55,7 @@ def _datetime(text: str) -> datetime:
     if len(text) < 10 or text[4] != "-":
         raise ValueError
     # A "+" of an offset that was not percent-encoded arrives as a blank.
-    value = datetime.fromisoformat(re.sub(r" (\d\d:?\d\d)$", r"+\1", text) if "T" in text else text)
+    value = datetime.fromisoformat(re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text) if "T" in text else text)
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
@@ -69,6 +72,12 @@ def _time(text: str) -> time:
     return value
 
 
+def _uuid(text: str) -> UUID:
+    if not (text.isascii() and _UUID.fullmatch(text)):  # Python's own reads signs, blanks and other digits
+        raise ValueError
+    return UUID(text)
+
+
 def _text(text: str) -> str:
     return text
 
@@ -82,7 +91,7 @@ _PARSERS: dict[Kind, tuple[Callable[[str], Any], str]] = {
     Kind.DATETIME: (_datetime, "a date and time such as 2026-01-31T12:00:00Z"),
     Kind.DATE: (_date, "a date such as 2026-01-31"),
     Kind.TIME: (_time, "a time such as 12:30:00"),
-    Kind.UUID: (UUID, "a UUID"),
+    Kind.UUID: (_uuid, "a UUID"),
 }
 
 
@@ -118,6 +127,8 @@ def parse_value(text: str, field: FieldMeta, parameter: str, *, member: bool = T
         value = convert(text)
     except (ValueError, KeyError, OverflowError, InvalidOperation):
         raise InvalidQuery(f"{parameter}: {field.api} takes {wanted}") from None
+    if isinstance(value, Decimal) and written_digits(value) > MAX_DECIMAL_DIGITS:
+        raise InvalidQuery(f"{parameter}: {field.api} takes at most {MAX_DECIMAL_DIGITS} digits")
     if member and field.enum is not None and value not in field.enum:
         members = ", ".join(map(str, field.enum))
         raise InvalidQuery(f"{parameter}: {field.api} is one of {members}")
@@ -126,15 +137,24 @@ def parse_value(text: str, field: FieldMeta, parameter: str, *, member: bool = T
 
 _WILD = (Op.LIKE, Op.ILIKE)
 _TEXTUAL = (*_WILD, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH)
-LONGEST_PATTERN = 5000  # SQLite refuses patterns of more than 50,000 bytes
+_WILDCARD = re.compile(r"\\.|([%_])", re.DOTALL)
+LONGEST_PATTERN = 5000  # of code; SQLite refuses patterns of more than 50,000 bytes
 
 
-def check_pattern(op: Op, value: Any, parameter: str) -> Any:
-    """What a text operator looks for; at the end of a pattern a backslash would escape nothing."""
+def check_pattern(op: Op, value: Any, parameter: str, limits: Limits | None) -> Any:
+    """What a text operator looks for, if it is not too much to look for.
+
+    Matching one text is nothing a time limit can interrupt, so what it may cost is limited here.
+    """
     if op not in _TEXTUAL:
         return value
-    if len(value) > LONGEST_PATTERN:
-        raise InvalidQuery(f"{parameter}: at most {LONGEST_PATTERN} characters to look for")
-    if op in _WILD and (len(value) - len(value.rstrip("\\"))) % 2:
+    longest = LONGEST_PATTERN if limits is None else limits.pattern_length
+    if len(value) > longest:
+        raise InvalidQuery(f"{parameter}: at most {longest} characters to look for")
+    if op not in _WILD:
+        return value
+    if (len(value) - len(value.rstrip("\\"))) % 2:  # it would escape nothing
         raise InvalidQuery(f"{parameter}: a pattern cannot end with a backslash")
+    if limits is not None and sum(1 for match in _WILDCARD.finditer(value) if match[1]) > limits.wildcards:
+        raise InvalidQuery(f"{parameter}: at most {limits.wildcards} wildcards in a pattern")
     return value

@@ -1,7 +1,7 @@
 """Aggregates of one model. Numbers are exact on both databases, down to the last digit.
 
 Sums and averages are decimals inside the statement, so that `having` and the order see the same
-values everywhere: numeric on Postgres, text under the collation `decimal` on SQLite, made by
+values everywhere: numeric on Postgres, order keys (`decimal_order`) on SQLite, made by
 functions that every connection has (`db/_sqlite_numbers.py`). Floats are added as they are written
 (0.1 + 0.2 is 0.3), because a sum that depends on the order of rows is not the same twice.
 """
@@ -20,6 +20,7 @@ from maniflex.model.meta import FieldMeta, Kind
 from maniflex.query.aggregate import Aggregation, Fn, Key, Measure
 from maniflex.sql import search
 from maniflex.sql.codec import decoder
+from maniflex.sql.decimal_order import has_order_key, number_of
 from maniflex.sql.model import ModelSql
 from maniflex.sql.select import asks_for_deleted
 from maniflex.sql.shapes import Compiled, compile_statement
@@ -68,7 +69,7 @@ def _aggregate(model: ModelSql, asked: Aggregation, scope: Scope) -> Compiled:
     conditions = where(model, model.table, asked.filters, scope, live=live)
     if asked.search is not None:
         conditions.append(search.matches(model))
-    keys = [model.column(key.field) for key in asked.keys]
+    keys = [model.compared(key.field) for key in asked.keys]
     measures = [_measure(model, m) for m in asked.measures]
     columns = [column.label(f"c{i}") for i, column in enumerate([*keys, *measures])]
     statement = sa.select(*columns).select_from(model.table).where(*conditions)
@@ -96,19 +97,20 @@ def _measure(model: ModelSql, measure: Measure) -> Any:
     field = measure.field
     if field is None:
         return sa.func.count()
-    column = model.column(field)
+    column, compared = model.column(field), model.compared(field)
     match measure.fn:
         case Fn.COUNT:
             return sa.func.count(column)
         case Fn.COUNT_DISTINCT:
-            return sa.func.count(sa.distinct(column))
+            return sa.func.count(sa.distinct(compared))
         case Fn.MIN | Fn.MAX:
-            extreme: Any = sa.func.min(column) if measure.fn is Fn.MIN else sa.func.max(column)
-            if model.dialect is Dialect.SQLITE and field.kind is Kind.DECIMAL:
+            extreme: Any = sa.func.min(compared) if measure.fn is Fn.MIN else sa.func.max(compared)
+            if not model.uses_order_keys and has_order_key(field, model.dialect):
                 return extreme.collate("decimal")  # what a function gives does not inherit it
             return extreme
         case Fn.SUM | Fn.AVG if model.dialect is Dialect.SQLITE:
-            return _sqlite_number(measure.fn, field, column)
+            text = _sqlite_number(measure.fn, field, column)
+            return sa.func.decimal_order(text) if model.uses_order_keys else text.collate("decimal")
         case Fn.SUM:
             return _postgres_sum(field, column)
         case Fn.AVG:
@@ -137,7 +139,7 @@ def _sqlite_number(fn: Fn, field: FieldMeta, column: Any) -> Any:
         text = sa.func.exact_sum(column, type_=sa.Text())
     else:
         text = sa.func.exact_avg(column, digits, type_=sa.Text())
-    return text.collate("decimal")
+    return text
 
 
 def _postgres_sum(field: FieldMeta, column: Any) -> Any:
@@ -160,27 +162,33 @@ def _decoder(model: ModelSql, asked: Aggregation) -> Decode:
 
 
 def _key_reader(model: ModelSql, key: Key) -> Callable[[Any], Any] | None:
-    return _stored(key.field.kind, model.dialect)
+    return _stored(key.field.kind, model)
 
 
 def _reader(model: ModelSql, measure: Measure) -> Callable[[Any], Any] | None:
     if measure.field is None or measure.fn in (Fn.COUNT, Fn.COUNT_DISTINCT):
         return None
     if measure.fn in (Fn.MIN, Fn.MAX):
-        return _stored(measure.field.kind, model.dialect)
+        return _stored(measure.field.kind, model)
+    number = _decimal_reader(model)
     if measure.field.kind is Kind.FLOAT:
-        return lambda value: _as_float(value, measure.alias)
-    return int if measure.fn is Fn.SUM and measure.field.kind is Kind.INT else plain
+        return lambda value: _as_float(number(value), measure.alias)
+    whole = measure.fn is Fn.SUM and measure.field.kind is Kind.INT
+    return (lambda value: int(number(value))) if whole else number
 
 
-def _stored(kind: Kind, dialect: Dialect) -> Callable[[Any], Any] | None:
+def _decimal_reader(model: ModelSql) -> Callable[[Any], Decimal]:
+    return number_of if model.uses_order_keys else plain
+
+
+def _stored(kind: Kind, model: ModelSql) -> Callable[[Any], Any] | None:
     match kind:
         case Kind.DECIMAL:
-            return plain
+            return _decimal_reader(model)
         case Kind.FLOAT:
             return lambda value: float(value) + 0.0  # one zero: groups do not tell the two apart
         case _:
-            return decoder(kind, dialect)
+            return decoder(kind, model.dialect)
 
 
 def plain(value: Any) -> Decimal:

@@ -1,9 +1,9 @@
 """How values look in each database, and back.
 
 Postgres takes Python's own types; SQLite stores text for everything it has no type for. Instants
-are fixed-width UTC text there, so that comparing the text compares the time; decimals are text
-under the collation `decimal`, so that no digit is lost and order is still numeric. JSON is text on
-both, so a client gets back what it sent.
+are fixed-width UTC text there, so that comparing the text compares the time; decimals are text, so
+that no digit is lost, and compared by their order keys (`decimal_order`). JSON is text
+on both, so a client gets back what it sent.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def take(
 
 
 def _take(model: ModelSql, lane: Lane, whole: bool) -> Compiled:
-    waiting = Waiting(model.meta, lane, model.table, model.dialect)
+    waiting = Waiting(model.meta, lane, model.table, model.dialect, keyed=model.uses_order_keys)
     order = waiting.order
     after = sa.tuple_(*[sa.bindparam(f"{_AFTER}{i}") for i in range(len(order))])
     statement = _rows(model, waiting, whole)
@@ -61,7 +61,7 @@ def take_again(model: ModelSql, lane: Lane, now: datetime, ids: Sequence[str], *
 
 
 def _take_again(model: ModelSql, lane: Lane, whole: bool) -> Compiled:
-    waiting = Waiting(model.meta, lane, model.table, model.dialect)
+    waiting = Waiting(model.meta, lane, model.table, model.dialect, keyed=model.uses_order_keys)
     statement = _rows(model, waiting, whole).where(*_still_due(model, waiting))
     return compile_statement(statement, model.dialect)
 
@@ -76,7 +76,7 @@ def change(model: ModelSql, lane: Lane, now: datetime, ids: Sequence[str], stamp
 
 
 def _change(model: ModelSql, lane: Lane) -> Compiled:
-    waiting = Waiting(model.meta, lane, model.table, model.dialect)
+    waiting = Waiting(model.meta, lane, model.table, model.dialect, keyed=model.uses_order_keys)
     fields = [model.meta.by_name[name] for name in (lane.schedule.target, "updated_at")]
     statement = sa.update(model.table).values({f.column: sa.bindparam(f.name) for f in fields})
     return compile_statement(statement.where(*_still_due(model, waiting)).returning(model.id), model.dialect)

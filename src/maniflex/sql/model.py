@@ -12,17 +12,18 @@ from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.query.operators import Op
 from maniflex.sql.codec import encoder, row_decoder
+from maniflex.sql.decimal_order import has_order_key, order_column, order_key
+from maniflex.sql.patterns import TEXT_OPERATORS, pattern_value
 from maniflex.sql.shapes import Shapes
 from maniflex.sql.statement import Dialect
-from maniflex.sql.tables import build_table
+from maniflex.sql.tables import build_table, quoted
 from maniflex.sql.view import build_view
-from maniflex.sql.where import list_value, pattern_value
+from maniflex.sql.where import list_value
 
 # Parameters that are not fields; no attribute can be called like this.
 ID = "$id"
 LOCK = "$lock"
-
-_PATTERNS = (Op.LIKE, Op.ILIKE, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH)
+VERSION = "$version"
 
 
 class ModelSql:
@@ -36,17 +37,18 @@ class ModelSql:
             self.table = cast(sa.Table, build_view(meta, dialect))
         else:
             self.table = build_table(meta, dialect, metadata)
+        # Whether rows tell their versions; a table that turns out to be a view does not.
+        self.versioned = dialect is Dialect.POSTGRES and not self.readonly
+        self.version = self.version_in(self.table)
         self.columns = [self.table.c[f.column] for f in meta.fields]
         self.names = tuple(f.name for f in meta.fields)
         # A query model may have none; then nothing that needs one can be asked of it.
         self.id: Any = self.table.c[meta.by_name["id"].column] if "id" in meta.by_name else None
         self.shapes = Shapes()
+        self.uses_order_keys = dialect is Dialect.SQLITE
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
         self.all_plain = not any(self.encoders.values())
-        self.lock_values = {
-            f"{LOCK}{i}": self.encode(meta.by_name[lock.field], lock.value)
-            for i, lock in enumerate(meta.locks)
-        }
+        self.lock_values = self._lock_values()
         self.decode = row_decoder(meta.fields, dialect)
         self._peers: Mapping[str, ModelSql] = {}
         self._by_table: dict[str, ModelSql] = {}
@@ -71,9 +73,25 @@ class ModelSql:
     def column(self, field: FieldMeta) -> sa.Column[Any]:
         return self.table.c[field.column]
 
+    def compared(self, field: FieldMeta, table: FromClause | None = None) -> Any:
+        """What conditions, sorts and groups look at: the column, or the order key beside it."""
+        columns = (self.table if table is None else table).c
+        keyed = self.uses_order_keys and has_order_key(field, self.dialect)
+        return columns[order_column(field.column) if keyed else field.column]
+
+    def compare_stored_texts(self) -> None:
+        """Do without order keys: the tables of this database were made by others and have none."""
+        self.uses_order_keys = False
+        self.shapes = Shapes()
+        self.lock_values = self._lock_values()
+
     def at(self, table: FromClause, attribute: str) -> Any:
         """The column of an attribute in this table or an alias of it."""
         return table.c[self.meta.by_name[attribute].column]
+
+    def version_in(self, table: FromClause) -> sa.ColumnElement[Any]:
+        """The version of the row in this table or an alias of it."""
+        return sa.literal_column(f"{quoted(getattr(table, 'name', ''), self.dialect)}.xmin")
 
     def encode(self, field: FieldMeta, value: Any) -> Any:
         """The value as a parameter."""
@@ -82,15 +100,22 @@ class ModelSql:
 
     def encode_as(self, field: FieldMeta, op: Op, value: Any) -> Any:
         """The value of a filter as a parameter; the field may belong to a related model."""
-        if op in _PATTERNS:
+        if op in TEXT_OPERATORS:
             return pattern_value(self.dialect, op, value)
-        convert = encoder(field.kind, self.dialect)
+        keyed = self.uses_order_keys and has_order_key(field, self.dialect)
+        convert = order_key if keyed else encoder(field.kind, self.dialect)
         if op in (Op.IN, Op.NOT_IN):
             items = [item if convert is None else convert(item) for item in value]
             if self.dialect is Dialect.SQLITE and field.kind is Kind.BOOL:
                 items = [int(item) for item in items]
             return list_value(self.dialect, items)
         return value if convert is None or value is None else convert(value)
+
+    def _lock_values(self) -> dict[str, Any]:
+        return {
+            f"{LOCK}{i}": self.encode_as(self.meta.by_name[lock.field], Op.EQ, lock.value)
+            for i, lock in enumerate(self.meta.locks)
+        }
 
     def live(self, table: FromClause | None = None) -> list[sa.ColumnElement[bool]]:
         """The condition that leaves soft-deleted rows out."""

@@ -12,25 +12,39 @@ import sqlalchemy as sa
 
 from maniflex.sql.model import ID, LOCK, ModelSql
 from maniflex.sql.reference import Reference, key_values, named_rows, shape_of
+from maniflex.sql.select import own_version
 from maniflex.sql.shapes import Compiled, compile_statement
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.where import Scope, list_value, one_of, scoped, shape, values
+from maniflex.sql.where import (
+    Scope,
+    list_value,
+    one_of,
+    parent_values,
+    parents_inside,
+    scoped,
+    shape,
+    values,
+)
 from maniflex.sql.write import assigned, encoded
 
 _IDS = "$ids"
 _MOST = "$most"
 
 
-def children(model: ModelSql, key: str, parents: Sequence[str], most: int) -> Sql:
-    """The ids of some live rows that refer to any of `parents`, locked until the transaction ends."""
-    compiled = model.shapes.get(("children", key), _children, model, key)
+def children(model: ModelSql, key: str, parents: Sequence[str], most: int, *, versioned: bool = False) -> Sql:
+    """The ids of some live rows that refer to any of `parents`, locked until the transaction ends.
+
+    With `versioned`, the version of each row and whether this transaction wrote it follow.
+    """
+    compiled = model.shapes.get(("children", key, versioned), _children, model, key, versioned)
     return compiled.bind({_IDS: list_value(model.dialect, parents), _MOST: most})
 
 
-def _children(model: ModelSql, key: str) -> Compiled:
+def _children(model: ModelSql, key: str, versioned: bool) -> Compiled:
     refers = one_of(model.dialect, model.at(model.table, key), _IDS)
+    columns = [model.id, model.version, own_version(model)] if versioned else [model.id]
     # In the order of ids, so that two deletions that meet wait for each other instead of colliding.
-    statement = sa.select(model.id).where(refers, *model.live()).order_by(model.id)
+    statement = sa.select(*columns).where(refers, *model.live()).order_by(model.id)
     statement = statement.limit(sa.bindparam(_MOST, type_=sa.Integer())).offset(sa.literal_column("0"))
     if model.dialect is Dialect.POSTGRES:
         statement = statement.with_for_update()
@@ -122,6 +136,7 @@ def restore(
     key = ("restore", names, shape_of(references), shape((), scope))
     compiled = model.shapes.get(key, _restore, model, names, tuple(references), scope)
     found = {**values(model, (), scope, compiled.order), **key_values(references, row)}
+    found |= parent_values(compiled.order, row)
     return compiled.bind({**found, **encoded(model, stamps), ID: record_id})
 
 
@@ -129,6 +144,7 @@ def _restore(
     model: ModelSql, names: tuple[str, ...], references: tuple[Reference, ...], scope: Scope
 ) -> Compiled:
     conditions = [*_marked(model), *scoped(model, model.table, scope), *named_rows(references, scope)]
+    conditions += parents_inside(model, scope, names)
     statement = sa.update(model.table).values(assigned(model, names)).where(*conditions)
     return compile_statement(statement.returning(*model.columns), model.dialect)
 

@@ -27,11 +27,14 @@ TEXT = "words"  # the column of the FTS5 table
 ENGLISH = "english"
 MOST_CHARACTERS = 250_000  # of one record; a tsvector holds a megabyte, and a short word takes 4 bytes a sign
 PUNCTUATION = string.punctuation
+# Small letters that are another form of one, such as the final sigma. FTS5 takes both for the same.
+FORMS = str.maketrans("µſςϐϑϕϖϰϱϵẛι", "μsσβθφπκρεṡι")
 
 # Letters, digits and their marks; FTS5 is told the same.
 _LETTERS = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd", "Nl", "Mn", "Mc", "Me"})
 TOKENS = "unicode61 remove_diacritics 0 categories ''L* Nd Nl Mn Mc Me''"  # Postgres keeps accents apart
 _SNIPPET_WORDS = 16
+_USUAL_LENGTH = "1000.0"  # characters of a text whose length counts neither for it nor against it
 _HEADLINE = f'StartSel="", StopSel="", MinWords=12, MaxWords={_SNIPPET_WORDS}, ShortWord=0'
 
 # What Postgres leaves out of English texts. FTS5 leaves nothing out, so there the query does.
@@ -83,7 +86,7 @@ def query_text(model: ModelSql, text: str) -> str:
     """The text as the database's parameter; no part of it is syntax any more."""
     found = list(dict.fromkeys(_words(text)))
     if model.dialect is Dialect.POSTGRES:
-        return " ".join(found)
+        return " ".join(found).translate(FORMS)
     if language(model.meta) == ENGLISH:
         found = [word for word in found if word.lower() not in STOP_WORDS]
     return " ".join(f'"{word}"' for word in found) or '""'
@@ -104,12 +107,12 @@ def matches(model: ModelSql) -> Condition:
     return listed
 
 
-def found(model: ModelSql) -> Found:
+def found(model: ModelSql, scope: Scope) -> Found:
     """The rows that match the parameter `q`, the most relevant first."""
     if model.dialect is Dialect.POSTGRES:
         return Found(model.table, [matches(model)], _rank(model).desc())
     _check(model)
-    hits = _hits(model)
+    hits = _hits(model, scope)
     return Found(model.table.join(hits, hits.c.id == model.id), [], hits.c.rank.asc())
 
 
@@ -123,12 +126,13 @@ def best(model: ModelSql, text: str, limit: int, scope: Scope) -> Sql:
 def _best(model: ModelSql, scope: Scope) -> Compiled:
     _check(model)
     conditions = [*model.live(), *scoped(model, model.table, scope)]
-    write = _best_on_postgres if model.dialect is Dialect.POSTGRES else _best_on_sqlite
-    return compile_statement(write(model, conditions), model.dialect)
+    if model.dialect is Dialect.POSTGRES:
+        return compile_statement(_best_on_postgres(model, conditions), model.dialect)
+    return compile_statement(_best_on_sqlite(model, conditions, scope), model.dialect)
 
 
-def _best_on_sqlite(model: ModelSql, conditions: list[Condition]) -> sa.Select[Any]:
-    hits = _hits(model)
+def _best_on_sqlite(model: ModelSql, conditions: list[Condition], scope: Scope) -> sa.Select[Any]:
+    hits = _hits(model, scope)
     inner = sa.select(model.id.label("id"), hits.c.docid, hits.c.rank)
     inner = inner.select_from(model.table.join(hits, hits.c.id == model.id)).where(*conditions)
     top = inner.order_by(hits.c.rank, model.id).limit(_limit()).offset(_nothing()).subquery("best")
@@ -180,12 +184,29 @@ def _match(model: ModelSql) -> Condition:
     return sa.literal_column(name).op("MATCH", is_comparison=True)(sa.bindparam("q"))
 
 
-def _hits(model: ModelSql) -> CTE:
+def _hits(model: ModelSql, scope: Scope) -> CTE:
     index, numbers = _tables(model)
-    rows = sa.select(numbers.c.id, numbers.c.docid, index.c.rank.label("rank"))
-    rows = rows.select_from(index.join(numbers, numbers.c.docid == index.c.rowid)).where(_match(model))
+    source = index.join(numbers, numbers.c.docid == index.c.rowid)
+    conditions = [_match(model)]
+    rank: sa.ColumnElement[Any] = index.c.rank
+    if scope:
+        # FTS5's own rank weighs words by all rows there are, so the order would tell of foreign texts.
+        # The plus keeps SQLite from asking for the match once for every row of the scope.
+        row: Any = sa.literal_column(f"+{quoted(index.name, model.dialect)}.rowid")
+        source = index.join(numbers, numbers.c.docid == row).join(model.table, model.id == numbers.c.id)
+        conditions += scoped(model, model.table, scope)
+        rank = _rank_of_row(model)
+    rows = sa.select(numbers.c.id, numbers.c.docid, rank.label("rank")).select_from(source)
     # A fence: merged into the outer query, the match could be asked again for every row.
-    return rows.cte("hits").prefix_with("MATERIALIZED")
+    return rows.where(*conditions).cte("hits").prefix_with("MATERIALIZED")
+
+
+def _rank_of_row(model: ModelSql) -> sa.ColumnElement[Any]:
+    """FTS5's formula (bm25) with constants for what it takes from other rows; the best is the least."""
+    index = quoted(index_table(model.meta), model.dialect)
+    length = f"length({index}.{TEXT})"
+    matches = f"(length(highlight({index}, 0, 'x', '')) - {length})"
+    return sa.literal_column(f"-2.2 / (1 + (0.3 + 0.9 * {length} / {_USUAL_LENGTH}) / {matches})")
 
 
 # -- Postgres

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -10,12 +11,14 @@ from sqlalchemy.sql.selectable import FromClause
 
 from maniflex._limits import DEFAULT_LIMIT
 from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
+from maniflex.query.operators import Op
 from maniflex.query.tree import Cursor, Filter, Query, Sort
 from maniflex.sql import search
 from maniflex.sql.codec import row_decoder
+from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import ModelSql
 from maniflex.sql.shapes import Compiled, compile_statement
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import LookupText, Sql
 from maniflex.sql.where import Scope, join, leaves, list_value, one_of, scoped, shape, values, where
 
 
@@ -27,26 +30,73 @@ class Listing(NamedTuple):
     decode: Callable[[Sequence[Any]], Sequence[Any]] | None
 
 
-def one(model: ModelSql, record_id: str, scope: Scope = (), *, for_update: bool = False) -> Sql:
-    """The live row of that id inside the scope; with `for_update`, locked until the transaction ends."""
+def one(
+    model: ModelSql,
+    record_id: str,
+    scope: Scope = (),
+    *,
+    for_update: bool = False,
+    versioned: bool = False,
+    wait: bool = False,
+) -> Sql:
+    """The live row of that id inside the scope; with `for_update`, locked until the transaction ends.
+
+    With `versioned`, the last column is the version of the row; a lock that another transaction
+    holds is not waited for, unless `wait` says so.
+    """
+    skip = versioned and not wait
     if not scope:
-        compiled = model.shapes.get(("one", for_update), _one, model, (), for_update)
+        key: tuple[Any, ...] = ("one", for_update, versioned, skip)
+        compiled = model.shapes.get(key, _one, model, (), for_update, versioned, skip)
         return Sql(compiled.text, (record_id,))
-    key = ("one", for_update, shape((), scope))
-    compiled = model.shapes.get(key, _one, model, scope, for_update)
+    key = ("one", for_update, versioned, skip, shape((), scope))
+    compiled = model.shapes.get(key, _one, model, scope, for_update, versioned, skip)
     return compiled.bind({**values(model, (), scope, compiled.order), "id": record_id})
 
 
-def _one(model: ModelSql, scope: Scope, for_update: bool) -> Compiled:
+def _one(model: ModelSql, scope: Scope, for_update: bool, versioned: bool, skip: bool) -> Compiled:
     conditions = [*model.live(), *scoped(model, model.table, scope)]
-    statement = sa.select(*model.columns).where(model.id == sa.bindparam("id"), *conditions)
+    columns = [*model.columns, model.version] if versioned else model.columns
+    statement = sa.select(*columns).where(model.id == sa.bindparam("id"), *conditions)
     if for_update:
-        statement = statement.with_for_update()
+        statement = statement.with_for_update(skip_locked=skip)
+    compiled = compile_statement(statement, model.dialect)
+    # The id of a query model is no key of anything.
+    return compiled if model.readonly else replace(compiled, text=LookupText(compiled.text))
+
+
+def version(
+    model: ModelSql, record_id: str, *, hold: bool = False, wait: bool = False, live: bool = True
+) -> Sql:
+    """The version of the live row of that id (or, not `live`, of any), and whether this transaction wrote it.
+
+    With `hold`, the row is locked, and left out if another transaction holds it; with `wait` it is not.
+    """
+    key = ("version", hold, wait, live)
+    return model.shapes.get(key, _version, model, hold, wait, live).bind({"id": record_id})
+
+
+def _version(model: ModelSql, hold: bool, wait: bool, live: bool) -> Compiled:
+    statement = sa.select(model.version, own_version(model)).select_from(model.table)
+    statement = statement.where(model.id == sa.bindparam("id"), *(model.live() if live else ()))
+    if hold:
+        statement = statement.with_for_update(key_share=True, skip_locked=not wait)
     return compile_statement(statement, model.dialect)
 
 
-def page(model: ModelSql, query: Query) -> Listing:
-    """One page of a list; without a cursor, the last column of every row is the total over all pages."""
+def own_version(model: ModelSql) -> sa.ColumnElement[bool]:
+    """Whether this transaction wrote the row."""
+    # A version is the last 32 bits of the number of the transaction that wrote it.
+    return sa.cast(model.version, sa.Text) == sa.literal_column("(txid_current() & 4294967295)::text")
+
+
+def page(model: ModelSql, query: Query, *, versioned: bool = False) -> Listing:
+    """One page of a list; without a cursor, the last column of every row is the total over all pages.
+
+    With `versioned`, the column behind the fields is the version of the row.
+    """
+    if versioned:
+        return _listing(model, query, versioned=True)
     first = query.unchanged()
     if first is None:
         return _listing(model, query)
@@ -63,8 +113,8 @@ def all_rows(model: ModelSql, query: Query, fields: tuple[FieldMeta, ...], most:
     return _listing(model, whole, counted=False)
 
 
-def _listing(model: ModelSql, query: Query, *, counted: bool = True) -> Listing:
-    fields = _fields(model, query)
+def _listing(model: ModelSql, query: Query, *, counted: bool = True, versioned: bool = False) -> Listing:
+    fields = page_fields(model, query)
     # The common page size stands in the text, so that Postgres can plan for it.
     size = query.limit if query.limit is None or query.limit == DEFAULT_LIMIT else "any"
     if query.cursor is not None:
@@ -80,14 +130,15 @@ def _listing(model: ModelSql, query: Query, *, counted: bool = True) -> Listing:
         query.search is not None,
         _cursor_shape(query.cursor),
         counted,
+        versioned,
     )
-    compiled = model.shapes.get(key, _page, model, query, fields, size, later, counted)
+    compiled = model.shapes.get(key, _page, model, query, fields, size, later, counted, versioned)
     found = values(model, query.filters, query.forced, compiled.order)
     limit = query.limit or 0
     found["limit"] = limit + 1 if query.cursor is not None else limit
     found["offset"] = (query.page - 1) * limit
     if query.cursor is not None and query.cursor.after is not None:
-        found["after"] = model.encode(query.cursor.field, query.cursor.after[0])
+        found["after"] = model.encode_as(query.cursor.field, Op.EQ, query.cursor.after[0])
         found["after_id"] = query.cursor.after[1]
     if query.search is not None:
         found["q"] = search.query_text(model, query.search)
@@ -95,8 +146,8 @@ def _listing(model: ModelSql, query: Query, *, counted: bool = True) -> Listing:
     return Listing(compiled.bind(found), fields, decode)
 
 
-def _fields(model: ModelSql, query: Query) -> tuple[FieldMeta, ...]:
-    """What must be read: what is selected, and what includes and cursors need besides."""
+def page_fields(model: ModelSql, query: Query) -> tuple[FieldMeta, ...]:
+    """What rows of the query's pages have: what is selected, and what includes and cursors need besides."""
     if query.select is None:
         return model.meta.fields
     needed = {"id", *(f.name for f in query.select)}
@@ -123,11 +174,14 @@ def _page(
     size: int | str | None,
     later: bool,
     counted: bool,
+    versioned: bool,
 ) -> Compiled:
     conditions = where(
         model, model.table, query.filters, query.forced, live=not asks_for_deleted(model, query.filters)
     )
     columns: list[Any] = [model.column(f) for f in fields]
+    if versioned:
+        columns.append(model.version)
     source, relevance = _search(model, query, conditions)
     if query.cursor is None:
         total = sa.select(sa.func.count()).select_from(source).where(*conditions).correlate(None)
@@ -160,7 +214,7 @@ def _search(
     if query.cursor is not None or query.sorts:
         conditions.append(search.matches(model))
         return model.table, []
-    hits = search.found(model)
+    hits = search.found(model, query.forced)
     conditions += hits.conditions
     return hits.source, [hits.order]
 
@@ -168,13 +222,13 @@ def _search(
 def _after(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[bool]]:
     if cursor.after is None:
         return []
-    here: Any = sa.tuple_(model.column(cursor.field), model.id)
+    here: Any = sa.tuple_(model.compared(cursor.field), model.id)
     there = sa.tuple_(sa.bindparam("after"), sa.bindparam("after_id"))
     return [here < there if cursor.descending != cursor.backwards else here > there]
 
 
 def _walk_order(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[Any]]:
-    columns = (model.column(cursor.field), model.id)
+    columns = (model.compared(cursor.field), model.id)
     down = cursor.descending != cursor.backwards
     return [column.desc() if down else column.asc() for column in columns]
 
@@ -222,10 +276,10 @@ def _sort_key(model: ModelSql, sort: Sort, scope: Scope) -> sa.ColumnElement[Any
     value: Any
     if sort.path:
         value = _related_value(model, model.table, sort.path, sort.field, scope)
-        if model.dialect is Dialect.SQLITE and sort.field.kind is Kind.DECIMAL:
+        if not model.uses_order_keys and has_order_key(sort.field, model.dialect):
             value = value.collate("decimal")  # a subquery does not inherit it from its column
     else:
-        value = model.column(sort.field)
+        value = model.compared(sort.field)
     key: sa.ColumnElement[Any] = value.desc() if sort.descending else value.asc()
     if not sort.field.nullable and not sort.path:
         return key
@@ -241,7 +295,7 @@ def _related_value(
     for relation in path:
         model, table, ties = join(model, table, relation, scope)
         conditions += ties
-    found = sa.select(table.c[field.column]).where(*conditions)
+    found = sa.select(model.compared(field, table)).where(*conditions)
     # One at the most: the id of a query model is only as unique as its SELECT makes it.
     found = found.limit(sa.literal_column("1")).offset(sa.literal_column("0"))
     value: sa.ColumnElement[Any] = found.scalar_subquery()
@@ -255,19 +309,27 @@ def related(
     keys: Sequence[str],
     scope: Scope,
     most: int | None = None,
+    *,
+    versioned: bool = False,
 ) -> Sql:
     """The records a relation leads to from any of `keys`, at most `most`; the last column says from which.
 
-    `model` owns the relation; for a junction the middle table must live with the target.
+    `model` owns the relation; for a junction the middle table must live with the target. With
+    `versioned`, the column behind the fields is the version of the row.
     """
-    key = ("related", model.meta.name, relation.name, shape((), scope), most is None)
-    compiled = target.shapes.get(key, _related, model, relation, target, scope, most is not None)
+    key = ("related", model.meta.name, relation.name, shape((), scope), most is None, versioned)
+    compiled = target.shapes.get(key, _related, model, relation, target, scope, most is not None, versioned)
     found = values(target, (), scope, compiled.order)
     return compiled.bind({**found, "keys": list_value(target.dialect, keys), "most": most})
 
 
 def _related(
-    model: ModelSql, relation: RelationMeta, target: ModelSql, scope: Scope, capped: bool
+    model: ModelSql,
+    relation: RelationMeta,
+    target: ModelSql,
+    scope: Scope,
+    capped: bool,
+    versioned: bool,
 ) -> Compiled:
     conditions = [*target.live(), *scoped(target, target.table, scope)]
     if relation.kind is RelationKind.MANY_TO_MANY:
@@ -284,7 +346,8 @@ def _related(
     else:
         origin = target.id
     conditions.append(one_of(target.dialect, origin, "keys"))
-    statement = sa.select(*target.columns, origin.label("origin")).where(*conditions)
+    columns = [*target.columns, target.version] if versioned else target.columns
+    statement = sa.select(*columns, origin.label("origin")).where(*conditions)
     if target.id is not None:
         statement = statement.order_by(target.id)
     else:

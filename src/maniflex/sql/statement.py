@@ -13,6 +13,12 @@ class Dialect(StrEnum):
     POSTGRES = "postgresql"
 
 
+class LookupText(str):
+    """The text of a statement that finds one row by its primary key: quick, however busy the machine is."""
+
+    __slots__ = ()
+
+
 class Sql(NamedTuple):
     """One statement, in the placeholder style of its dialect (`?` or `$1`), with its values."""
 

@@ -13,11 +13,16 @@ from sqlalchemy.engine.interfaces import BindTyping
 from sqlalchemy.sql import quoted_name
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-from maniflex.model.meta import Kind, ModelMeta, RelationKind
+from maniflex.model.meta import Kind, ModelMeta, RelationKind, TableRules
+from maniflex.sql.decimal_order import has_order_key, order_column
+from maniflex.sql.defaults import column_default
 from maniflex.sql.statement import Dialect
 from maniflex.sql.waiting import Waiting, lanes
 
 NAMED_BY_CONDITION = "named_by_condition"  # of an index: its name changes with its condition
+_INDEX_ENTRY = 2600  # bytes of text
+_LONGEST_ID = 255  # of one in an index with other texts
+_NO_RULES = TableRules()
 _MAX_IDENTIFIER = 63  # Postgres cuts longer names off without a word
 
 
@@ -92,20 +97,31 @@ def _name(name: str) -> str:
 
 def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
     """The table of a model with its primary key and indexes."""
+    rules: TableRules = getattr(meta.cls, "__table_rules__", _NO_RULES)
     columns = [
         sa.Column(
-            _name(f.column), column_type(f.kind, dialect), primary_key=f.name == "id", nullable=f.nullable
+            _name(f.column),
+            column_type(f.kind, dialect),
+            primary_key=f.name == "id",
+            nullable=f.nullable,
+            server_default=sa.text(column_default(f, dialect)) if f.name in rules.defaults else None,
         )
         for f in meta.fields
     ]
-    table = sa.Table(_name(meta.table), metadata, *columns)
+    keyed = {f.column: order_column(f.column) for f in meta.fields if has_order_key(f, dialect)}
+    keys = [sa.Column(_name(name), sa.Text()) for name in keyed.values()]
+    table = sa.Table(_name(meta.table), metadata, *columns, *keys)
+    if dialect is Dialect.SQLITE:  # takes them only with the table; those of Postgres are in background/sql
+        for name, condition in rules.checks.items():
+            table.append_constraint(sa.CheckConstraint(sa.text(condition), name=name))
     taken: set[str] = metadata.info.setdefault("indexes", set())
     for name, names, unique in _indexes(meta):
         if name in taken:  # idx_a_b_c is b_c of table a, and c of table a_b
             name = _shortened(f"{name}_{meta.table}")
         taken.add(name)
         live = _live_rows(meta, table) if unique else None
-        sa.Index(name, *(table.c[n] for n in names), unique=unique, postgresql_where=live, sqlite_where=live)
+        compared = [table.c[keyed.get(n, n)] for n in names]
+        sa.Index(name, *compared, unique=unique, postgresql_where=live, sqlite_where=live)
     for lane in lanes(meta):
         _index_what_waits(Waiting(meta, lane, table, dialect), table, dialect)
     return table
@@ -150,6 +166,24 @@ def _indexes(meta: ModelMeta) -> Iterator[tuple[str, tuple[str, ...], bool]]:
         alone = not f.unique or f.unique_within  # no unique index begins with it
         if alone and (f.index or f.name in references) and f.column not in led and f.name != "id":
             yield index_name("idx", meta.table, f.column), (f.column,), False
+
+
+def longest_indexed(meta: ModelMeta) -> dict[str, int]:
+    """How many bytes the texts may have that stand in an index, by attribute.
+
+    Postgres refuses an entry of more than 2,704 bytes; SQLite would take it. The texts of one index
+    share the room, after what ids need.
+    """
+    texts = {f.column: f.name for f in meta.fields if f.kind in (Kind.TEXT, Kind.BYTES) and f.enum is None}
+    keys = {"id", *(r.key for r in meta.relations.values() if r.kind is RelationKind.BELONGS_TO)}
+    longest: dict[str, int] = {}
+    for columns in ((meta.by_name["id"].column,), *(columns for _, columns, _ in _indexes(meta))):
+        names = [texts[column] for column in columns if column in texts]
+        free = [name for name in names if name not in keys or len(names) == 1]
+        share = (_INDEX_ENTRY - _LONGEST_ID * (len(names) - len(free))) // max(len(free), 1)
+        for name in names:
+            longest[name] = min(longest.get(name, _INDEX_ENTRY), share if name in free else _LONGEST_ID)
+    return longest
 
 
 def _walk_columns(meta: ModelMeta) -> tuple[str, ...]:

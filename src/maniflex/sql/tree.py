@@ -30,16 +30,25 @@ def tree(
     depth: int,
     filters: Sequence[Filter] = (),
     scope: Scope = (),
+    versioned: bool = False,
 ) -> Sql:
-    """Every row that can be reached from the root through matching live rows, once; last, how far off."""
-    key = ("tree", parent.name, down, shape(filters, scope))
-    compiled = model.shapes.get(key, _tree, model, parent, down, filters, scope)
+    """Every row that can be reached from the root through matching live rows, once; last, how far off.
+
+    With `versioned`, the column behind the fields is the version of the row.
+    """
+    key = ("tree", parent.name, down, shape(filters, scope), versioned)
+    compiled = model.shapes.get(key, _tree, model, parent, down, filters, scope, versioned)
     found = values(model, filters, scope, compiled.order)
     return compiled.bind({**found, "$root": root_id, "$depth": depth})
 
 
 def _tree(
-    model: ModelSql, parent: FieldMeta, down: bool, filters: Sequence[Filter], scope: Scope
+    model: ModelSql,
+    parent: FieldMeta,
+    down: bool,
+    filters: Sequence[Filter],
+    scope: Scope,
+    versioned: bool,
 ) -> Compiled:
     live = not asks_for_deleted(model, filters)
     root: Any = sa.bindparam("$root")
@@ -62,5 +71,6 @@ def _tree(
     met = (
         sa.select(steps.c.id, sa.func.min(steps.c.depth).label("depth")).group_by(steps.c.id).subquery("met")
     )
-    statement = sa.select(*model.columns, met.c.depth).where(model.id == met.c.id)
+    columns = [*model.columns, model.version] if versioned else model.columns
+    statement = sa.select(*columns, met.c.depth).where(model.id == met.c.id)
     return compile_statement(statement.order_by(met.c.depth, model.id), model.dialect)

@@ -14,11 +14,13 @@ from sqlalchemy.sql.selectable import Subquery
 
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, ModelMeta, TypedSelect
+from maniflex.sql.decimal_order import has_order_key, order_column, order_expression
 from maniflex.sql.shapes import compile_statement
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import column_type
+from maniflex.sql.tables import column_type, quoted
 
 _NAME = "given_by_query"  # no column is likely to be called like this
+_TYPED = "typed_by_fields"
 
 
 def build_view(meta: ModelMeta, dialect: Dialect) -> Subquery:
@@ -27,7 +29,19 @@ def build_view(meta: ModelMeta, dialect: Dialect) -> Subquery:
     # A cast hides a column from the indexes of its table.
     of_type: Any = sa.type_coerce if isinstance(_given(meta, dialect), TypedSelect) else sa.cast
     typed = [of_type(inner.c[f.column], column_type(f.kind, dialect)).label(f.column) for f in meta.fields]
-    return sa.select(*typed).subquery(meta.table)
+    whole = sa.select(*typed)
+    keyed = [f for f in meta.fields if has_order_key(f, dialect)]
+    if not keyed:
+        return whole.subquery(meta.table)
+    # A subquery of its own, so that the SELECT's value stands in the expression by a short name.
+    source = whole.subquery(_TYPED)
+    keys: list[Any] = [
+        sa.literal_column(order_expression(f"{_TYPED}.{quoted(f.column, dialect)}")).label(
+            order_column(f.column)
+        )
+        for f in keyed
+    ]
+    return sa.select(*source.c, *keys).subquery(meta.table)
 
 
 def text_of(meta: ModelMeta, dialect: Dialect) -> str:

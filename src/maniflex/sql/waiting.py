@@ -19,8 +19,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
-from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.model.schedule import Action, Schedule, schedules
+from maniflex.sql.decimal_order import has_order_key, order_column, order_key
 from maniflex.sql.literal import literal
 from maniflex.sql.statement import Dialect
 
@@ -67,8 +68,11 @@ def _rivals(meta: ModelMeta, schedule: Schedule) -> Iterator[Rival]:
 class Waiting:
     """The conditions of one lane on a table."""
 
-    def __init__(self, meta: ModelMeta, lane: Lane, table: FromClause, dialect: Dialect) -> None:
+    def __init__(
+        self, meta: ModelMeta, lane: Lane, table: FromClause, dialect: Dialect, *, keyed: bool = True
+    ) -> None:
         self._meta = meta
+        self._keyed = keyed
         self._lane = lane
         self._table = table
         self._dialect = dialect
@@ -133,19 +137,27 @@ class Waiting:
         return self._table.c[self._meta.by_name[name].column]
 
     def _like(self, name: str, value: Any) -> Condition:
-        column = self._column(name)
+        column = self._compared(name)
         return column.is_(None) if value is None else column == self._text(name, value)  # type: ignore[no-any-return]
 
     def _unlike(self, name: str, value: Any) -> Condition:
-        column, field = self._column(name), self._field(name)
+        column, field = self._compared(name), self._field(name)
         if value is None:
             return column.is_not(None)  # type: ignore[no-any-return]
         if field.nullable:
             return column.is_distinct_from(self._text(name, value))  # type: ignore[no-any-return]
         return column != self._text(name, value)  # type: ignore[no-any-return]
 
+    def _compared(self, name: str) -> Any:
+        field = self._field(name)
+        keyed = self._keyed and has_order_key(field, self._dialect)
+        return self._table.c[order_column(field.column) if keyed else field.column]
+
     def _text(self, name: str, value: Any) -> sa.ColumnElement[Any]:
-        return sa.literal_column(literal(value, self._field(name).kind, self._dialect))
+        field = self._field(name)
+        if self._keyed and has_order_key(field, self._dialect):
+            return sa.literal_column(literal(order_key(value), Kind.TEXT, self._dialect))
+        return sa.literal_column(literal(value, field.kind, self._dialect))
 
     def _field(self, name: str) -> FieldMeta:
         return self._meta.by_name[name]

@@ -6,26 +6,29 @@ whatever record is looked at on the way must be alive and inside the scope.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
-from maniflex.errors import InvalidQuery
-from maniflex.model.meta import FieldMeta, RelationKind, RelationMeta
+from maniflex.errors import InvalidQuery, UnusableScope
+from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operators import Op
-from maniflex.query.tree import AnyOf, Compare, Filter, Forced
+from maniflex.query.tree import AnyOf, Compare, Filter, Forced, Narrowed
+from maniflex.query.tree import Scope as Scope
 from maniflex.sql.codec import encode_json
+from maniflex.sql.patterns import ENDS, LENGTH, TEXT_OPERATORS, matches
 from maniflex.sql.statement import Dialect
 
 if TYPE_CHECKING:
     from maniflex.sql.model import ModelSql
 
-Scope = tuple[Forced, ...]
 Condition = sa.ColumnElement[bool]
 
-_SCOPE = "$scope$"  # then its place and the table; no attribute can be called like this
+# No attribute can be called like these.
+_SCOPE = "$scope$"  # then its place and the table
+_PARENT = "$parent$"  # then the key that names the parent
 
 
 def leaves(filters: Sequence[Filter]) -> Iterator[Compare]:
@@ -41,8 +44,16 @@ def shape(filters: Sequence[Filter], scope: Scope) -> tuple[Any, ...]:
     """What of filters and scope decides the statement's text."""
     return (
         tuple([_leaf(f) if type(f) is Compare else tuple(map(_leaf, f.conditions)) for f in filters]),  # type: ignore[union-attr]  # AnyOf
-        tuple([(f.name, f.op, f.value is None) for f in scope]) if scope else (),
+        tuple([_narrowed(f) if isinstance(f, Narrowed) else _forced(f) for f in scope]) if scope else (),
     )
+
+
+def _forced(forced: Forced) -> tuple[Any, ...]:
+    return (forced.name, forced.op, forced.value is None, forced.model)
+
+
+def _narrowed(forced: Narrowed) -> tuple[Any, ...]:
+    return (forced.model, isinstance(forced.filter, AnyOf), *map(_leaf, leaves([forced.filter])))
 
 
 def _leaf(item: Compare) -> tuple[Any, ...]:
@@ -61,18 +72,24 @@ def values(model: ModelSql, filters: Sequence[Filter], scope: Scope, names: Sequ
     if scope:
         for name in names:
             if name.startswith(_SCOPE) and name not in found:
-                _, place, table = name.split("$")[1:4]
-                compare = scope[int(place)].on(model.peer_by_table(table).meta)
-                assert compare is not None
-                _put(
-                    found,
-                    f"{_SCOPE}{place}${table}",
-                    model.encode_as,
-                    compare.field,
-                    compare.op,
-                    compare.value,
-                )
+                place, table = name.split("$")[2:4]
+                condition = scope[int(place)].on(model.peer_by_table(table).meta)
+                assert condition is not None
+                if type(condition) is Compare and type(condition.value) is not FieldMeta:
+                    bound_name = f"{_SCOPE}{place}${table}"
+                    _put(found, bound_name, model.encode_as, condition.field, condition.op, condition.value)
+                    continue
+                for leaf_name, item in _named_leaves(condition, f"{_SCOPE}{place}${table}"):
+                    if not isinstance(item.value, FieldMeta):
+                        _put(found, leaf_name, model.encode_as, item.field, item.op, item.value)
     return found
+
+
+def _named_leaves(condition: Filter, name: str) -> Sequence[tuple[str, Compare]]:
+    """The comparisons of a condition of the scope, each with the name of its parameter."""
+    if isinstance(condition, AnyOf):
+        return [(f"{name}${i}", item) for i, item in enumerate(condition.conditions)]
+    return ((name, condition),)
 
 
 def parameters(model: ModelSql, item: Compare, name: str) -> dict[str, Any]:
@@ -88,6 +105,8 @@ def _put(found: dict[str, Any], name: str, encode: Any, field: FieldMeta, op: Op
         found[name + "$a"], found[name + "$b"] = encode(field, op, value[0]), encode(field, op, value[1])
     else:
         found[name] = encode(field, op, value)
+        if op in ENDS:
+            found[name + LENGTH] = len(value)
 
 
 def where(
@@ -110,10 +129,69 @@ def scoped(model: ModelSql, table: FromClause, scope: Scope) -> list[Condition]:
     """The scope on the rows of one table, as far as its model has such fields."""
     conditions = []
     for i, forced in enumerate(scope):
-        compare = forced.on(model.meta)
-        if compare is not None:
-            conditions.append(_test(model, table, compare, f"{_SCOPE}{i}${model.meta.table}"))
+        condition = forced.on(model.meta)
+        if condition is not None:
+            conditions.append(_bound(model, table, condition, f"{_SCOPE}{i}${model.meta.table}", forced))
     return conditions
+
+
+def _bound(
+    model: ModelSql, table: FromClause, condition: Filter, name: str, forced: Forced | Narrowed
+) -> Condition:
+    if isinstance(condition, Compare) and not condition.path:
+        return _test(model, table, condition, name)
+    if isinstance(condition, Compare) and isinstance(forced, Forced):
+        return _belongs(model, model.at(table, condition.path[0].key or ""), condition.path, condition, name)
+    named = _named_leaves(condition, name)
+    return sa.or_(*[_along(model, table, item.path, item, leaf_name, ()) for leaf_name, item in named])
+
+
+def _belongs(
+    model: ModelSql, key: Any, path: tuple[RelationMeta, ...], item: Compare, name: str
+) -> Condition:
+    """That the record a key names has the field's value, or belongs to one that has.
+
+    A deleted record still says whose its rows are, so it is not asked to be alive.
+    """
+    try:
+        target = model.peer(path[0].target)
+    except InvalidQuery as error:
+        raise UnusableScope(f"{model.meta.name} cannot be bound through {path[0].name!r}: {error}") from error
+    alias = target.table.alias()
+    if len(path) == 1:
+        rest = _test(target, alias, item, name)
+    else:
+        rest = _belongs(target, target.at(alias, path[1].key or ""), path[1:], item, name)
+    tie = alias.c[target.id.name] == key
+    return sa.exists(sa.select(sa.literal_column("1")).where(tie, rest))
+
+
+def parent_keys(model: ModelMeta, scope: Scope) -> tuple[str, ...]:
+    """The keys through whose records the scope binds rows of the model."""
+    return tuple([item.path[0].key or "" for _, item in _through_parents(model, scope)])
+
+
+def parents_inside(model: ModelSql, scope: Scope, names: Collection[str]) -> list[Condition]:
+    """For each of those keys that is written, that the record it names is inside the scope."""
+    conditions = []
+    for i, item in _through_parents(model.meta, scope):
+        key = item.path[0].key or ""
+        if key in names:
+            named: Any = sa.bindparam(_PARENT + key, type_=sa.Text())
+            conditions.append(_belongs(model, named, item.path, item, f"{_SCOPE}{i}${model.meta.table}"))
+    return conditions
+
+
+def parent_values(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of `parents_inside`; `names` are those the statement wants."""
+    return {name: row[name.removeprefix(_PARENT)] for name in names if name.startswith(_PARENT)}
+
+
+def _through_parents(model: ModelMeta, scope: Scope) -> Iterator[tuple[int, Compare]]:
+    for i, forced in enumerate(scope):
+        item = forced.on(model) if isinstance(forced, Forced) else None
+        if item is not None and item.path:
+            yield i, item
 
 
 def _condition(model: ModelSql, table: FromClause, item: Compare, number: int, scope: Scope) -> Condition:
@@ -157,9 +235,9 @@ def join(
 
 
 def _test(model: ModelSql, table: FromClause, item: Compare, name: str) -> Condition:
-    column = table.c[item.field.column]
+    column = model.compared(item.field, table)
     if isinstance(item.value, FieldMeta):
-        return _compare(column, item.op, table.c[item.value.column])
+        return _compare(column, item.op, model.compared(item.value, table))
     return test(model.dialect, column, item, name)
 
 
@@ -173,8 +251,8 @@ def test(dialect: Dialect, column: Any, item: Compare, name: str) -> Condition:
         return sa.and_(column >= sa.bindparam(name + "$a"), column <= sa.bindparam(name + "$b"))
     if item.op in (Op.IN, Op.NOT_IN):
         return one_of(dialect, column, name, negated=item.op is Op.NOT_IN)
-    if item.op in _PATTERNS:
-        return _matches(dialect, column, item.op, name)
+    if item.op in TEXT_OPERATORS:
+        return matches(dialect, column, item.op, name)
     return _compare(column, item.op, sa.bindparam(name))
 
 
@@ -205,52 +283,6 @@ def one_of(dialect: Dialect, column: Any, name: str, *, negated: bool = False) -
     each = sa.func.json_each(sa.bindparam(name, type_=sa.Text()))
     rows: Any = sa.select(sa.column("value")).select_from(each)
     return column.not_in(rows) if negated else column.in_(rows)  # type: ignore[no-any-return]
-
-
-_PATTERNS = frozenset({Op.LIKE, Op.ILIKE, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH})
-
-
-def _matches(dialect: Dialect, column: Any, op: Op, name: str) -> Condition:
-    pattern = sa.bindparam(name, type_=sa.Text())
-    if dialect is Dialect.POSTGRES:
-        return column.op("LIKE" if op is Op.LIKE else "ILIKE", is_comparison=True)(pattern)  # type: ignore[no-any-return]
-    # SQLite's LIKE ignores case, so patterns go to GLOB, which does not.
-    left: Any = column if op is Op.LIKE else sa.func.lower(column)
-    return left.op("GLOB", is_comparison=True)(pattern)  # type: ignore[no-any-return]
-
-
-def pattern_value(dialect: Dialect, op: Op, text: str) -> str:
-    """The text of a pattern operator as the database's own pattern."""
-    if op in (Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH):
-        escaped = re_escape_like(text)
-        before = "" if op is Op.STARTS_WITH else "%"
-        after = "" if op is Op.ENDS_WITH else "%"
-        text = f"{before}{escaped}{after}"
-    if dialect is Dialect.POSTGRES:
-        return text
-    return _as_glob(text if op is Op.LIKE else _lower_ascii(text))
-
-
-def re_escape_like(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-
-def _lower_ascii(text: str) -> str:
-    return "".join(c.lower() if c.isascii() else c for c in text)
-
-
-def _as_glob(pattern: str) -> str:
-    found = []
-    escaped = False
-    for char in pattern:
-        if escaped:
-            found.append(f"[{char}]" if char in "*?[" else char)
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        else:
-            found.append({"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}.get(char, char))
-    return "".join(found)
 
 
 def list_value(dialect: Dialect, items: Sequence[Any]) -> Any:

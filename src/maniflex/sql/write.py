@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from maniflex.model.meta import Kind
-from maniflex.sql.model import ID, LOCK, ModelSql
+from maniflex.sql.model import ID, LOCK, VERSION, ModelSql
 from maniflex.sql.reference import Reference, key_parameter, key_values, named_rows, shape_of
 from maniflex.sql.shapes import Compiled, compile_statement
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.where import Condition, Scope, scoped, shape, values
+from maniflex.sql.where import Condition, Scope, parent_values, parents_inside, scoped, shape, values
 
 
 def insert(model: ModelSql, values: Mapping[str, Any], *, ignore_existing: bool = False) -> Sql:
@@ -40,12 +40,15 @@ def insert_referring(
     key = ("insert", shape_of(references), shape((), scope))
     compiled = model.shapes.get(key, _insert_referring, model, tuple(references), scope)
     found = {**values(model, (), scope, compiled.order), **key_values(references, row)}
+    if scope:
+        found.update(parent_values(compiled.order, row))
     return compiled.bind({**found, **encoded(model, row)})
 
 
 def _insert_referring(model: ModelSql, references: tuple[Reference, ...], scope: Scope) -> Compiled:
     row = [sa.bindparam(f.name, type_=model.column(f).type) for f in model.meta.fields]
-    given = sa.select(*row).where(*named_rows(references, scope))
+    parents = parents_inside(model, scope, model.names)
+    given = sa.select(*row).where(*named_rows(references, scope), *parents)
     statement = sa.insert(model.table).from_select([c.name for c in model.columns], given)
     return compile_statement(statement.returning(*model.columns), model.dialect)
 
@@ -56,23 +59,34 @@ def update(
     changes: Mapping[str, Any],
     scope: Scope = (),
     references: Sequence[Reference] = (),
+    version: int | None = None,
 ) -> Sql:
-    """Change fields of a live, unlocked row; gives it back, or nothing when there is no such row."""
+    """Change fields of a live, unlocked row; gives it back, or nothing when there is no such row.
+
+    A row of another `version` is no such row.
+    """
     names = tuple(changes)
-    key: tuple[Any, ...] = ("update", names)
+    versioned = version is not None
+    key: tuple[Any, ...] = ("update", names, versioned)
     if scope or references:
         key = (*key, shape((), scope), shape_of(references))
-    compiled = model.shapes.get(key, _update, model, names, scope, tuple(references))
-    bound = {**encoded(model, changes), ID: record_id, **model.lock_values}
+    compiled = model.shapes.get(key, _update, model, names, scope, tuple(references), versioned)
+    bound = {**encoded(model, changes), ID: record_id, VERSION: version, **model.lock_values}
     if references:
         bound.update(key_values(references, changes))
-    return compiled.bind(bound if not scope else {**values(model, (), scope, compiled.order), **bound})
+    if scope:
+        bound |= {**values(model, (), scope, compiled.order), **parent_values(compiled.order, changes)}
+    return compiled.bind(bound)
 
 
 def _update(
-    model: ModelSql, names: tuple[str, ...], scope: Scope, references: tuple[Reference, ...]
+    model: ModelSql,
+    names: tuple[str, ...],
+    scope: Scope,
+    references: tuple[Reference, ...],
+    versioned: bool,
 ) -> Compiled:
-    conditions = _writable(model, scope)
+    conditions = [*_writable(model, scope, versioned=versioned), *parents_inside(model, scope, names)]
     for reference, named in zip(references, named_rows(references, scope), strict=True):
         conditions.append(_unless_unchanged(model, reference, named))
     statement = sa.update(model.table).values(assigned(model, names)).where(*conditions)
@@ -86,16 +100,24 @@ def _unless_unchanged(model: ModelSql, reference: Reference, named: Condition) -
     return named if field.secret else sa.or_(model.column(field) == key_parameter(reference), named)
 
 
-def increment(model: ModelSql, record_id: str, deltas: Mapping[str, Any], stamps: Mapping[str, Any]) -> Sql:
-    """Add to numeric fields inside the statement, within their declared bounds."""
+def increment(
+    model: ModelSql,
+    record_id: str,
+    deltas: Mapping[str, Any],
+    stamps: Mapping[str, Any],
+    scope: Scope = (),
+) -> Sql:
+    """Add to numeric fields of a row inside the scope, in the statement, within their declared bounds."""
     names = tuple(deltas)
-    compiled = model.shapes.get(("increment", names), _increment, model, names, tuple(stamps))
-    return compiled.bind({**deltas, **encoded(model, stamps), ID: record_id, **model.lock_values})
+    key = ("increment", names, shape((), scope))
+    compiled = model.shapes.get(key, _increment, model, names, tuple(stamps), scope)
+    bound = {**deltas, **encoded(model, stamps), ID: record_id, **model.lock_values}
+    return compiled.bind({**values(model, (), scope, compiled.order), **bound})
 
 
-def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...]) -> Compiled:
+def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...], scope: Scope) -> Compiled:
     row = assigned(model, stamps)
-    conditions = _writable(model)
+    conditions = _writable(model, scope)
     for name in names:
         field = model.meta.by_name[name]
         column = model.column(field)
@@ -116,19 +138,31 @@ def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...])
     return compile_statement(statement, model.dialect)
 
 
-def delete(model: ModelSql, record_id: str, stamps: Mapping[str, Any], scope: Scope = ()) -> Sql:
-    """Remove an unlocked row, or mark it with `stamps` when the model deletes softly."""
+def delete(
+    model: ModelSql,
+    record_id: str,
+    stamps: Mapping[str, Any],
+    scope: Scope = (),
+    version: int | None = None,
+) -> Sql:
+    """Remove an unlocked row, or mark it with `stamps` when the model deletes softly.
+
+    A row of another `version` stays.
+    """
     names = tuple(stamps)
-    compiled = model.shapes.get(("delete", names, shape((), scope)), _delete, model, names, scope)
+    key = ("delete", names, shape((), scope), version is not None)
+    compiled = model.shapes.get(key, _delete, model, names, scope, version is not None)
     found = values(model, (), scope, compiled.order)
-    return compiled.bind({**found, **encoded(model, stamps), ID: record_id, **model.lock_values})
+    bound = {**found, **encoded(model, stamps), ID: record_id, VERSION: version}
+    return compiled.bind({**bound, **model.lock_values})
 
 
-def _delete(model: ModelSql, names: tuple[str, ...], scope: Scope) -> Compiled:
+def _delete(model: ModelSql, names: tuple[str, ...], scope: Scope, versioned: bool) -> Compiled:
     statement: Any = sa.delete(model.table)
     if names:
         statement = sa.update(model.table).values(assigned(model, names))
-    return compile_statement(statement.where(*_writable(model, scope)), model.dialect)
+    conditions = _writable(model, scope, versioned=versioned)
+    return compile_statement(statement.where(*conditions), model.dialect)
 
 
 def assigned(model: ModelSql, names: tuple[str, ...]) -> dict[str, Any]:
@@ -145,11 +179,24 @@ def encoded(model: ModelSql, values: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _writable(model: ModelSql, scope: Scope = ()) -> list[sa.ColumnElement[bool]]:
+def _held_version(model: ModelSql) -> sa.ScalarSelect[Any]:
+    """The id, locked, if the row has that version and no other transaction holds it.
+
+    Whoever holds a row is about to change it. Waiting would end in the same refusal, and two
+    transactions that wait for each other would do so until the database notices.
+    """
+    held = model.table.alias("held_row")
+    at = model.at(held, "id")
+    query = sa.select(at).where(at == sa.bindparam(ID), model.version_in(held) == sa.bindparam(VERSION))
+    return query.with_for_update(key_share=True, skip_locked=True).scalar_subquery()
+
+
+def _writable(model: ModelSql, scope: Scope = (), *, versioned: bool = False) -> list[sa.ColumnElement[bool]]:
     """The live row of the id, inside the scope, in none of the states that lock it."""
-    conditions: list[sa.ColumnElement[bool]] = [model.id == sa.bindparam(ID), *model.live()]
+    named: Any = _held_version(model) if versioned else sa.bindparam(ID)
+    conditions: list[sa.ColumnElement[bool]] = [model.id == named, *model.live()]
     conditions += scoped(model, model.table, scope)
     for i, lock in enumerate(model.meta.locks):
-        column = model.column(model.meta.by_name[lock.field])
+        column = model.compared(model.meta.by_name[lock.field])
         conditions.append(column.is_distinct_from(sa.bindparam(f"{LOCK}{i}")))
     return conditions

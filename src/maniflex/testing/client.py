@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
+from maniflex._clock import Clock
+from maniflex.errors import ConfigError
 from maniflex.server import Server
+from maniflex.settings import Settings
 
-try:
+if TYPE_CHECKING:
     import httpx
-except ImportError as missing:
-    raise ImportError("maniflex.testing.client needs httpx: pip install httpx") from missing
 
 
 @asynccontextmanager
 async def client(
-    server: Server, *, database: str | None = ":memory:", headers: Mapping[str, str] | None = None
+    server: Server,
+    *,
+    database: str | None = ":memory:",
+    headers: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+    background: bool = False,
+    own_schema: bool = False,
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the started server; `database=None` keeps the one the server was declared with."""
-    with server.on_database(server.config.database if database is None else database):
-        async with server.lifespan():
-            transport = httpx.ASGITransport(app=server, raise_app_exceptions=True)
-            async with httpx.AsyncClient(
-                transport=transport, base_url="http://test", headers=headers
-            ) as http:
-                yield http
+    """A client of the started server, which works in the background only when told to.
+
+    `database=None` keeps the database the server was declared with. With `own_schema` the block gets an empty
+    schema of a PostgreSQL database, which is dropped at its end.
+    """
+    httpx = _httpx()
+    settings: Settings = {"background": background}
+    address = server.config.database if database is None else database
+    if own_schema and not (isinstance(address, str) and address.startswith(("postgres:", "postgresql:"))):
+        raise ConfigError('own_schema needs PostgreSQL: database="postgresql://…"')
+    schema = f"maniflex_test_{secrets.token_hex(8)}" if own_schema else None
+    if schema is not None:
+        settings["schema"] = schema
+    with server.on_database(address, clock=clock, **settings):
+        try:
+            async with server.lifespan():
+                transport = httpx.ASGITransport(app=server, raise_app_exceptions=True)
+                async with httpx.AsyncClient(
+                    transport=transport, base_url="http://test", headers=headers
+                ) as http:
+                    yield http
+        finally:
+            if schema is not None:
+                await _drop(address, schema)
+
+
+def _httpx() -> Any:
+    try:
+        import httpx
+    except ImportError as missing:
+        raise ImportError("maniflex.testing.client needs httpx: pip install httpx") from missing
+    return httpx
+
+
+async def _drop(database: str, schema: str) -> None:
+    async with Server(database).lifespan(role="client") as server:
+        await server.raw_exec(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')

@@ -281,7 +281,7 @@ async def test_a_serving_process_works_on_the_jobs_of_another_queue() -> None:
     async def send(job: Job) -> None:
         done.set()
 
-    async with client(server):
+    async with client(server, background=True):
         await server.jobs.enqueue("send_receipt")
         await asyncio.wait_for(done.wait(), 10)
 
@@ -337,7 +337,7 @@ async def test_a_worker_of_another_queue_says_what_it_takes_and_what_it_gives_up
     assert told == [
         f"job {id} (thumb) failed in attempt 1 of 2 and is tried again: ValueError: no luck",
         f"job {id} (thumb) failed in attempt 2 and is given up: ValueError: no luck",
-        "works on jobs of mail, thumb, 2 at a time",
+        "job worker started: mail, thumb, 2 at a time",
     ]
 
 

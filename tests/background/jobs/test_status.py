@@ -110,6 +110,7 @@ async def test_a_job_is_enqueued_running_succeeded(kit: Kit) -> None:
         "result_url": "https://files/1",
         "output": {"pages": [1, 2]},
         "error": None,
+        "error_code": None,
         "created_at": "2026-01-01T00:00:00Z",
         "completed_at": "2026-01-01T00:00:05Z",
         "updated_at": "2026-01-01T00:00:05Z",
@@ -348,3 +349,19 @@ async def test_statuses_of_long_ago_are_removed(database_url: str) -> None:
 
         body = (await kit.http.get(PATH, headers=ROOT)).json()
         assert [row["id"] for row in body["data"]] == [waiting]
+
+
+async def test_a_job_for_later_has_a_status_from_the_beginning(kit: Kit) -> None:
+    when = kit.clock.now() + MINUTE
+    first = await kit.server.jobs.enqueue_at("report", when, {"of": 7}, actor_id="ada")
+    second = await kit.server.jobs.enqueue_at(Job("report"), when)
+
+    for id in (first, second):
+        assert (await kit.status(id))["status"] == "enqueued"
+    assert (await kit.status(first))["actor_id"] == "ada"
+    assert await kit.work() == 0
+
+    kit.may_end.set()
+    kit.clock.advance(MINUTE)
+    assert await kit.work() == 2
+    assert (await kit.status(first))["status"] == "succeeded"

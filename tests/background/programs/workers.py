@@ -70,6 +70,17 @@ async def saga(run: Run) -> str:
     return "done"
 
 
+async def steps(run: Run) -> None:
+    """Many small effects, each of which should happen once."""
+    for number in range(run.payload["steps"]):
+        await run.step(f"{number}", effect, run, number)
+
+
+async def effect(run: Run, number: int) -> None:
+    note(f"step-{number}", run)
+    await asyncio.sleep(0)
+
+
 def undo(run: Run, name: str) -> Any:
     def compensate(_: Any) -> None:
         if run.payload.get("die_before_undoing") == name and run.attempt == 1:
@@ -89,7 +100,7 @@ def a_server(options: dict[str, Any]) -> Server:
         work_poll_interval=timedelta(seconds=options.get("poll", 0.2)),
         shutdown_timeout=timedelta(seconds=20),
     )
-    for handler in (tick, pause, block, saga):
+    for handler in (tick, pause, block, saga, steps):
         server.work.handler(f"default.{handler.__name__}", max_attempts=50)(handler)
     return server
 

@@ -55,7 +55,7 @@ async def test_it_beats_while_the_loop_is_blocked_and_says_what_is_lost() -> Non
 
 
 async def test_it_rests_when_there_is_nothing_to_hold_and_goes_on_after_failures() -> None:
-    renewals, errors = Renewals(), list[Exception]()
+    renewals, errors = Renewals(), list[BaseException]()
     heart = Heart(SqliteAdapter(":memory:"), renewals, EVERY, log, errors.append)
     await opened(heart)
     time.sleep(0.1)  # noqa: ASYNC251

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from maniflex.errors import DeclarationError
-from maniflex.model.base import Model, ModelType
-from maniflex.model.field import field
+from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.model.registry import Registry
 from tests.unit.model.declared import problems_of, sealed
@@ -149,28 +147,3 @@ def test_a_race_of_registration_and_sealing_loses_nothing_half_way() -> None:
 
         assert {meta.cls for meta in metas} == {User} | taken
         assert len(registry) == 1 + len(taken)
-
-
-def test_a_hundred_models_are_read_well_within_a_second() -> None:
-    kinds: list[Any] = [str, int, float, bool, dict, str | None, Literal["a", "b"], str, int, str]
-    annotations = {f"f{index}": kind for index, kind in enumerate(kinds)}
-    models = [
-        ModelType(
-            f"Model{number}",
-            (Model,),
-            {
-                "__module__": __name__,
-                "__qualname__": f"Model{number}",
-                "__annotations__": dict(annotations),
-                "f0": field(max_length=20, filterable=True),
-            },
-        )
-        for number in range(100)
-    ]
-    registry = Registry()
-    registry.register(models)
-
-    started = time.process_time()
-    registry.seal()
-
-    assert time.process_time() - started < 1

@@ -10,11 +10,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from maniflex._caller import caller
 from maniflex._service import Service
+from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.jobs.cron import RELAY, Schedules, add_entry
 from maniflex.background.jobs.job import Job, Result, checked
 from maniflex.background.jobs.port import Cancellable, EventBus, Queue
@@ -45,8 +46,9 @@ class Jobs:
         self._handlers = Handlers()  # of a queue other than ours; ours are handlers of runs
         self._bus: EventBus | None = None
         self._dlq_type: str | None = None
-        self._concurrency = CONCURRENCY
+        self._concurrency: int | None = None
         self._declared = False
+        self._problems: list[str] = []
         self._parts: Parts | None = None
         self._sink: TableStatus | None = None
 
@@ -58,11 +60,17 @@ class Jobs:
         *,
         event_bus: EventBus | None = None,
         dlq_type: str | None = None,
-        concurrency: int = CONCURRENCY,
+        concurrency: int | None = None,
     ) -> None:
-        """Say which queue has the jobs and who hears of them, before the first handler."""
+        """Say which queue has the jobs and who hears of them, before the first handler.
+
+        `concurrency` is how many jobs a process has at once; without it jobs that are runs share the worker
+        of runs (`work_concurrency`), and another queue has 8.
+        """
         if self._declared or self._parts is not None:
             raise DeclarationError("jobs.use(...) comes before the handlers of jobs")
+        if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+            raise DeclarationError("the concurrency of jobs is a whole number above zero")
         self.queue = self.queue if queue is None else queue
         self._bus = event_bus
         self._dlq_type = dlq_type
@@ -74,8 +82,8 @@ class Jobs:
         type: str,
         *,
         payload: Any = None,
-        timeout: timedelta | None = None,
-        lease: timedelta | None = None,
+        timeout: timedelta | float | None = None,
+        lease: timedelta | float | None = None,
         backoff: Callable[[int], timedelta] | None = None,
     ) -> Callable[[F], F]:
         """Give jobs of exactly this type to the decorated function, async or plain."""
@@ -91,6 +99,8 @@ class Jobs:
                 # Internal: a job is enqueued by the application, not submitted by its clients.
                 take = self._work.handler(type, lease=lease, dead_letter=letter, internal=True, **options)
                 take(_of_job(fn, is_letter=type == self._dlq_type))
+                if self._concurrency is not None:
+                    self._work.separate[type] = self._concurrency
             else:
                 self._handlers.add(type, fn, **options)
             return fn
@@ -121,6 +131,8 @@ class Jobs:
         """
         if self._parts is not None:
             raise DeclarationError("the server is sealed; the status of jobs is mounted before it starts")
+        said = [*role_problems(admin_role), *switch_problems(public=public)]
+        self._problems += [f"jobs.mount_status: {problem}" for problem in said]
         self.status = (admin_role, public)
         self.types.update((types,) if isinstance(types, str) else types)
         if self.durable and not self._work.used:
@@ -150,7 +162,7 @@ class Jobs:
         return schema(dialect) if self._written else ()
 
     def problems(self) -> list[str]:
-        return self._handlers.problems()
+        return [*self._handlers.problems(), *self._problems]
 
     def attach(self, parts: Parts) -> None:
         again = self._parts is not None
@@ -177,7 +189,7 @@ class Jobs:
         return Worker(
             queue,
             self._handlers,
-            concurrency=self._concurrency,
+            concurrency=self._concurrency or CONCURRENCY,
             status=self._sink,
             dlq_type=self._dlq_type,
             event_bus=self._bus,
@@ -219,6 +231,12 @@ class Jobs:
         except BaseException:
             await self._sink.forget(one.id)
             raise
+
+    async def enqueue_at(
+        self, job: Job | str, when: datetime, payload: Any = None, *, tx: Tx | None = None, **fields: Any
+    ) -> str:
+        """`enqueue`, to be started no earlier than `when`."""
+        return await self.enqueue(job, payload, tx=tx, **{**fields, "not_before": when})
 
     async def cancel(self, id: str) -> None:
         """Cancel a job that waits; `Conflict` when it runs, `NotFound` when there is none."""

@@ -27,7 +27,7 @@ class _Entry:
     job: Job
     at: datetime
     token: str = ""  # of the delivery that has it; none: it waits
-    until: datetime | None = None
+    until: float | None = None  # by the monotonic clock: no correction of the time ends a lease
 
 
 class InProcessQueue:
@@ -103,12 +103,12 @@ class InProcessQueue:
         for type in types:
             ready = self._ready.get(type, deque())
             while ready and len(found) < limit:
-                found.append(self._deliver(self._entries[ready.popleft()], now))
+                found.append(self._deliver(self._entries[ready.popleft()]))
         return found
 
-    def _deliver(self, entry: _Entry, now: datetime) -> Delivery:
+    def _deliver(self, entry: _Entry) -> Delivery:
         entry.job = replace(entry.job, attempt=entry.job.attempt + 1)
-        entry.token, entry.until = new_id(), now + self.lease
+        entry.token, entry.until = new_id(), self._lease_end()
         return Delivery(entry.job, entry.token)
 
     async def extend(self, held: Sequence[Held]) -> set[str]:
@@ -119,7 +119,7 @@ class InProcessQueue:
             if entry is None or entry.token != token or entry.until is None:
                 gone.add(id)
             else:
-                entry.until = max(entry.until, self._clock.now() + self.lease)
+                entry.until = max(entry.until, self._lease_end())
         return gone
 
     async def ack(self, delivery: Delivery, result: Result) -> bool:
@@ -144,11 +144,11 @@ class InProcessQueue:
 
     async def recover(self, types: Sequence[str], letter: str | None) -> list[Recovered]:
         """Take back what was not extended in time."""
-        now = self._clock.now()
+        now, moment = self._clock.now(), self._clock.monotonic()
         expired = [
             entry
             for entry in self._entries.values()
-            if entry.until is not None and entry.until < now and entry.job.type in types
+            if entry.until is not None and entry.until < moment and entry.job.type in types
         ]
         found = []
         for entry in expired:
@@ -170,6 +170,9 @@ class InProcessQueue:
             yield
         finally:
             self._wakes.remove(wake)
+
+    def _lease_end(self) -> float:
+        return self._clock.monotonic() + self.lease.total_seconds()
 
     # -- places a job can be in
 

@@ -99,7 +99,13 @@ class StatusSink(Protocol):
     """Where clients see what became of a job."""
 
     async def put(
-        self, job: Job, status: str, *, result: Result | None = None, error: str | None = None
+        self,
+        job: Job,
+        status: str,
+        *,
+        result: Result | None = None,
+        error: str | None = None,
+        error_code: str | None = None,
     ) -> None:
         """Note the status of an attempt; an older attempt changes nothing any more."""
 

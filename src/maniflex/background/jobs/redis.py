@@ -20,6 +20,7 @@ from typing import Any
 
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock, SystemClock
+from maniflex._fence import Fence
 from maniflex._ids import new_id
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, checked, dead_letter, dump, load
@@ -31,7 +32,6 @@ from maniflex.errors import Conflict, NotFound, Timeout, Unavailable
 try:
     from redis import asyncio as aioredis
     from redis.exceptions import ConnectionError as Disconnected
-    from redis.exceptions import RedisError
     from redis.exceptions import TimeoutError as TooSlow
 except ImportError as missing:
     raise ImportError("jobs in Redis need the redis package: pip install 'maniflex[redis]'") from missing
@@ -159,6 +159,7 @@ class RedisQueue:
 
     async def _listen(self, wake: Callable[[], None]) -> None:
         key, failures, backoff = f"{self.prefix}:wake", 0, Backoff(cap=timedelta(seconds=5))
+        fence = Fence()
         while True:
             try:
                 newest = await self._redis().xrevrange(key, count=1)
@@ -166,7 +167,8 @@ class RedisQueue:
                 wake()
                 while not await self._redis().xread({key: last}, block=int(BLOCK.total_seconds() * 1000)):
                     failures = 0
-            except RedisError as error:
+            except BaseException as error:
+                fence.absorb(error)
                 failures += 1
                 if failures == 1:
                     log.warning("jobs in Redis are polled for, nothing is heard: %s", error)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from maniflex._ids import new_id
+from maniflex.background.clock import may_take_over
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, checked, dead_letter
 from maniflex.background.jobs.port import Delivery, Recovered
@@ -98,7 +99,20 @@ class SqlQueue:
             )
         except Conflict:  # another worker took a run of the same group in the same moment
             return []
-        return [Delivery(_of_claimed(run), run.held.lease) for run in claimed]
+        deliveries = []
+        for run in claimed:
+            try:
+                deliveries.append(Delivery(_of_claimed(run), run.held.lease))
+            except (ValueError, msgspec.MsgspecError) as error:
+                await self._refuse(run, f"the payload cannot be read: {error}")
+        return deliveries
+
+    async def _refuse(self, run: Claimed, reason: str) -> None:
+        """Fail a run at once that no handler can be given."""
+        delivery = Delivery(Job(run.type, id=run.id, attempt=run.attempt), run.held.lease)
+        raw = await self._work.store.broken_payload(run)
+        change = _failed(delivery, "failed", "failed", reason, None, raw)
+        await self._work.store.settle([change], self._work.clock.now())
 
     async def extend(self, held: Sequence[Held]) -> set[str]:
         """Push back the end of the leases."""
@@ -139,7 +153,7 @@ class SqlQueue:
         """Take back what was not extended in time."""
         work = self._work
         now = work.clock.now()
-        if not await work.store.has_expired(now):
+        if not may_take_over(work.clock) or not await work.store.has_expired(now):
             return []
         async with transaction(work.store.adapter) as tx:
             taken = await work.store.reap(now, types, tx=tx)
@@ -216,6 +230,8 @@ def of_run(run: WorkflowRun) -> Job:
 
 
 def _of_claimed(run: Claimed) -> Job:
+    if run.payload is None:
+        raise ValueError("what is stored is not text")
     return Job(
         run.type,
         decode(run.payload),
@@ -229,13 +245,17 @@ def _of_claimed(run: Claimed) -> Job:
     )
 
 
-def _failed(delivery: Delivery, status: str, event: str, error: str, at: datetime | None) -> Change:
+def _failed(
+    delivery: Delivery, status: str, event: str, error: str, at: datetime | None, raw: str | None = None
+) -> Change:
     attempt = delivery.job.attempt
     kept = {"code": "error", "message": error, "attempt": attempt}
+    if raw is not None:
+        kept["raw"] = raw
     data: dict[str, Any] = {"attempt": attempt, "error": error}
     if at is not None:
         data["run_at"] = at.isoformat()
-    return Change(delivery.held, status, event, _json(data), at, 0, _json(kept), error)
+    return Change(delivery.held, status, event, _json(data), at, 0, _json(kept), error, blank=raw is not None)
 
 
 def _json(value: Any) -> str:

@@ -30,15 +30,21 @@ SELECT id, type, CASE status WHEN 'leased' THEN 'running' WHEN 'failed' THEN 'de
                      WHEN 'pending' THEN CASE WHEN attempt = 0 THEN 'enqueued' ELSE 'failed' END
                      ELSE status END AS status,
        attempt, max_attempts AS max_retry, actor_id, tenant_id, trace_id,
-       {url} AS result_url, {output} AS output, last_error AS error, created_at,
+       {url} AS result_url, {output} AS output, last_error AS error, {code} AS error_code, created_at,
        CASE WHEN status IN ('succeeded', 'failed', 'cancelled') THEN updated_at END AS completed_at,
        updated_at
   FROM workflow_run WHERE deleted_at IS NULL"""
 OF_RUNS = {
     "sqlite": TypedSelect(
-        _OF_RUNS.format(url="CAST(result ->> '$.url' AS TEXT)", output="result -> '$.output'")
+        _OF_RUNS.format(
+            url="CAST(result ->> '$.url' AS TEXT)",
+            output="result -> '$.output'",
+            code="CAST(error ->> '$.code' AS TEXT)",
+        )
     ),
-    "postgresql": TypedSelect(_OF_RUNS.format(url="result ->> 'url'", output="result -> 'output'")),
+    "postgresql": TypedSelect(
+        _OF_RUNS.format(url="result ->> 'url'", output="result -> 'output'", code="error ->> 'code'")
+    ),
 }
 OF_ROWS = TypedSelect("SELECT * FROM job_status")
 
@@ -56,7 +62,8 @@ class StatusModel(Model, table="job_statuses", query=OF_RUNS):
     trace_id: str | None = field(filterable=True, relation=None)
     result_url: str | None
     output: JsonValue | None
-    error: str | None
+    error: str | None  # in full for operators; for others the code, or what a handler told them
+    error_code: str | None
     created_at: datetime = field(filterable=True, sortable=True)
     completed_at: datetime | None = field(filterable=True, sortable=True)
     updated_at: datetime = field(filterable=True, sortable=True)
@@ -75,6 +82,7 @@ class JobStatus(Model, table="job_status", headless=True):
     result_url: str | None = field(default=None)
     output: JsonValue | None = field(default=None)
     error: str | None = field(default=None)
+    error_code: str | None = field(default=None)
     completed_at: datetime | None = field(default=None)
 
 
@@ -87,7 +95,13 @@ class TableStatus:
         self._sql = load("jobs", parts.adapter.dialect)
 
     async def put(
-        self, job: Job, status: str, *, result: Result | None = None, error: str | None = None
+        self,
+        job: Job,
+        status: str,
+        *,
+        result: Result | None = None,
+        error: str | None = None,
+        error_code: str | None = None,
     ) -> None:
         """Note the status of an attempt; an older attempt, or one that is over, changes nothing."""
         now = self._clock.now()
@@ -106,6 +120,7 @@ class TableStatus:
             result_url=None if result is None else result.url,
             output=output,
             error=error,
+            error_code=error_code,
             completed_at=self._time(now) if over else None,
             now=self._time(now),
         )

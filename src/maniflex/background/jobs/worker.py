@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +17,8 @@ from typing import Any
 
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock, SystemClock
+from maniflex._fence import Fence
+from maniflex.background.declaring import as_duration
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, dead_letter
 from maniflex.background.jobs.port import Delivery, EventBus, Recovered, Source, StatusSink
@@ -24,9 +26,10 @@ from maniflex.background.jsons import encode
 from maniflex.background.lease import Heart
 from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
-from maniflex.background.runs.executor import RESULT, Failed, bad_payload, failure
-from maniflex.background.runs.handlers import Handler, Handlers, as_duration
+from maniflex.background.runs.executor import RESULT, Failed, bad_payload, failure, later, pause_after
+from maniflex.background.runs.handlers import Handler, Handlers
 from maniflex.background.runs.run import call
+from maniflex.background.watch import Watched
 from maniflex.db.current import detached
 from maniflex.errors import DeclarationError
 
@@ -94,7 +97,7 @@ class Worker:
         await self._rescuer.start()
         await self._feeder.start()
         types = ", ".join(sorted(self._types))
-        self._logger.info("works on jobs of %s, %d at a time", types, self.concurrency)
+        self._logger.info("job worker started: %s, %d at a time", types, self.concurrency)
 
     async def shutdown(self, timeout: timedelta | float = SHUTDOWN) -> None:
         """Claim nothing more, let what runs finish, then hand back the rest; never takes much longer."""
@@ -129,6 +132,11 @@ class Worker:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running, timeout=HAND_BACK)
+
+    @property
+    def watched(self) -> Sequence[Watched]:
+        """What should be alive as long as this is started."""
+        return (self._feeder, self._rescuer, self._heart)
 
     @property
     def busy(self) -> int:
@@ -199,7 +207,7 @@ class Worker:
         return len(found)
 
     async def _tell_recovered(self, one: Recovered) -> None:
-        await self._note(one.job, "dead" if one.dead else "failed", error=ABANDONED)
+        await self._note(one.job, "dead" if one.dead else "failed", error=ABANDONED, error_code=ABANDONED)
         if one.letter is not None:
             await self._note(one.letter, "enqueued")
         if one.dead:
@@ -245,14 +253,14 @@ class Worker:
         over = outcome.final or job.attempt >= job.max_retry
         self._tell(job, outcome, over)
         if not over:
-            delay = outcome.delay if outcome.delay is not None else handler.backoff(job.attempt)
-            at = self._clock.now() + delay
-            await self._note(job, "failed", error=outcome.message)
+            delay = outcome.delay if outcome.delay is not None else pause_after(handler.backoff, job.attempt)
+            at = later(self._clock.now(), delay)
+            await self._note(job, "failed", error=outcome.message, error_code=outcome.code)
             if await self._said(delivery, lambda: source.retry(delivery, at, outcome.message)):
                 self._count("retried", job)
             return
         letter = dead_letter(job, outcome.message, self._dlq_type)
-        await self._note(job, "dead", error=outcome.message)
+        await self._note(job, "dead", error=outcome.message, error_code=outcome.code)
         if letter is not None:
             await self._note(letter, "enqueued")
         if await self._said(delivery, lambda: source.bury(delivery, outcome.message, letter)):
@@ -261,11 +269,12 @@ class Worker:
 
     async def _said(self, delivery: Delivery, say: Callable[[], Awaitable[bool]]) -> bool:
         """Tell the source until it has heard; whether the job was still ours."""
-        failures = 0
+        failures, fence = 0, Fence()
         while True:
             try:
                 kept = await say()
-            except Exception as error:
+            except BaseException as error:
+                fence.absorb(error)
                 failures += 1
                 if failures == 1:
                     self._logger.warning("what came of a job is not written yet: %s", error, exc_info=error)
@@ -296,9 +305,11 @@ class Worker:
         """Before the source is told: a crash in between repeats the job, not leaves its status behind."""
         if self._status is None:
             return
+        fence = Fence()
         try:
             await self._status.put(job, status, **about)
-        except Exception as error:
+        except BaseException as error:
+            fence.absorb(error)
             self._logger.warning("the status of job %s was not written: %s", job.id, error, exc_info=error)
 
     async def _publish(self, job: Job, what: str, about: dict[str, Any]) -> None:
@@ -310,11 +321,13 @@ async def publish(bus: EventBus, job: Job, what: str, about: dict[str, Any], log
     """Tell the bus `job.{type}.completed` or `.failed`; what it does with that is its own affair."""
     who = {"actor_id": job.actor_id, "tenant_id": job.tenant_id, "trace_id": job.trace_id}
     payload = {"id": job.id, "type": job.type, "attempt": job.attempt, **who, **about}
+    fence = Fence()
     try:
         told = bus.publish(f"job.{job.type}.{what}", payload)
         if isawaitable(told):
             await told
-    except Exception as error:
+    except BaseException as error:
+        fence.absorb(error)
         logger.warning("the bus did not take job.%s.%s: %s", job.type, what, error, exc_info=error)
 
 
@@ -335,21 +348,19 @@ def _handlers(given: Mapping[str, Callable[[Job], Any]] | Handlers) -> Handlers:
 
 async def _perform(job: Job, handler: Handler) -> Result | Failed:
     """Call the handler and name what came of it; only a cancelled worker makes this raise."""
+    fence = Fence()
     try:
         job = replace(job, payload=_payload(job, handler))
-    except ValueError as error:
-        return bad_payload(error)
+    except BaseException as error:  # a validator may raise anything
+        return bad_payload(fence.absorb(error))
     try:
         result = Result.of(await _called(job, handler))
+        fence.returned()
         encode(result.stored(), RESULT)
         return result
-    except Exception as error:
+    except BaseException as error:
+        fence.absorb(error)
         return failure(error)
-    except BaseException as error:  # SystemExit and the like: neither the worker nor the loop shall end
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
-        return Failed("interrupted", type(error).__name__)
 
 
 def _payload(job: Job, handler: Handler) -> Any:
@@ -387,7 +398,7 @@ class _Feeder(Loop):
     async def tick(self) -> bool:
         return bool(await self._worker.begin()) and self._worker.busy < self._worker.concurrency
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         self._worker.metrics.add("jobs_poll_errors_total")
 
 

@@ -1,8 +1,9 @@
 """The core of every relay: claim a batch, hand each message to its handler, write down what came of it.
 
-`Drainer` and `Worker` both step a `Dispatcher`. What a message becomes is decided by `change`, which
-is pure; what was decided is kept until the database has taken it, so an outage between delivering
-and settling repeats nothing.
+`Drainer` and `Worker` both step a `Dispatcher`. Outcomes are written down when a batch is through, and
+while it is on its way every `SETTLE_WITHIN`: a relay that is killed repeats no more than that. What was
+decided is kept until the database has taken it, so an outage between delivering and settling repeats
+nothing. A handler that takes long is put aside with its message, and the other keys go on.
 """
 
 from __future__ import annotations
@@ -10,89 +11,37 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from typing import assert_never
 
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock
-from maniflex.background.jsons import clean
+from maniflex._fence import Fence
+from maniflex.background.clock import may_take_over
 from maniflex.background.lease import Heart, Held
 from maniflex.background.metrics import Metrics
-from maniflex.background.outbox.handlers import Handler, Handlers, Unreadable, readable
-from maniflex.background.outbox.message import Message
+from maniflex.background.outbox.courier import Courier, Round, lanes_of
+from maniflex.background.outbox.handlers import Handlers
+from maniflex.background.outbox.ledger import Ledger
+from maniflex.background.outbox.outcomes import HandedBack, Policy, change
 from maniflex.background.outbox.store import Batch, Change, Claim, Claimed, OutboxStore, Settlement
+from maniflex.db.current import detached
 from maniflex.db.port import Adapter
-from maniflex.errors import Fatal
 
+SETTLE_WITHIN = 0.1  # seconds from an outcome to the moment it is written
+SHORTEST_LOOK = 0.01
+CLAIMS_PER_LOOKUP = 16  # of due kinds, as long as each claim fills its batch
 _PAUSE = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=2))
-ORPHANED = "every relay that took it died before it was done"
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """The handler returned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The handler raised."""
-
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hopeless:
-    """No further attempt can succeed; `raw` is what a payload was that is not JSON."""
-
-    reason: str
-    raw: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HandedBack:
-    """It was not tried, or not to its end, for no fault of its own."""
-
-
-Outcome = Delivered | Failed | Hopeless | HandedBack
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How a relay works."""
-
-    owner: str
-    batch: int
-    concurrency: int
-    max_attempts: int
-    backoff: Backoff
-    lease: timedelta
-    grace: timedelta = timedelta(seconds=30)  # to write down what was done, without a caller's deadline
-
-
-def change(
-    message: Claimed, outcome: Failed | Hopeless | HandedBack, policy: Policy, now: datetime
-) -> Change:
-    """What the row becomes. Pure, so every branch is a one-line test."""
-    match outcome:
-        case Failed(error) if message.attempts < policy.max_attempts:
-            retry_at = now + policy.backoff(message.attempts)
-            return Change(message.id, "pending", retry_at, last_error=error, key=message.key)
-        case Failed(error):
-            return Change(message.id, "dead", last_error=error)
-        case Hopeless(reason, raw):
-            return Change(message.id, "dead", last_error=reason, raw=raw)
-        case HandedBack():
-            return Change(message.id, "pending", unspent=1)
-        case _:
-            assert_never(outcome)
 
 
 class Dispatcher:
-    """Delivers batch after batch; `stopping` is asked before every message."""
+    """Delivers batch after batch; `stopping` is asked before every message.
+
+    `on_room` is called when a handler that was put aside has returned and that is written down: its
+    key's next message can be claimed.
+    """
 
     def __init__(
         self,
@@ -105,6 +54,7 @@ class Dispatcher:
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.delivered = 0
+        self.on_room: Callable[[], object] = lambda: None
         self._store = store
         self._handlers = handlers
         self._policy = policy
@@ -112,44 +62,77 @@ class Dispatcher:
         self._logger = logger
         self._metrics = metrics
         self._stopping = stopping
-        self._current: Batch | None = None
         self._next: Batch | None = None
-        self._turning: asyncio.Future[None] | None = None
+        self._due_kinds: Sequence[str] = ()  # of the last claim, if it filled its batch
+        self._claims_since_lookup = 0
+        self._ran_dry = False  # these kinds; there may be others
+        self._ledgers: list[Ledger] = []  # of the batches that are not through
         self._owed: list[Settlement] = []
         self._lost: set[str] = set()
+        self._aside: set[Courier] = set()
+        self._returned = False  # one of those, and it is not written down yet
+        self._watching: asyncio.Task[None] | None = None
+        self._turns = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._flush_failures = 0
+        self._look = min(policy.slow_after, handlers.least_timeout).total_seconds()
         failed = partial(metrics.add, "outbox_renewal_errors_total")
         self.heart = Heart(store.adapter, self._renew, policy.lease / 3, logger, lambda error: failed())
 
     async def step(self) -> bool:
-        """Deliver one batch; whether there is another."""
-        if self._next is None:
+        """Deliver one batch; whether there is another, or may be."""
+        self._ran_dry = False
+        if self._next is None and not self._full:
             await self._turn(claim=True)
         batch, self._next = self._next, None
         if batch is not None:
             await self._work(batch)
-            await self._turn(claim=not self._stopping())
-        return self._next is not None
+            await self._turn(claim=not self._stopping() and not self._full)
+        return self._has_more
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is claimed and nothing is left to write down."""
-        return self._next is None and not self._owed
+    def _has_more(self) -> bool:
+        return self._next is not None or self._ran_dry
+
+    @property
+    def _full(self) -> bool:
+        return len(self._aside) >= self._policy.most_aside
+
+    async def wait_for_aside(self) -> bool:
+        """Wait until one of the handlers that take long returns; False when there is none."""
+        if not self._aside:
+            return False
+        await _first(self._aside)
+        await self._turn(claim=False)
+        return True
+
+    def cancel_aside(self) -> None:
+        """Tell the handlers that take long to stop."""
+        for courier in self._aside:
+            courier.cancel()
 
     async def hand_back(self) -> None:
         """Give up what is claimed and not begun, and write down what is owed, until the database takes it.
 
-        The caller's deadline is the only limit.
+        Handlers that run may finish first. The caller's deadline is the only limit.
         """
-        if self._turning is not None:
-            await asyncio.wait((self._turning,))
-        batch, self._next = self._next, None
+        async with self._turns:  # a claim on its way has its answer
+            batch, self._next = self._next, None
         if batch is not None:
-            self._close(Settlement(batch))
-        failures = 0
-        while self._owed:
+            self._close(Ledger(batch))
+        try:
+            while self._aside:
+                await _first(self._aside)
+        except asyncio.CancelledError:
+            self.cancel_aside()
+            raise
+        failures, fence = 0, Fence()
+        while self._owed or self._ledgers:
             try:
                 await self._turn(claim=False)
-            except Exception as error:
+            except BaseException as error:
+                fence.absorb(error)
                 failures += 1
                 self._metrics.add("outbox_settle_errors_total")
                 if failures == 1:
@@ -168,135 +151,211 @@ class Dispatcher:
         except TimeoutError:
             self._logger.error("outbox: what is claimed stays so until its lease ends")
 
-    # -- between batches
+    # -- writing down
+
+    def _outcome_came(self) -> None:
+        """Write it down soon, should the batch not be through by then."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SETTLE_WITHIN, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self._flushed(), context=detached())
+
+    async def _flushed(self) -> None:
+        try:
+            await self._turn(claim=False)
+        except Exception as error:
+            self._flush_failures += 1
+            self._metrics.add("outbox_settle_errors_total")
+            if self._flush_failures == 1:
+                self._logger.warning("outbox: outcomes could not be written yet: %s", error)
+            if self._timer is None:
+                pause = _PAUSE(self._flush_failures).total_seconds()
+                self._timer = asyncio.get_running_loop().call_later(pause, self._flush)
 
     async def _turn(self, *, claim: bool) -> None:
         """Settle what is owed and claim `_next`; it goes to its end though the caller is cancelled."""
-        self._turning = asyncio.ensure_future(self._turned(claim))
-        await asyncio.shield(self._turning)
+        await asyncio.shield(asyncio.ensure_future(self._turned(claim)))
 
     async def _turned(self, claim: bool) -> None:
-        now, policy = self._clock.now(), self._policy
-        wanted = (
-            Claim(policy.owner, self._handlers.kinds, policy.batch, now + policy.lease) if claim else None
-        )
-        owed = list(self._owed)
-        kept, batch = await self._store.turn(owed, wanted, now)
-        del self._owed[: len(owed)]
-        for settlement in owed:
-            self._settled(settlement, kept)
-        if batch is not None:
-            self._next = batch
-            self._metrics.add("outbox_claimed_total", len(batch.messages))
-            for held in batch.held():
-                self.heart.hold(held, partial(self._lost.add, held.id))
+        async with self._turns:
+            now, policy = self._clock.now(), self._policy
+            wanted = None
+            if claim:
+                until, takes_over = now + policy.lease, may_take_over(self._clock)
+                wanted = Claim(
+                    policy.owner, self._handlers.kinds, policy.batch, until, takes_over, self._due_kinds
+                )
+            owed = self._collect()
+            kept, batch = await self._store.turn(owed, wanted, now)
+            del self._owed[: len(owed)]
+            self._flush_failures = 0
+            for settlement in owed:
+                self._settled(settlement, kept)
+            if wanted is not None:
+                self._remember_kinds(batch)
+            if batch is not None:
+                self._next = batch
+                self._metrics.add("outbox_claimed_total", len(batch.messages))
+                for held in batch.held():
+                    self.heart.hold(held, partial(self._lost.add, held.id))
+        if self._returned:
+            self._returned = False
+            self.on_room()
+
+    def _remember_kinds(self, batch: Batch | None) -> None:
+        """Keep the due kinds of a full batch for the next claims, so that not each has to look them up."""
+        self._ran_dry = batch is None and bool(self._due_kinds)
+        self._claims_since_lookup = self._claims_since_lookup + 1 if self._due_kinds else 0
+        full = batch is not None and len(batch.messages) == self._policy.batch
+        keeps = full and self._claims_since_lookup < CLAIMS_PER_LOOKUP
+        self._due_kinds = batch.due_kinds if batch is not None and keeps else ()
+
+    def _collect(self) -> list[Settlement]:
+        """All that is owed to the database, with what came in since the last time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._owed += [part for ledger in self._ledgers if (part := ledger.cut()) is not None]
+        self._ledgers = [ledger for ledger in self._ledgers if not ledger.done]
+        return list(self._owed)
 
     def _settled(self, settlement: Settlement, kept: set[str]) -> None:
-        for held in settlement.batch.held():
-            self.heart.drop(held)
-            self._lost.discard(held.id)
-        if gone := len(settlement.ids - kept):
+        lease = settlement.batch.lease
+        for message in settlement.messages:
+            self.heart.drop(Held(message.id, lease))
+            self._lost.discard(message.id)
+        if gone := sum(message.id not in kept for message in settlement.messages):
             self._metrics.add("outbox_lease_losses_total", gone)
             self._logger.warning("outbox: %d messages were taken over by another relay", gone)
         delivered = kept.intersection(settlement.delivered)
         self.delivered += len(delivered)
-        kinds = Counter(message.kind for message in settlement.batch.messages if message.id in delivered)
+        kinds = Counter(message.kind for message in settlement.messages if message.id in delivered)
         for kind, count in kinds.items():
             self._metrics.add("outbox_delivered_total", count, kind=kind)
 
     async def _renew(self, adapter: Adapter, held: Sequence[Held]) -> set[str]:
         until = self._clock.now() + self._policy.lease
         gone = await self._store.renew(adapter, held, until)
-        batch = self._current
-        if batch is not None and any(one.lease == batch.lease for one in held):
-            batch.until = until
+        leases = {one.lease for one in held}
+        for ledger in self._ledgers:
+            if ledger.batch.lease in leases:
+                ledger.batch.until = until
         return gone
 
     # -- one batch
 
     async def _work(self, batch: Batch) -> None:
-        settlement = Settlement(batch)
-        self._current = batch
+        ledger = Ledger(batch)
+        self._ledgers.append(ledger)
         try:
-            await self._run(batch, settlement)
+            await self._run(Round(lanes_of(batch.messages, self._policy.concurrency), ledger))
         except BaseException:
-            self._close(settlement)
+            self._close(ledger)
             with suppress(Exception):  # whoever stops us tries again
                 await self._turn(claim=False)
             raise
-        finally:
-            self._current = None
-        self._close(settlement)
+        self._close(ledger)
 
-    def _close(self, settlement: Settlement) -> None:
-        """Hand back whatever has no outcome, and owe the rest to the database."""
-        ids = settlement.ids
-        settlement.changes += [
-            change(message, HandedBack(), self._policy, self._clock.now())
-            for message in settlement.batch.messages
-            if message.id not in ids
-        ]
-        self._owed.append(settlement)
+    def _close(self, ledger: Ledger) -> None:
+        """Hand back what has no outcome and is not under way."""
+        under_way = [courier.message for courier in self._aside if courier.message is not None]
+        self._hand_back(ledger, ledger.without_outcome(under_way))
+        if ledger not in self._ledgers:
+            self._ledgers.append(ledger)
 
-    async def _run(self, batch: Batch, settlement: Settlement) -> None:
-        stuck: set[str] = set()  # keys whose first message has to wait
-        lanes = iter(_lanes(batch.messages, self._policy.concurrency))
-        pulling = (self._pull(lanes, batch, settlement, stuck) for _ in range(self._policy.concurrency))
-        if self._policy.concurrency == 1:
-            await next(pulling)
-            return
-        async with asyncio.TaskGroup() as group:
-            for pull in pulling:
-                group.create_task(pull)
+    def _hand_back(self, ledger: Ledger, messages: Iterable[Claimed]) -> None:
+        now = self._clock.now()
+        for message in messages:
+            ledger.change(change(message, HandedBack(), self._policy, now))
 
-    async def _pull(
-        self, lanes: Iterator[Sequence[Claimed]], batch: Batch, settlement: Settlement, stuck: set[str]
-    ) -> None:
-        for lane in lanes:
-            for message in lane:
-                if self._stopping() or self._clock.now() >= batch.until:
-                    return  # what is left may be somebody else's by now
-                if message.key in stuck or message.id in self._lost:
-                    continue
-                await self._deliver(message, settlement, stuck)
-
-    async def _deliver(self, message: Claimed, settlement: Settlement, stuck: set[str]) -> None:
-        handler = self._handlers.of(message.kind)
-        assert handler is not None, message.kind
-        outcome = await self._perform(message, handler)
-        if isinstance(outcome, Delivered):
-            settlement.delivered.append(message.id)
-            return
-        made = change(message, outcome, self._policy, self._clock.now())
-        if made.status == "dead":
-            made = await self._bury(message, made)
-        if made.status == "pending" and message.key is not None:
-            stuck.add(message.key)
-        self._report(message, made)
-        settlement.changes.append(made)
-
-    async def _perform(self, message: Claimed, handler: Handler) -> Delivered | Failed | Hopeless:
-        if message.orphaned and message.attempts > self._policy.max_attempts:
-            return Hopeless(ORPHANED)
+    async def _run(self, round: Round) -> None:
+        """Have couriers deliver the messages, with one more for each that does not come back soon."""
+        active = {self._courier(round) for _ in range(self._policy.concurrency)}
         try:
-            payload = handler.read(message.stored)
-        except Unreadable as error:
-            raw = _text(message.stored) if error.broken else None
-            return Hopeless(clean(str(error)), raw)
-        return await _attempt(handler, _message(message, payload))
+            while active:
+                await _first(active, self._until_slow(active))
+                for courier in list(active):
+                    if courier.done:
+                        active.discard(courier)
+                        courier.raise_failure()
+                    elif self._put_aside(courier):
+                        active.discard(courier)
+                        if not self._full:
+                            active.add(self._courier(round))
+        except BaseException:
+            active |= self._aside
+            for courier in active:
+                courier.cancel()
+            await _all(active)
+            raise
 
-    async def _bury(self, message: Claimed, made: Change) -> Change:
-        """Tell the dead-letter handler; a message it could not take stays and is tried again."""
-        sink = self._handlers.sink
-        if sink is None:
-            return made
-        outcome = await _attempt(sink, _message(message, readable(message.stored)), made.last_error)
-        if isinstance(outcome, Delivered):
-            return made
-        self._metrics.add("outbox_dead_letter_errors_total", kind=message.kind)
-        error = clean(f"{made.last_error}; and the dead-letter handler: {_reason(outcome)}")
-        retry_at = self._clock.now() + self._policy.backoff(message.attempts)
-        return Change(message.id, "pending", retry_at, last_error=error, key=message.key)
+    def _courier(self, round: Round) -> Courier:
+        return Courier(
+            round,
+            self._handlers,
+            self._policy,
+            self._clock,
+            self._metrics,
+            may_begin=self._may_begin,
+            on_outcome=self._outcome_came,
+            report=self._report,
+        )
+
+    def _may_begin(self, message: Claimed, ledger: Ledger) -> bool | None:
+        if self._stopping() or self._clock.now() >= ledger.batch.until:
+            return None
+        return message.id not in self._lost
+
+    # -- handlers that take long
+
+    def _until_slow(self, couriers: Iterable[Courier]) -> float:
+        return max(self._look - max(courier.taken() for courier in couriers), SHORTEST_LOOK)
+
+    def _put_aside(self, courier: Courier) -> bool:
+        """Leave a courier alone whose handler takes long; whether it does."""
+        self._check_timeout(courier)
+        if courier.taken() < self._policy.slow_after.total_seconds():
+            return False
+        courier.put_aside()
+        self._aside.add(courier)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), context=detached())
+        return True
+
+    async def _watch(self) -> None:
+        """Look after those that were put aside until there are none."""
+        while self._aside:
+            await _first(self._aside, self._look)
+            for courier in list(self._aside):
+                if courier.done:
+                    self._came_back(courier)
+                else:
+                    self._check_timeout(courier)
+
+    def _came_back(self, courier: Courier) -> None:
+        self._aside.discard(courier)
+        self._returned = True
+        if courier.unfinished is not None:
+            unfinished, ledger = courier.unfinished.id, courier.ledger
+            self._hand_back(ledger, [one for one in ledger.without_outcome() if one.id == unfinished])
+        try:
+            courier.raise_failure()
+        except asyncio.CancelledError:
+            pass
+        except Exception:
+            self._logger.exception("outbox: a delivery failed for a reason that is not its handler's")
+        self._outcome_came()
+
+    def _check_timeout(self, courier: Courier) -> None:
+        message = courier.message
+        if message is not None and courier.check_timeout():
+            self._metrics.add("outbox_timeouts_total", kind=message.kind)
+            self._logger.warning(
+                "outbox: the handler of %s %s takes longer than its timeout", message.kind, message.id
+            )
 
     def _report(self, message: Claimed, made: Change) -> None:
         about = (message.kind, message.id, message.attempts, made.last_error)
@@ -308,52 +367,11 @@ class Dispatcher:
             self._logger.warning("outbox: %s %s failed, attempt %d: %s", *about)
 
 
-def _lanes(messages: list[Claimed], concurrency: int) -> Iterable[Sequence[Claimed]]:
-    """Messages that must follow each other; everything when nothing may run side by side."""
-    if concurrency == 1:
-        return [messages]
-    lanes: dict[str, list[Claimed]] = {}
-    for message in messages:
-        lanes.setdefault(f"id:{message.id}" if message.key is None else f"key:{message.key}", []).append(
-            message
-        )
-    return lanes.values()
+async def _first(couriers: Iterable[Courier], timeout: float | None = None) -> None:
+    tasks = [courier.task for courier in couriers]
+    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _attempt(handler: Handler, *arguments: object) -> Delivered | Failed | Hopeless:
-    try:
-        await handler(*arguments)
-    except Fatal as error:
-        return Hopeless(_described(error))
-    except (Exception, SystemExit) as error:  # a library that exits must not take the relay along
-        return Failed(_described(error))
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        return Failed(_described(error))  # something inside was cancelled, not we
-    return Delivered()
-
-
-def _reason(outcome: Failed | Hopeless) -> str:
-    return outcome.error if isinstance(outcome, Failed) else outcome.reason
-
-
-def _described(error: BaseException) -> str:
-    return clean(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-
-def _text(stored: str | bytes) -> str:
-    return clean(stored if isinstance(stored, str) else stored.decode(errors="backslashreplace"), 1 << 30)
-
-
-def _message(claimed: Claimed, payload: object) -> Message:
-    return Message(
-        claimed.id,
-        claimed.kind,
-        claimed.key,
-        payload,
-        claimed.attempts,
-        claimed.created_at,
-        claimed.stored,
-    )
+async def _all(couriers: Iterable[Courier]) -> None:
+    if tasks := [courier.task for courier in couriers]:
+        await asyncio.wait(tasks)

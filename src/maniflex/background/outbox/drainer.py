@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from maniflex.background.outbox.dispatcher import Dispatcher
@@ -24,10 +25,14 @@ class Drainer:
         dispatcher = self._dispatcher()
         await dispatcher.heart.start()
         try:
-            while await dispatcher.step():
+            more = True
+            while more:
+                more = await dispatcher.step() or await dispatcher.wait_for_aside()
                 progress(dispatcher.delivered)
-            progress(dispatcher.delivered)
             return dispatcher.delivered
+        except asyncio.CancelledError:
+            dispatcher.cancel_aside()
+            raise
         finally:
             try:
                 await dispatcher.finish()  # there is something only when we were cancelled or a step failed

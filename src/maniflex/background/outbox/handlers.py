@@ -5,17 +5,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from msgspec import MsgspecError
 from pydantic import TypeAdapter, ValidationError
 
+from maniflex.background.declaring import as_duration, duration_problems
 from maniflex.background.jsons import decode
 from maniflex.background.outbox.message import Message
-from maniflex.background.threads import on_thread
+from maniflex.background.threads import DaemonThreads, on_thread
 
 EVERY_KIND = "*"
+TIMEOUT = timedelta(seconds=60)
+MOST_THREADS = 128  # more than are put aside, so that hung handlers leave some to the others
+
+# Its own: handlers that hang must not keep the steps of runs from a thread.
+_threads = DaemonThreads(MOST_THREADS, "maniflex-outbox")
 
 
 class Unreadable(Exception):
@@ -34,11 +41,14 @@ class Handler:
     fn: Callable[..., Any]
     payload: TypeAdapter[Any] | None
     is_async: bool
+    timeout: timedelta  # after which a message counts as failed; a plain function cannot be stopped
 
     @classmethod
-    def of(cls, kind: str, fn: Callable[..., Any], payload: Any = None) -> Handler:
+    def of(
+        cls, kind: str, fn: Callable[..., Any], payload: Any = None, timeout: timedelta = TIMEOUT
+    ) -> Handler:
         is_async = any(inspect.iscoroutinefunction(part) for part in (fn, type(fn).__call__))
-        return cls(kind, fn, None if payload is None else TypeAdapter(payload), is_async)
+        return cls(kind, fn, None if payload is None else TypeAdapter(payload), is_async, timeout)
 
     def read(self, stored: str | bytes) -> Any:
         """The payload as the function takes it."""
@@ -60,7 +70,7 @@ class Handler:
         if self.is_async:
             await self.fn(*arguments)
             return
-        outcome = await on_thread(partial(self.fn, *arguments))
+        outcome = await on_thread(partial(self.fn, *arguments), _threads)
         if inspect.isawaitable(outcome):
             await outcome
 
@@ -84,7 +94,7 @@ class Handlers:
     def __bool__(self) -> bool:
         return bool(self._by_kind)
 
-    def add(self, kind: Any, fn: Callable[..., Any], payload: Any) -> None:
+    def add(self, kind: Any, fn: Callable[..., Any], payload: Any, timeout: Any = TIMEOUT) -> None:
         where = f"outbox handler {kind!r}"
         if not isinstance(kind, str) or not kind:
             self._problems.append(f"{where}: a kind is a text such as 'order.placed', or '*' for all")
@@ -92,8 +102,10 @@ class Handlers:
             self._problems.append(f"{where}: there is a handler for it already")
         elif not _takes(fn, 1):
             self._problems.append(f"{where}: it is called with (message), which it does not take")
+        elif problems := list(duration_problems(timeout=timeout)):
+            self._problems += [f"{where}: {problem}" for problem in problems]
         else:
-            self._by_kind[kind] = Handler.of(kind, fn, payload)
+            self._by_kind[kind] = Handler.of(kind, fn, payload, as_duration(timeout, "timeout"))
 
     def set_sink(self, fn: Callable[..., Any]) -> None:
         if self.sink is not None:
@@ -104,6 +116,11 @@ class Handlers:
             )
         else:
             self.sink = Handler.of("dead_letter", fn)
+
+    @property
+    def least_timeout(self) -> timedelta:
+        """The shortest timeout of all handlers."""
+        return min([TIMEOUT, *(handler.timeout for handler in self._by_kind.values())])
 
     def problems(self) -> list[str]:
         return list(self._problems)

@@ -1,4 +1,7 @@
-"""What a handler gets: a message, the same on every delivery but for its count of attempts."""
+"""What a producer gives and a handler gets.
+
+A message is the same on every delivery, but for its count of attempts and its last error.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,15 @@ from datetime import datetime
 from typing import Any
 
 from maniflex.background.outbox import cloudevents
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message to be enqueued."""
+
+    kind: str
+    payload: Any = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +32,7 @@ class Message:
     attempts: int
     created_at: datetime
     stored: str | bytes  # the payload as the database has it
+    last_error: str | None = None  # why the attempt before this one failed
 
     @property
     def raw(self) -> bytes:

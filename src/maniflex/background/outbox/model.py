@@ -6,19 +6,26 @@ Their statements are in `background/sql`; a model here is how REST, filters, Ope
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal, get_args
 
 from pydantic import JsonValue
 
 from maniflex.model.base import Model
 from maniflex.model.field import field
-from maniflex.model.meta import Index
+from maniflex.model.meta import Index, TableRules, is_one_of
 
 Status = Literal["pending", "delivered", "dead"]
 
 
 class OutboxMessage(Model, table="outbox_event"):
     """A message on its way: what it says, how often it was tried and what became of it."""
+
+    __table_rules__: ClassVar = TableRules(
+        checks={"outbox_event_status_check": is_one_of("status", get_args(Status))}
+    )
+
+    # A relay's claim is no part of what a message says, so a message may be a payload or a result.
+    __omitted__: ClassVar = frozenset({"lease", "claimed_with"})
 
     seq: int = field(default=0, filterable=True, sortable=True)  # the order of enqueueing
     kind: str = field(filterable=True, sortable=True)

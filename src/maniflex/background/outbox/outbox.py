@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import count
@@ -18,14 +19,16 @@ from weakref import WeakSet
 from maniflex._backoff import Backoff
 from maniflex._ids import new_id
 from maniflex._service import Service
+from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.jsons import clean, encode
 from maniflex.background.metrics import Labels
-from maniflex.background.outbox.dispatcher import Dispatcher, Policy
+from maniflex.background.outbox.dispatcher import Dispatcher
 from maniflex.background.outbox.drainer import Drainer
-from maniflex.background.outbox.handlers import Handlers
+from maniflex.background.outbox.handlers import TIMEOUT, Handlers
 from maniflex.background.outbox.inbox import Inbox
-from maniflex.background.outbox.message import Message
+from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.model import InboxMessage, OutboxMessage
+from maniflex.background.outbox.outcomes import Policy
 from maniflex.background.outbox.store import OutboxStore, schema
 from maniflex.background.outbox.worker import Pruner, Worker
 from maniflex.background.parts import Parts
@@ -54,16 +57,19 @@ class Outbox:
 
     # -- declaring
 
-    def handler(self, kind: str, *, payload: Any = None) -> Callable[[F], F]:
+    def handler(
+        self, kind: str, *, payload: Any = None, timeout: timedelta | float = TIMEOUT
+    ) -> Callable[[F], F]:
         """Deal with messages of one kind, or with `*` of every kind that has no handler of its own.
 
         `payload` is a type (a pydantic model, say) that the message's payload is read into. A plain
         function runs on a thread. It may be called more than once for a message, with the same id.
+        Past its `timeout` (a timedelta or seconds) an async function is cancelled and has failed.
         """
 
         def decorate(fn: F) -> F:
             self._open()
-            self._handlers.add(kind, fn, payload)
+            self._handlers.add(kind, fn, payload, timeout)
             return fn
 
         return decorate
@@ -99,7 +105,8 @@ class Outbox:
         return [*schema(dialect, "schema_"), *schema(dialect, "inbox_schema_")]
 
     def problems(self) -> list[str]:
-        return self._handlers.problems()
+        said = [*role_problems(self.admin_role), *switch_problems(routes=self.routes)]
+        return [*self._handlers.problems(), *(f"outbox.enable: {problem}" for problem in said)]
 
     def attach(self, parts: Parts) -> None:
         self._attached = (parts, OutboxStore(parts.adapter))
@@ -156,22 +163,37 @@ class Outbox:
         outside_transaction: bool = False,
     ) -> list[Message]:
         """Store several messages of one kind, in this order; `keys` are as many as `payloads`."""
-        parts, store = self._ready()
         joined = self._joined(tx, outside_transaction)
-        now = parts.clock.now()
         wanted = [None] * len(payloads) if keys is None else keys
+        known = _kind(kind) if payloads else kind
         rows = [
-            (new_id(), _key(key), encode(payload, "payload"))
+            (new_id(), known, _key(key), encode(payload, "payload"))
             for payload, key in zip(payloads, wanted, strict=True)
         ]
+        return await self._store(rows, payloads, joined)
+
+    async def enqueue_drafts(
+        self, *drafts: Draft, tx: Tx | None = None, outside_transaction: bool = False
+    ) -> list[Message]:
+        """Store messages of any kinds with one statement, in this order."""
+        joined = self._joined(tx, outside_transaction)
+        rows = [(new_id(), _kind(d.kind), _key(d.key), encode(d.payload, "payload")) for d in drafts]
+        return await self._store(rows, [draft.payload for draft in drafts], joined)
+
+    async def _store(
+        self, rows: Sequence[tuple[str, str, str | None, str]], payloads: Sequence[Any], tx: Tx | None
+    ) -> list[Message]:
+        parts, store = self._ready()
         if not rows:
             return []
-        await store.enqueue(joined or parts.adapter, _kind(kind), rows, now)
-        parts.metrics.add("outbox_enqueued_total", len(rows), kind=kind)
-        self._wake_after(joined)
+        now = parts.clock.now()
+        await store.enqueue(tx or parts.adapter, rows, now)
+        for kind, number in Counter(row[1] for row in rows).items():
+            parts.metrics.add("outbox_enqueued_total", number, kind=kind)
+        self._wake_after(tx)
         return [
             Message(id, kind, key, payload, 0, now, text)
-            for (id, key, text), payload in zip(rows, payloads, strict=True)
+            for (id, kind, key, text), payload in zip(rows, payloads, strict=True)
         ]
 
     def _joined(self, tx: Tx | None, outside_transaction: bool) -> Tx | None:

@@ -6,9 +6,10 @@ untouched; each says which messages it did change.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,12 +17,17 @@ import msgspec
 from maniflex._ids import new_id
 from maniflex.background.jsons import instant
 from maniflex.background.lease import Held
+from maniflex.background.primary import Primary
 from maniflex.background.statements import Statement, load
 from maniflex.db.port import Adapter, Executor, Row
 from maniflex.sql.codec import encode_datetime
 from maniflex.sql.statement import Dialect, Sql
 
 CHANNEL = "maniflex_outbox"
+MOST_KINDS = 50  # in one statement; each has a part of its own there
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+_FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
+_EACH_KIND = re.compile(r"/\* each kind \*/(.*?)/\* end \*/", re.DOTALL)
 
 
 class Claimed(NamedTuple):
@@ -35,6 +41,7 @@ class Claimed(NamedTuple):
     attempts: int
     created_at: datetime
     orphaned: bool  # the relay that had it before died with it
+    last_error: str | None = None  # of the attempt before
 
 
 @dataclass(slots=True)
@@ -44,12 +51,10 @@ class Batch:
     lease: str
     until: datetime
     messages: list[Claimed]
+    due_kinds: Sequence[str] = ()  # those it was claimed from, where they were looked up
 
     def held(self) -> list[Held]:
         return [Held(message.id, self.lease) for message in self.messages]
-
-    def keys(self) -> list[str]:
-        return list({message.key for message in self.messages if message.key is not None})
 
 
 class Change(NamedTuple):
@@ -66,15 +71,13 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Settlement:
-    """What became of a batch."""
+    """What became of some messages of a batch."""
 
     batch: Batch
-    delivered: list[str] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-
-    @property
-    def ids(self) -> set[str]:
-        return {*self.delivered, *(change.id for change in self.changes)}
+    delivered: list[str]
+    changes: list[Change]
+    messages: list[Claimed]
+    keys: list[str]  # of which nothing of the batch is open any more
 
 
 class Claim(NamedTuple):
@@ -84,6 +87,8 @@ class Claim(NamedTuple):
     kinds: tuple[str, ...] | None  # None: all of them
     limit: int
     until: datetime
+    takes_over: bool = True  # messages whose lease ran out, too
+    due_kinds: Sequence[str] = ()  # of a claim just before, which need not be looked up again
 
 
 class OutboxStore:
@@ -93,19 +98,19 @@ class OutboxStore:
         self.adapter = adapter
         self._sqlite = adapter.dialect is Dialect.SQLITE
         self._sql = load("outbox", adapter.dialect)
-        self._claims: dict[int, Statement] = {}
+        self._claims: dict[tuple[int, int], Statement] = {}
 
     async def enqueue(
-        self, run: Executor, kind: str, rows: Sequence[tuple[str, str | None, str]], now: datetime
+        self, run: Executor, rows: Sequence[tuple[str, str, str | None, str]], now: datetime
     ) -> None:
-        """Store messages given as id, key and payload, in this order."""
+        """Store messages given as id, kind, key and payload, in this order."""
         statement = self._sql["enqueue"]
         if self._sqlite:
-            await run.write(statement.bind(kind=kind, rows=_json(rows), now=self._time(now)))
+            await run.write(statement.bind(rows=_json(rows), now=self._time(now)))
             return
-        ids, keys, payloads = zip(*rows, strict=True)
+        ids, kinds, keys, payloads = zip(*rows, strict=True)
         await run.write(
-            statement.bind(kind=kind, ids=ids, keys=keys, payloads=payloads, now=now, channel=CHANNEL)
+            statement.bind(ids=ids, kinds=kinds, keys=keys, payloads=payloads, now=now, channel=CHANNEL)
         )
 
     async def turn(
@@ -116,35 +121,81 @@ class OutboxStore:
         Gives back the ids that were still ours to settle, and the batch if there is one.
         """
         statements = [sql for settlement in settlements for sql in self._settling(settlement, now)]
+        kinds = () if claim is None else await self._kinds(claim, now, settles=bool(statements))
+        if claim is None or not kinds:
+            settled = await self.adapter.batch(statements) if statements else []
+            return _ids(settled), None
         lease = new_id()
-        if claim is not None:
-            statements.append(self._claiming(claim, lease, now))
-        found = await self.adapter.batch(statements) if statements else []
-        claimed = found.pop() if claim is not None else []
-        kept = {row[0] for rows in found for row in rows}
-        if claim is None or not claimed:
-            return kept, None
-        return kept, Batch(lease, claim.until, sorted(map(_claimed, claimed), key=lambda m: m.seq))
+        if len(kinds) <= MOST_KINDS:
+            statements.append(self._claiming(claim, kinds, lease, now))
+            *settled, rows = await self.adapter.batch(statements)
+        else:
+            settled, rows, kinds = await self._turn_in_parts(statements, claim, kinds, lease, now)
+        if not rows:
+            return _ids(settled), None
+        messages = sorted(map(_claimed, rows), key=lambda m: m.seq)
+        return _ids(settled), Batch(lease, claim.until, messages, () if kinds is claim.kinds else kinds)
 
-    def _claiming(self, claim: Claim, lease: str, now: datetime) -> Sql:
-        kinds: Any = claim.kinds or ()
-        claiming = self._claims.get(claim.limit)
-        if claiming is None:
-            whole = self._sql["claim"]
-            text = whole.text.replace("{limit}", str(int(claim.limit)))
-            claiming = self._claims[claim.limit] = Statement(text, whole.names)
-        return claiming.bind(
+    async def _turn_in_parts(
+        self, settling: Sequence[Sql], claim: Claim, kinds: Sequence[str], lease: str, now: datetime
+    ) -> tuple[list[list[Row]], list[Row], Sequence[str]]:
+        """Settle, and claim from some kinds after the others until there is a batch, in one transaction."""
+        async with self.adapter.transaction() as tx:
+            settled = [await tx.write(statement) for statement in settling]
+            for start in range(0, len(kinds), MOST_KINDS):
+                part = kinds[start : start + MOST_KINDS]
+                if rows := await tx.write(self._claiming(claim, part, lease, now)):
+                    return settled, rows, part
+        return settled, [], ()
+
+    async def _kinds(self, claim: Claim, now: datetime, *, settles: bool) -> Sequence[str]:
+        """The kinds to claim from: those of the relay, or where these are too many, those that are due.
+
+        On SQLite a claim takes the write lock, so a turn that has nothing else to write asks first. A turn
+        that settles counts leased messages as due, because it may end their leases.
+        """
+        kinds = claim.kinds
+        if kinds is not None and len(kinds) <= MOST_KINDS and (settles or not self._sqlite):
+            return kinds
+        if claim.due_kinds:
+            return claim.due_kinds
+        statement = self._sql["due_kinds"].bind(
+            every=kinds is None,
+            kinds=self._texts(kinds or ()),
+            now=self._time(now),
+            over=self._time(_FOREVER) if settles else self._over(claim, now),
+        )
+        return [row[0] for row in await Primary(self.adapter).fetch(statement)]
+
+    def _claiming(self, claim: Claim, kinds: Sequence[str], lease: str, now: datetime) -> Sql:
+        return self._claim_statement(claim.limit, len(kinds)).bind(
             lease=lease,
             owner=claim.owner,
             every=claim.kinds is None,
-            kinds=_json(kinds) if self._sqlite else kinds,
+            kinds=self._texts(kinds),
+            handled=self._texts(claim.kinds or ()),
             until=self._time(claim.until),
             now=self._time(now),
+            over=self._over(claim, now),
         )
+
+    def _claim_statement(self, limit: int, kinds: int) -> Statement:
+        """The claim with its limit, and its part for each kind written as often as there are kinds."""
+        statement = self._claims.get((limit, kinds))
+        if statement is None:
+            whole = self._sql["claim"]
+            text = _EACH_KIND.sub(lambda part: _repeat(part[1], kinds), whole.text)
+            statement = Statement(text.replace("{limit}", str(int(limit))), whole.names)
+            self._claims[limit, kinds] = statement
+        return statement
+
+    def _over(self, claim: Claim, now: datetime) -> Any:
+        """The moment before which a lease must have ended for its message to be claimed."""
+        return self._time(now if claim.takes_over else _NEVER)
 
     def _settling(self, settlement: Settlement, now: datetime) -> list[Sql]:
         lease, moment = settlement.batch.lease, self._time(now)
-        keys = settlement.batch.keys()
+        keys = settlement.keys
         statements = []
         if settlement.delivered:
             ids, done = self._texts(settlement.delivered), [] if settlement.changes else keys
@@ -174,13 +225,18 @@ class OutboxStore:
         kept = {row[0] for row in await run.write(statement)}
         return {one.id for one in held} - kept
 
+    async def bring_back(
+        self, now: datetime, *, until: datetime, latest: datetime, latest_retry: datetime
+    ) -> int:
+        """End leases and pauses that last beyond the latest possible moments; how many messages had one."""
+        end, retry = self._time(latest), self._time(latest_retry)
+        leases = self._sql["bring_back_leases"].bind(until=self._time(until), latest=end)
+        pauses = self._sql["bring_back_pauses"].bind(now=self._time(now), latest=retry)
+        return sum(map(len, await self.adapter.batch([leases, pauses])))
+
     async def redrive(self, run: Executor, message_id: str, now: datetime) -> bool:
         statement = self._sql["redrive"].bind(id=message_id, now=self._time(now), channel=CHANNEL)
         return bool(await run.write(statement))
-
-    async def waiting(self, now: datetime) -> bool:
-        """Whether a claim may find anything."""
-        return bool(await self.adapter.fetch(self._sql["waiting"].bind(now=self._time(now))))
 
     async def depth(self) -> list[tuple[str, int, datetime]]:
         """How many messages of each kind wait, and since when the oldest does."""
@@ -223,8 +279,16 @@ def schema(dialect: Dialect, prefix: str) -> list[Sql]:
     return [sql.bind() for name, sql in load("outbox", dialect).items() if name.startswith(prefix)]
 
 
+def _repeat(part: str, times: int) -> str:
+    return " UNION ALL ".join(part.replace("{place}", str(place)) for place in range(times))
+
+
+def _ids(results: Sequence[Sequence[Row]]) -> set[str]:
+    return {row[0] for rows in results for row in rows}
+
+
 def _claimed(row: Row) -> Claimed:
-    id, seq, kind, key, stored, attempts, created_at, claimed_with = row
+    id, seq, kind, key, stored, attempts, created_at, claimed_with, last_error = row
     return Claimed(
         id,
         seq,
@@ -234,6 +298,7 @@ def _claimed(row: Row) -> Claimed:
         attempts,
         instant(created_at),
         claimed_with == 0,
+        last_error,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.dispatcher import Dispatcher
 from maniflex.background.outbox.store import CHANNEL, OutboxStore
-from maniflex.sql.statement import Dialect
+from maniflex.background.watch import Watched
 
 PRUNE_EVERY = timedelta(minutes=1)
 PRUNE_AT_ONCE = 500
@@ -37,8 +37,7 @@ class Worker(Loop):
         self._store = store
         self._metrics = metrics
         self._dispatcher = dispatcher(lambda: self.stopping)
-        # There a claim takes the write lock, which is much to ask on every hint.
-        self._asks_first = store.adapter.dialect is Dialect.SQLITE
+        self._dispatcher.on_room = self.wake
         self._open = AsyncExitStack()
 
     @property
@@ -46,12 +45,14 @@ class Worker(Loop):
         """How many messages this worker has delivered."""
         return self._dispatcher.delivered
 
+    @property
+    def watched(self) -> Sequence[Watched]:
+        return (self, self._dispatcher.heart)
+
     async def tick(self) -> bool:
-        if self._asks_first and self._dispatcher.idle and not await self._store.waiting(self.clock.now()):
-            return False
         return await self._dispatcher.step()
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         self._metrics.add("outbox_poll_errors_total")
 
     async def start(self) -> None:

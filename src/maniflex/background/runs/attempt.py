@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextvars import Context
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from maniflex._backoff import Backoff
+from maniflex._fence import Fence, describe
+from maniflex.background.jsons import clean
 from maniflex.background.runs.executor import (
     NO_HANDLER,
     Done,
@@ -16,9 +19,11 @@ from maniflex.background.runs.executor import (
     Outcome,
     Released,
     bad_payload,
+    conclude,
     perform,
     read_payload,
     settle,
+    without_handler,
 )
 from maniflex.background.runs.handlers import Handler
 from maniflex.background.runs.rows import Claimed
@@ -73,9 +78,9 @@ class Attempt:
         outcome: Outcome
         try:
             outcome = await self._outcome(handler)
-        except BaseException as error:  # KeyboardInterrupt, SystemExit: the run is not to blame
+        except BaseException as error:  # no handler's, those are outcomes: the engine failed, or is closed
             worker.logger.error("run %s was interrupted", claimed.id, exc_info=error)
-            outcome = Failed("interrupted", type(error).__name__)
+            outcome = await self._after_interruption(error)
         if isinstance(outcome, Done):
             worker.settler.succeed(claimed, outcome.result)
             return
@@ -97,11 +102,13 @@ class Attempt:
             except (Exception, asyncio.CancelledError):
                 return Released()  # if it still is ours
         if handler is None:
-            return Failed(NO_HANDLER, f"no handler is registered for {claimed.type}", final=True)
+            missing = Failed(NO_HANDLER, f"no handler is registered for {claimed.type}", final=True)
+            return await self._hopeless(missing)
+        fence = Fence()
         try:
             payload = read_payload(handler, claimed.payload)
-        except Exception as error:  # a validator may raise anything
-            return bad_payload(error)
+        except BaseException as error:  # a validator may raise anything
+            return await self._hopeless(bad_payload(fence.absorb(error)))
         self.run = run = Run(claimed, payload, worker.new_memory, worker.work)
         seconds = claimed.timeout
         if seconds is None and handler.timeout is not None:
@@ -109,6 +116,25 @@ class Attempt:
         outcome = await perform(run, handler, seconds, worker.threads)
         claimed.max_attempts = run.max_attempts  # more when it began to take its steps back
         return outcome
+
+    async def _after_interruption(self, error: BaseException) -> Outcome:
+        """An attempt that the engine failed is one that failed: its steps end, and may be taken back."""
+        failed = Failed("interrupted", clean(describe(error)))
+        if self.run is None or isinstance(error, asyncio.CancelledError | GeneratorExit):
+            return failed
+        try:
+            outcome = await conclude(self.run, failed)
+        except BaseException as again:
+            self._worker.logger.error("run %s was interrupted again", self.claimed.id, exc_info=again)
+            return failed
+        self.claimed.max_attempts = self.run.max_attempts
+        return outcome
+
+    async def _hopeless(self, failed: Failed) -> Outcome:
+        """A run that fails because there is nothing to call with its payload."""
+        worker, claimed = self._worker, self.claimed
+        failed = replace(failed, raw=await worker.store.broken_payload(claimed))
+        return await without_handler(Run(claimed, None, worker.new_memory, worker.work), failed)
 
     def _tell(self, failed: Failed) -> None:
         claimed = self.claimed

@@ -7,11 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from maniflex._names import did_you_mean
-from maniflex.background.jsons import clean
-from maniflex.background.runs.handlers import as_duration
+from maniflex.background.declaring import as_duration
+from maniflex.background.jsons import is_text
+from maniflex.background.runs.handlers import PRIORITIES
 from maniflex.errors import DeclarationError, ValidationFailed
-
-PRIORITIES = 100  # above and below zero: each one in use is a lane that every claim looks into
 
 
 class Options(TypedDict, total=False):
@@ -58,9 +57,20 @@ def key(value: Any) -> str | None:
     return text("idempotency_key", value)
 
 
+def signal_name(value: Any) -> str:
+    """The name of a signal: any text but those that stand for a run that is waited for."""
+    if not is_text(value):
+        raise refused("name", "must be a text without NUL and lone surrogates")
+    if not value:
+        raise refused("name", "must not be empty")
+    if value.startswith("run:"):
+        raise refused("name", "must not begin with run:")
+    return str(value)
+
+
 def text(name: str, value: Any) -> str | None:
     """A text that both databases take as it is."""
-    if value is not None and (not isinstance(value, str) or clean(value, len(value)) != value):
+    if value is not None and not is_text(value):
         raise refused(name, "must be a text without NUL and lone surrogates")
     return None if value is None else str(value)
 

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from maniflex._clock import Clock
+from maniflex._fence import Fence, describe
 from maniflex._ids import new_id
 from maniflex._service import Service
+from maniflex.background.declaring import as_duration
 from maniflex.background.jsons import encode
 from maniflex.background.metrics import Values
 from maniflex.background.parts import Parts
 from maniflex.background.primary import reading
 from maniflex.background.runs import checks
-from maniflex.background.runs.access import Access
+from maniflex.background.runs.access import Access, public_types
+from maniflex.background.runs.crew import make_crew
 from maniflex.background.runs.family import Family
-from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers, as_duration
+from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers
+from maniflex.background.runs.letters import submit_letter
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun, WorkflowSignal, WorkflowStep
 from maniflex.background.runs.pruner import Pruner
 from maniflex.background.runs.rows import Change, Claimed, Reaped
@@ -54,6 +58,7 @@ class Work:
     def __init__(self) -> None:
         self.handlers = Handlers()
         self.workers: list[Callable[[], None]] = []  # how to wake those of this process
+        self.separate: dict[str, int] = {}  # types with a worker of their own, and how many it has at once
         self.access = Access()
         self._enabled = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -63,17 +68,21 @@ class Work:
     # -- declaring
 
     def enable(
-        self, *, admin_role: str = "admin", routes: bool = True, public_submit: bool | Sequence[str] = True
+        self,
+        *,
+        admin_role: str = "admin",
+        routes: bool = True,
+        public_submit: str | Sequence[str] | Literal[False] = (),
     ) -> None:
         """Have durable work even where this application handles no run itself, and say who sees it over REST.
 
-        Callers submit what has a handler here, or with `public_submit` these types and prefixes
-        such as `email.`, or nothing; `admin_role` sees the runs of all.
+        Callers submit the types whose handler is `public`, and with `public_submit` also these types and
+        prefixes such as `email.`, which another process may handle; with `False` they submit nothing.
+        `admin_role` sees the runs of its tenant, and without a tenant those of all.
         """
         if hasattr(self, "parts"):
             raise DeclarationError("the server is sealed; durable work is enabled before it starts")
-        given = (public_submit,) if isinstance(public_submit, str) else public_submit
-        self.access = Access(admin_role, routes, given if isinstance(given, bool) else tuple(given))
+        self.access = Access(admin_role, routes, public_types(public_submit))
         self._enabled = True
 
     def handler(
@@ -81,14 +90,21 @@ class Work:
         type: str,
         *,
         max_attempts: int = MAX_ATTEMPTS,
-        lease: timedelta | None = None,
-        timeout: timedelta | None = None,
+        lease: timedelta | float | None = None,
+        timeout: timedelta | float | None = None,
         backoff: Callable[[int], timedelta] | None = None,
         payload: Any = None,
         internal: bool = False,
+        public: bool = False,
+        max_priority: int = 0,
         dead_letter: str | None = None,
     ) -> Callable[[F], F]:
-        """Give runs of exactly this type to the decorated function, async or plain."""
+        """Give runs of exactly this type to the decorated function, async or plain.
+
+        Over REST callers read their runs; `public` types they also submit, cancel, retry and delete, and
+        `internal` ones they do not see. A client asks for no more attempts and time than said here, and for
+        a priority from `-max_priority` to `max_priority`. `lease` and `timeout` are timedeltas or seconds.
+        """
 
         def decorate(fn: F) -> F:
             if hasattr(self, "parts"):
@@ -102,6 +118,8 @@ class Work:
                 backoff=backoff,
                 payload=payload,
                 internal=internal,
+                public=public,
+                max_priority=max_priority,
                 dead_letter=dead_letter,
             )
             return fn
@@ -119,23 +137,25 @@ class Work:
         return schema("runs", dialect) if self.used else ()
 
     def problems(self) -> builtins.list[str]:
-        return self.handlers.problems()
+        return [*self.handlers.problems(), *self.access.problems(self.handlers)]
 
     def attach(self, parts: Parts) -> None:
         self.parts = parts
         self.clock = parts.clock
         self.store = RunStore(parts.adapter, logged=parts.config.work_events)
         self._family = Family(self)
-        self._submitter = Submitter(self.handlers, self.store, self.clock, parts.stores)
+        self._submitter = Submitter(self.handlers, self.store, self.clock, parts.stores, parts.logger)
         if self.used:
             parts.metrics.add("runs_poll_errors_total", 0)
             parts.metrics.gauges_of(("runs_due", "runs_oldest_due_seconds"), self._depth)
 
     def services(self, prefixes: Sequence[str] = (), concurrency: int | None = None) -> Sequence[Service]:
-        """One worker and the pruner, when there is anything to handle."""
+        """The workers and the pruner, when there is anything to handle."""
         if not len(self.handlers):
             return ()
-        return (self.worker(prefixes, concurrency), Pruner(self))
+        self.ready()
+        given = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
+        return (*make_crew(self, given, concurrency), Pruner(self))
 
     def worker(
         self,
@@ -278,17 +298,20 @@ class Work:
             if not await self.store.cancel(id, self.clock.now(), running=running, tx=on):
                 raise await self._why_not(id, "cancelled", on)
             run = await self.records(on).read(id)
-        if run.parent_id is not None:
-            await self._family.tell_parents([id], tx)
+        await self._family.tell_parents([id], tx)
         return run
 
     async def retry(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
-        """Try a failed or cancelled run again, with all its attempts; finished steps stay done."""
+        """Try a failed or cancelled run again, with all its attempts; finished steps stay done.
+
+        Calls of other runs that did not succeed are made anew.
+        """
         async with self._alone(id, tx) as on:
             if not await self.store.retry(id, self.clock.now(), tx=on):
                 raise await self._why_not(id, "retried", on)
             await on.execute(self.store.bind("restore_attempts", id=id))
             await on.execute(self.store.bind("forget_undone", id=id))
+            await on.execute(self.store.bind("forget_calls", id=id))
             self.wake_after(on)
             return await self.records(on).read(id)
 
@@ -308,6 +331,7 @@ class Work:
 
     async def signal(self, id: str, name: str, payload: Any = None, *, tx: Tx | None = None) -> None:
         """Tell a run something; it is kept until the run waits for it."""
+        checks.signal_name(name)
         text = encode(payload, "payload")
         now = self.clock.now()
         store = self.store
@@ -360,14 +384,9 @@ class Work:
 
     async def bury(self, id: str, type: str, error: str | None, tx: Tx) -> None:
         """Submit the dead letter of a run that failed for good, in the transaction that fails it."""
-        try:
-            run = await self.records(tx).read(id)
-        except NotFound:  # deleted while it ran: nobody misses it
-            return
-        payload = {"run_id": id, "type": type, "payload": run.payload, "error": error, "attempt": run.attempt}
-        who = checks.Options(actor_id=run.actor_id, tenant_id=run.tenant_id, trace_id=run.trace_id)
-        letter = self.dead_letter(type) or ""
-        await self.submit(letter, payload, idempotency_key=f"dead:{id}:{new_id()}", tx=tx, **who)
+        letter = self.dead_letter(type)
+        if letter is not None:
+            await submit_letter(self, letter, id, type, error, tx)
 
     async def unless_signalled(self, change: Change, now: datetime, tx: Tx) -> Change:
         """The change of a run that is about to wait; at once again when what it waits for has come."""
@@ -391,8 +410,12 @@ class Work:
         waiting = self._waiting.get(claimed.id)
         if waiting is not None:
             waiting.set()
-        if claimed.parent_id is not None:
-            self.spawn(self._family.awaken_parents([claimed.id]))
+
+    def awaken_waiting(self, over: Iterable[Claimed]) -> None:
+        """Wake the runs that wait for one of these; most are no child and have no key to be found by."""
+        ids = [run.id for run in over if run.parent_id is not None or run.keyed]
+        if ids:
+            self.spawn(self._family.awaken_parents(ids))
 
     def _observed(self, *ids: str) -> None:
         for id in ids:
@@ -405,12 +428,19 @@ class Work:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def hints_told(self) -> None:
+        """Wait for what was begun beside until now."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def guarded(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something that may fail; that is logged."""
+        fence = Fence()
         try:
             await work
-        except Exception as error:
-            self.parts.logger.warning("a hint was lost: %s", error)
+        except BaseException as error:
+            fence.absorb(error)
+            self.parts.logger.warning("background task failed: %s", describe(error), exc_info=error)
 
     # -- small things
 

@@ -21,17 +21,27 @@ from pydantic import ValidationError
 
 from maniflex._backoff import Backoff
 from maniflex._caller import asking
+from maniflex._fence import Fence, describe, leaves_of, text_of
 from maniflex.background.jsons import clean, decode, encode
 from maniflex.background.runs.handlers import Handler
+from maniflex.background.runs.open_steps import GRACE
 from maniflex.background.runs.rows import Change, Claimed
 from maniflex.background.runs.run import FOREVER, RetryIn, Run, Suspend, Undone
+from maniflex.background.runs.store import passes
 from maniflex.background.threads import on_thread
 from maniflex.errors import Fatal, LeaseLost, RequestError, RunCancelled, ValidationFailed
 
 NO_HANDLER = "no_handler_registered"
+TOO_LONG = "timeout"
+NOT_TAKEN_BACK = "compensation_failed"
 RESULT = "result of the run"
 _BACKOFF = Backoff()
-_ENGINE = (__name__, "maniflex.background.runs.run", "maniflex.background.threads")
+_ENGINE = (
+    __name__,
+    "maniflex.background.runs.run",
+    "maniflex.background.runs.open_steps",
+    "maniflex.background.threads",
+)
 
 log = logging.getLogger("maniflex.work")
 
@@ -53,6 +63,7 @@ class Failed:
     final: bool = False
     delay: timedelta | None = None
     taken_back: Sequence[str] = ()  # the steps that were, the last one first
+    raw: str | None = None  # what the payload was, where that is no JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +72,14 @@ class Paused:
 
     until: datetime
     waiting_for: str | None
+    spent: bool = False  # not on purpose: the way back could not be begun, or nobody knows whether it was
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The worker had to stop first; the attempt does not count."""
+    """The worker had to stop first; the attempt does not count, unless it was on its way back."""
+
+    spent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,40 +97,47 @@ def settle(
     match outcome:
         case Done() | Dropped():
             return None
-        case Paused(until, waiting_for):
+        case Paused(until, waiting_for, spent):
             data = {"attempt": run.attempt, "until": until.isoformat(), "waiting_for": waiting_for}
             return Change(
-                run.held, "pending", "suspended", _json(data), until, unspent=1, waiting_for=waiting_for
+                run.held,
+                "pending",
+                "suspended",
+                _json(data),
+                until,
+                0 if spent else 1,
+                waiting_for=waiting_for,
             )
-        case Released():
-            return released(run, now)
+        case Released(spent):
+            return released(run, now, unspent=0 if spent else 1)
         case Failed() if outcome.final or run.attempt >= run.max_attempts:
             return _failed(run, outcome, "failed", "failed", None)
         case Failed():
-            delay = outcome.delay if outcome.delay is not None else _pause(backoff, run.attempt)
-            return _failed(run, outcome, "pending", "retried", _later(now, delay))
+            delay = outcome.delay if outcome.delay is not None else pause_after(backoff, run.attempt)
+            return _failed(run, outcome, "pending", "retried", later(now, delay))
         case _:
             assert_never(outcome)
 
 
-def released(run: Claimed, now: datetime) -> Change:
+def released(run: Claimed, now: datetime, unspent: int = 1) -> Change:
     """The row of a run that was not worked on, or not to its end, through no fault of its own."""
-    return Change(run.held, "pending", "released", _json({"attempt": run.attempt}), now, unspent=1)
+    return Change(run.held, "pending", "released", _json({"attempt": run.attempt}), now, unspent=unspent)
 
 
-def _pause(backoff: Callable[[int], timedelta], failures: int) -> timedelta:
+def pause_after(backoff: Callable[[int], timedelta], failures: int) -> timedelta:
     """What the handler's policy says, or the usual when it fails itself."""
     try:
         pause = backoff(failures)
         if not isinstance(pause, timedelta):
             raise TypeError(f"a backoff gives a timedelta, not {pause!r}")
-    except Exception as error:
-        log.error("the backoff of a handler failed: %s", error, exc_info=error)
+    except BaseException as error:  # nothing is awaited in it, so none of this is meant for us
+        log.error("the backoff of a handler failed: %s", describe(error), exc_info=error)
         return _BACKOFF(failures)
     return pause
 
 
-def _later(now: datetime, delay: timedelta) -> datetime:
+def later(now: datetime, delay: timedelta) -> datetime:
+    """The time after a delay, however long."""
     try:
         return now + delay
     except OverflowError:
@@ -127,21 +148,26 @@ def _failed(run: Claimed, outcome: Failed, status: str, event: str, run_at: date
     error = {"code": outcome.code, "message": outcome.message, "attempt": run.attempt}
     if outcome.trace:
         error["trace"] = outcome.trace
-    data: dict[str, Any] = {"attempt": run.attempt, "error": outcome.message}
+    if outcome.raw is not None:
+        error["raw"] = outcome.raw
+    data: dict[str, Any] = {"attempt": run.attempt, "code": outcome.code, "error": outcome.message}
     if run_at is not None:
         data["run_at"] = run_at.isoformat()
     if outcome.taken_back:
         data["taken_back"] = list(outcome.taken_back)
     last_error = outcome.code if outcome.code == NO_HANDLER else outcome.message
-    return Change(run.held, status, event, _json(data), run_at, 0, _json(error), last_error)
+    blank = outcome.raw is not None
+    return Change(run.held, status, event, _json(data), run_at, 0, _json(error), last_error, blank=blank)
 
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def read_payload(handler: Handler, text: str) -> Any:
+def read_payload(handler: Handler, text: str | None) -> Any:
     """The payload as the handler wants it; it raises when it does not fit."""
+    if text is None:
+        raise ValueError("what is stored is not text")
     value = decode(text)
     if handler.payload is None:
         return value
@@ -149,8 +175,23 @@ def read_payload(handler: Handler, text: str) -> Any:
 
 
 async def perform(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
-    """Call the handler and name what came of it."""
+    """Call the handler and name what came of it, once none of its steps goes on any more."""
     asking.set(run)  # what it submits is on behalf of whoever submitted it
+    return await conclude(run, await _called_outcome(run, handler, timeout, threads))
+
+
+async def conclude(run: Run, outcome: Outcome) -> Outcome:
+    """What an attempt comes to whose handler is through: its steps have ended, or are taken back."""
+    outcome = await _end_steps(run, outcome)
+    if isinstance(outcome, Failed):
+        return await _after_failure(run, outcome)
+    if isinstance(outcome, Released) and run.undoing is not None:
+        return Released(spent=True)  # the next attempt has to know that it only goes back
+    return outcome
+
+
+async def _called_outcome(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
+    fence = Fence()
     try:
         if run.attempt > 1 and handler.is_async:
             await run.recall()  # it may be here only to go back
@@ -158,27 +199,65 @@ async def perform(run: Run, handler: Handler, timeout: float | None, threads: Th
             result = await handler.fn(run)
         else:
             result = await _called(run, handler, timeout, threads)
+        fence.returned()
         if run.handed_back and not handler.is_async:
             return Released()  # told to stop, it may have returned half way
         if run.undoing is not None:  # what failed then would not fail now; half is taken back already
             raise Undone(run.undoing)
         return Done(None if result is None else encode(result, RESULT))
-    except Suspend as pause:
-        return Paused(pause.until, pause.waiting_for)
-    except (RunCancelled, LeaseLost):
-        return Released() if run.handed_back else Dropped()
-    except asyncio.CancelledError as error:
-        if _is_being_cancelled():
-            return Released()
-        return await _after_failure(run, failure(error))
-    except Exception as error:
-        return await _after_failure(run, failure(error))
+    except BaseException as error:
+        if _is_lost(error):
+            return Released() if run.handed_back else Dropped()
+        return _pause(error) or _failure_or_release(fence, error)
 
 
-def _is_being_cancelled() -> bool:
-    """Whether somebody cancels this task; a handler may also raise CancelledError all by itself."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _is_lost(error: BaseException) -> bool:
+    """Whether the run is not ours any more."""
+    return any(isinstance(leaf, RunCancelled | LeaseLost) for leaf in leaves_of(error))
+
+
+def _pause(error: BaseException) -> Paused | None:
+    """The pause a handler makes, or several tasks of its group at once; not where one of them failed."""
+    pauses = [leaf for leaf in leaves_of(error) if isinstance(leaf, Suspend)]
+    if not pauses or len(pauses) < sum(1 for _ in leaves_of(error)):
+        return None
+    waits = (pause.waiting_for for pause in pauses if pause.waiting_for is not None)
+    return Paused(min(pause.until for pause in pauses), next(waits, None))
+
+
+def _failure_or_release(fence: Fence, error: BaseException) -> Failed | Released:
+    """What an exception out of a handler means; a worker that stops cancels the task."""
+    try:
+        fence.absorb(error)
+    except asyncio.CancelledError:
+        return Released()
+    return failure(error)
+
+
+async def _end_steps(run: Run, outcome: Outcome) -> Outcome:
+    """What an attempt comes to whose handler left steps under way, once they have ended.
+
+    They are given time to, so that what they do is remembered, except where the worker has none.
+    """
+    run.over = True
+    steps = run.open_steps
+    if steps is None:
+        return outcome
+    told = isinstance(outcome, Failed) and outcome.code == TOO_LONG
+    run.cancelled = run.cancelled or told  # all that a plain function on its thread can be told
+    hasty = isinstance(outcome, Released | Dropped)
+    try:
+        try:
+            await steps.end(0 if hasty else GRACE)
+        except asyncio.CancelledError:
+            outcome = Released()
+            await steps.end(0)
+    except asyncio.CancelledError:  # once more: the process ends, and with it what still runs
+        steps.abandon()
+        return Dropped()
+    if told:
+        run.cancelled = run.handed_back
+    return outcome
 
 
 async def _called(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Any:
@@ -213,22 +292,34 @@ class _TooLong(Exception):
 
 def failure(error: BaseException) -> Failed:
     """What is kept of an exception."""
-    message = clean(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     trace = clean("".join(traceback.format_exception(type(error), error, _theirs(error), limit=-12)), 8000)
-    match error:
+    decisive = _decisive(error)
+    match decisive:
         case RetryIn():
-            return Failed("retry", clean(str(error)), delay=error.delay)
+            return Failed("retry", clean(text_of(decisive)), delay=decisive.delay)
         case Undone():
-            return Failed("saga_failed", clean(str(error)), final=True)
-        case Fatal():
-            return Failed("fatal", message, trace, final=True)
+            return Failed("saga_failed", clean(text_of(decisive)), final=True)
+        case Fatal():  # its text alone: callers see it, and not what failed beside it
+            return Failed("fatal", clean(describe(decisive)), trace, final=True)
         case _TooLong():
-            return Failed("timeout", clean(str(error)))
-        case ValidationFailed() if error.details and _names_result(error):
+            return Failed(TOO_LONG, clean(str(decisive)))
+        case ValidationFailed() if _names_result(decisive):
             # What the handler did is done; doing it again would not make its result storable.
-            return Failed("result_not_json", clean(error.message), final=True)
+            return Failed("result_not_json", clean(decisive.message), final=True)
         case _:
-            return Failed("error", message, trace)
+            return Failed("error", clean(describe(error)), trace)
+
+
+def _decisive(error: BaseException) -> BaseException:
+    """What a group comes to: one that no retry can mend, or the longest wait if all ask for one."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [leaf for leaf in leaves_of(error) if not isinstance(leaf, Suspend)]
+    for leaf in leaves:
+        if isinstance(leaf, Undone | Fatal) or (isinstance(leaf, ValidationFailed) and _names_result(leaf)):
+            return leaf
+    retries = [leaf for leaf in leaves if isinstance(leaf, RetryIn)]
+    return max(retries, key=lambda retry: retry.delay) if retries and retries == leaves else error
 
 
 def _theirs(error: BaseException) -> TracebackType | None:
@@ -248,7 +339,7 @@ def _names_result(error: ValidationFailed) -> bool:
 
 def bad_payload(error: Exception) -> Failed:
     """What does not fit, by name; the values themselves stay out of errors and logs."""
-    said = f"{type(error).__name__}: {error}"
+    said = describe(error)
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False, include_input=False, include_context=False)
         places = ((".".join(str(part) for part in one["loc"]), one["msg"]) for one in found)
@@ -260,15 +351,32 @@ async def _after_failure(run: Run, failed: Failed) -> Outcome:
     """A run that fails for good takes its steps back first, if it knows how."""
     if run.undoing is None and not (failed.final or run.attempt >= run.max_attempts):
         return failed
+    fence = Fence()
     try:
         return await _turned_back(run, failed) or await _taken_back(run, failed)
-    except (RunCancelled, LeaseLost):
-        return Dropped()
-    except asyncio.CancelledError:
-        return Released()
-    except Exception as error:  # tried again, with attempts of its own
-        again = failure(error)
-        return Failed("compensation_failed", again.message, again.trace)
+    except BaseException as error:
+        if _is_lost(error):
+            return Dropped()
+        again = _failure_or_release(fence, error)
+        if isinstance(again, Released):
+            return await _end_steps(run, Released(spent=run.undoing is not None))
+        # Tried again, with attempts of its own.
+        return Failed(NOT_TAKEN_BACK, again.message, again.trace)
+
+
+async def without_handler(run: Run, failed: Failed) -> Outcome:
+    """A final failure of a run whose handler cannot be called, and with it nothing that takes steps back."""
+    try:
+        await run.recall()
+    except RequestError as error:
+        if not passes(error):
+            raise
+        return Paused(run.later(), None)
+    owed = sorted(run.unreached)
+    if not owed:
+        return failed
+    message = clean(f"{failed.message}; these steps are not taken back: {', '.join(owed)}")
+    return Failed(NOT_TAKEN_BACK, message, final=True, raw=failed.raw)
 
 
 async def _turned_back(run: Run, failed: Failed) -> Outcome | None:
@@ -276,10 +384,10 @@ async def _turned_back(run: Run, failed: Failed) -> Outcome | None:
     try:
         begun = await run.turn_back(failed.message)
     except RequestError as error:
-        if not error.retryable:
+        if not passes(error):
             raise
         log.warning("run %s failed for good, and its steps cannot be seen yet: %s", run.id, error)
-        return Paused(run.later(), None)
+        return Paused(run.later(), None, spent=True)
     if not run.unreached or run.attempt >= run.max_attempts:
         return None
     return Failed(failed.code, failed.message, failed.trace, delay=timedelta(0) if begun else failed.delay)
@@ -287,5 +395,5 @@ async def _turned_back(run: Run, failed: Failed) -> Outcome | None:
 
 async def _taken_back(run: Run, failed: Failed) -> Outcome:
     await run.compensate()
-    code = "compensation_failed" if run.unreached else failed.code
+    code = NOT_TAKEN_BACK if run.unreached else failed.code
     return Failed(code, failed.message, failed.trace, final=True, taken_back=run.taken_back)

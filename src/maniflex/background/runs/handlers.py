@@ -16,10 +16,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from maniflex._backoff import Backoff
-from maniflex.errors import DeclarationError, ValidationFailed
+from maniflex.background.declaring import as_duration, duration_problems, switch_problems
+from maniflex.errors import ValidationFailed
+from maniflex.model.omission import losses
 
 DEFAULT_PREFIX = "default."
 MAX_ATTEMPTS = 3
+PRIORITIES = 100  # above and below zero: each one in use is a lane that every claim looks into
 _TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _BACKOFF = Backoff()
 
@@ -36,7 +39,10 @@ class Handler:
     timeout: timedelta | None = None
     backoff: Callable[[int], timedelta] = _BACKOFF
     payload: TypeAdapter[Any] | None = None
-    internal: bool = False  # True: clients may not submit it over REST
+    payload_type: Any = None
+    internal: bool = False  # True: over REST only operators see it
+    public: bool = False  # True: clients submit it over REST, and change their runs of it
+    max_priority: int = 0  # how far from 0 the priority of a client may be
     dead_letter: str | None = None  # a run of this type is submitted for each that fails for good
 
 
@@ -46,6 +52,7 @@ class Handlers:
     def __init__(self) -> None:
         self._by_type: dict[str, Handler] = {}
         self._problems: list[str] = []
+        self._hidden: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self._by_type)
@@ -58,29 +65,88 @@ class Handlers:
 
     def add(self, type: str, fn: Callable[..., Any], **options: Any) -> None:
         where = f"work handler {type!r}"
-        for problem in _problems(type, fn, options):
-            self._problems.append(f"{where}: {problem}")
+        problems = list(_problems(type, fn, options))
+        self._problems += [f"{where}: {problem}" for problem in problems]
         if type in self._by_type:
             self._problems.append(f"{where}: there is a handler of this type already")
         given = {name: value for name, value in options.items() if value is not None}
         if "payload" in given:
+            given["payload_type"] = given["payload"]
             given["payload"] = TypeAdapter(given["payload"])
+        if not problems:
+            given |= {name: as_duration(given[name], name) for name in ("lease", "timeout") if name in given}
         self._by_type[type] = Handler(type, fn, _is_async(fn), **given)
+        self._hidden = None
 
     def problems(self) -> list[str]:
-        return list(self._problems)
+        letters = {h.dead_letter for h in self._by_type.values()}
+        open_letters = [h.type for h in self._by_type.values() if h.public and h.type in letters]
+        problem = "dead letters are sent to it, so it is not public"
+        told = (f"work handler {type!r}: {problem}" for type in open_letters)
+        return [*self._problems, *told, *self._circles(), *self._losses()]
+
+    def _losses(self) -> Iterator[str]:
+        """What clients submit is stored as it is bound, so its type must be one that can be stored."""
+        for handler in self._by_type.values():
+            if handler.public and handler.payload is not None and handler.payload.rebuild() is not False:
+                for why in dict.fromkeys(losses(handler.payload.core_schema)):
+                    yield f"work handler {handler.type!r}: {why}"
+
+    def hidden_types(self) -> list[str]:
+        """The types that only operators see over REST: internal ones, and dead letters with their causes."""
+        if self._hidden is None:
+            internal = {h.type for h in self._by_type.values() if h.internal}
+            letters = {h.dead_letter for h in self._by_type.values() if h.dead_letter is not None}
+            self._hidden = sorted(internal | letters)
+        return self._hidden
+
+    def _circles(self) -> Iterator[str]:
+        """Dead letters that come back to where they began would be written for ever."""
+        reported: set[str] = set()
+        for start in self._by_type:
+            way = [start]
+            while (handler := self._by_type.get(way[-1])) is not None and handler.dead_letter is not None:
+                if handler.dead_letter in way:
+                    way = way[way.index(handler.dead_letter) :]
+                    if reported.isdisjoint(way) and len(way) > 1:
+                        circle = " → ".join((*way, way[0]))
+                        yield f"work handler {way[0]!r}: its dead letters go in a circle, {circle}"
+                    reported |= set(way)
+                    break
+                way.append(handler.dead_letter)
 
     def leases(self) -> dict[str, timedelta]:
         """Types whose lease is not the worker's own."""
         return {h.type: h.lease for h in self._by_type.values() if h.lease is not None}
 
     def ranges(self, prefixes: Iterable[str]) -> list[tuple[str, str]]:
-        """The types a worker asks for: those of its prefixes, or `default.` and what is handled here."""
+        """The types a worker asks for: those of its prefixes, or `default.` and what is handled here.
+
+        What is handled here has a range of its own, so that it is found among however many other types.
+        """
         asked = tuple(prefixes)
-        if asked:
-            return sorted({prefix_range(prefix) for prefix in asked})
-        exact = {(type, f"{type}\x01") for type in self._by_type if not type.startswith(DEFAULT_PREFIX)}
-        return sorted({prefix_range(DEFAULT_PREFIX), *exact})
+        handled = (type for type in self._by_type if not asked or type.startswith(asked))
+        whole = map(prefix_range, asked or (DEFAULT_PREFIX,))
+        return sorted({*whole, *map(type_range, handled)})
+
+
+def type_range(type: str) -> tuple[str, str]:
+    """From and to of the one text that is this type."""
+    return type, f"{type}\x01"
+
+
+def ranges_without(ranges: Iterable[tuple[str, str]], types: Iterable[str]) -> list[tuple[str, str]]:
+    """The ranges with these types cut out of them."""
+    left = list(ranges)
+    for type in types:
+        start, end = type_range(type)
+        left = [
+            piece
+            for low, high in left
+            for piece in (((low, min(high, start)), (max(low, end), high)))
+            if piece[0] < piece[1]
+        ]
+    return left
 
 
 def prefix_range(prefix: str) -> tuple[str, str]:
@@ -88,12 +154,17 @@ def prefix_range(prefix: str) -> tuple[str, str]:
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
+def is_type(type: Any) -> bool:
+    """Whether it can name a type of runs."""
+    return isinstance(type, str) and _TYPE.fullmatch(type) is not None
+
+
 def check_type(type: Any) -> str:
     """The type as it is, or `ValidationFailed`."""
-    if not isinstance(type, str) or not _TYPE.fullmatch(type):
+    if not is_type(type):
         message = "must be a dotted name such as email.receipt.v1"
         raise ValidationFailed(f"the type {message}", [{"field": "type", "message": message}])
-    return type
+    return str(type)
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:
@@ -111,9 +182,7 @@ def _takes_one(fn: Callable[..., Any]) -> bool:
 
 
 def _problems(type: Any, fn: Any, options: Mapping[str, Any]) -> Iterable[str]:
-    try:
-        check_type(type)
-    except ValidationFailed:
+    if not is_type(type):
         yield "a type is a dotted name such as email.receipt.v1"
     if not callable(fn):
         yield f"{fn!r} is not callable"
@@ -122,23 +191,19 @@ def _problems(type: Any, fn: Any, options: Mapping[str, Any]) -> Iterable[str]:
     attempts = options.get("max_attempts")
     if attempts is not None and (not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1):
         yield "max_attempts must be a whole number above zero"
-    for name in ("lease", "timeout"):
-        value = options.get(name)
-        if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
-            yield f"{name} must be a timedelta above zero"
+    durations = {name: options[name] for name in ("lease", "timeout") if options.get(name) is not None}
+    yield from duration_problems(**durations)
+    yield from switch_problems(**{name: options.get(name, False) for name in ("public", "internal")})
     letter = options.get("dead_letter")
-    if letter is not None and (not isinstance(letter, str) or not _TYPE.fullmatch(letter) or letter == type):
+    if letter is not None and (not is_type(letter) or letter == type):
         yield "dead_letter is another type, a dotted name such as email.dead.v1"
+    if options.get("public") and options.get("internal"):
+        yield "it is public or internal, not both"
+    urgent: Any = options.get("max_priority") or 0
+    if not isinstance(urgent, int) or isinstance(urgent, bool) or not 0 <= urgent <= PRIORITIES:
+        yield f"max_priority must be a whole number from 0 to {PRIORITIES}"
+    elif urgent and not options.get("public"):
+        yield "max_priority is what clients may ask for, so it is for public types"
     backoff = options.get("backoff")
     if backoff is not None and not callable(backoff):
         yield "backoff is called with the number of failures and gives a timedelta"
-
-
-def as_duration(value: timedelta | float, what: str) -> timedelta:
-    """A duration given as such or in seconds."""
-    if isinstance(value, timedelta):
-        return value
-    try:
-        return timedelta(seconds=value)
-    except (TypeError, OverflowError, ValueError):
-        raise DeclarationError(f"{what} must be a timedelta or seconds") from None

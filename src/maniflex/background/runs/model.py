@@ -6,12 +6,13 @@ Their statements are in `background/sql`; a model here is how REST, filters, Ope
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal, get_args
 
 from pydantic import JsonValue
 
 from maniflex.model.base import Model, WithDeletedAt
 from maniflex.model.field import field
+from maniflex.model.meta import TableRules, is_one_of
 
 Status = Literal["pending", "leased", "succeeded", "failed", "cancelled"]
 FINISHED = ("succeeded", "failed", "cancelled")
@@ -19,6 +20,14 @@ FINISHED = ("succeeded", "failed", "cancelled")
 
 class WorkflowRun(Model, WithDeletedAt, table="workflow_run"):
     """One durable unit of work: what to do, when, how often it was tried and what came of it."""
+
+    __table_rules__: ClassVar = TableRules(
+        defaults=("status", "priority", "attempt", "max_attempts", "created_at", "updated_at"),
+        checks={"workflow_run_status_check": is_one_of("status", get_args(Status))},
+    )
+
+    # A worker's claim is no part of what a run says, so a run may be a payload or a result.
+    __omitted__: ClassVar = frozenset({"lease"})
 
     type: str = field(filterable=True, sortable=True)
     status: Status = field(default="pending", filterable=True, sortable=True)
@@ -51,6 +60,8 @@ class WorkflowRun(Model, WithDeletedAt, table="workflow_run"):
 
 class WorkflowEvent(Model, table="workflow_event"):
     """What happened to a run; written in the same transaction as the change."""
+
+    __table_rules__: ClassVar = TableRules(defaults=("id", "created_at", "updated_at"))
 
     workflow_id: str = field(filterable=True, index=True, relation="WorkflowRun")
     event_type: str = field(filterable=True)

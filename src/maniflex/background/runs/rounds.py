@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from maniflex.background.clock import may_take_over
 from maniflex.background.loop import Loop
 from maniflex.background.runs.rows import Reaped
 from maniflex.background.runs.trail import Trail
@@ -50,7 +51,7 @@ class Feeder(Loop):
             return worker.free > 0  # else there is no room until one ends, and that wakes us
         return short == 0
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         self._worker.metrics.add("runs_poll_errors_total")
 
 
@@ -79,6 +80,9 @@ class Rescuer(Loop):
         return pause if self._suspected is None else min(pause, self._chance)
 
     async def tick(self) -> bool:
+        if not may_take_over(self.clock):
+            self._hold_off()
+            return False
         now = self.clock.now()
         if not await self._worker.queue.has_expired(now):
             self._suspected = None
@@ -121,7 +125,7 @@ class Rescuer(Loop):
 
     async def at_once(self) -> bool:
         """Take back what ran out without a second look; whether there was anything."""
-        if not await self._worker.queue.has_expired(self.clock.now()):
+        if not may_take_over(self.clock) or not await self._worker.queue.has_expired(self.clock.now()):
             return False
         async with transaction(self._worker.store.adapter):
             reaped = await self._rescued()
@@ -141,6 +145,6 @@ class Rescuer(Loop):
             self._worker.wake()
         return bool(reaped)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         self._worker.metrics.add("runs_poll_errors_total")
         self._hold_off()  # the database was away for the others too

@@ -31,7 +31,7 @@ class Claimed:
 
     id: str
     type: str
-    payload: str
+    payload: str | None  # None where somebody wrote what is no text
     attempt: int
     max_attempts: int
     timeout: float | None
@@ -43,6 +43,7 @@ class Claimed:
     trace_id: str | None
     parent_id: str | None
     held: Held
+    keyed: bool = False  # it has an idempotency key, by which others may find it and wait for it
     until: datetime | None = None  # what the claim was given; renewals come on top
     tried: tuple[datetime, ...] = ()  # when its outcome was sent, confirmed or not
 
@@ -60,6 +61,7 @@ class Change:
     error: str | None = None
     last_error: str | None = None
     waiting_for: str | None = None
+    blank: bool = False  # its payload is no JSON and goes; what it was is part of the error
 
 
 @dataclass(frozen=True, slots=True)

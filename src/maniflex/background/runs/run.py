@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from maniflex._caller import Caller
-from maniflex.background.jsons import instant
+from maniflex._ids import new_id
+from maniflex.background.declaring import as_duration
+from maniflex.background.jsons import instant, is_text
 from maniflex.background.lease import Held
-from maniflex.background.runs.handlers import as_duration
+from maniflex.background.runs import checks
 from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
@@ -26,6 +27,7 @@ from maniflex.errors import DeclarationError, LeaseLost, NotFound, RunCancelled,
 
 if TYPE_CHECKING:
     from maniflex.background.runs.client import Work
+    from maniflex.background.runs.open_steps import OpenSteps
     from maniflex.background.runs.rows import Claimed
     from maniflex.background.runs.steps import Memory
 
@@ -33,7 +35,8 @@ T = TypeVar("T")
 FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 LOOK_AGAIN = timedelta(seconds=30)  # a missed hint about a sub-run delays its parent as long as it
 LOOK_RARELY = timedelta(hours=1)  # has waited already, within these two
-FAILED = "saga.failed"
+OURS = "@"  # begins the names of what the engine remembers; of steps that begin so, another one does
+FAILED = f"{OURS}failed"
 CHILD = "run:"  # and its id: what a parent waits for
 UNDO_ATTEMPTS = 10
 
@@ -75,6 +78,7 @@ class Run:
         "handed_back",
         "id",
         "max_attempts",
+        "over",
         "parent_id",
         "payload",
         "tenant_id",
@@ -95,6 +99,7 @@ class Run:
         self.group_key = claimed.group_key
         self.cancelled = False
         self.handed_back = False  # the worker stops and cannot wait for us
+        self.over = False  # the handler returned or raised: what it left behind begins nothing any more
         self._held: Held = claimed.held
         self._new_memory = new_memory
         self._remembers: Memory | None = None
@@ -157,38 +162,41 @@ class Run:
         `transactional` step runs inside the transaction that remembers it, so that what it writes
         to this database happens exactly once.
         """
-        with self._alone(name):
-            done, result = await self._remembered(name)
+        if not name or not is_text(name):
+            raise DeclarationError("a step has a name, a text without NUL and lone surrogates")
+        stored = stored_name(name)
+        with self._memory.open_steps.open(name):
+            done, result = await self._remembered(stored)
             if not done:
-                work = partial(call, fn, *args, **kwargs)
-                result = await self._perform(name, work, transactional, compensate is not None)
+                keep = partial(self._keep, name, stored, compensate, new_id())
+                return await self._perform(name, partial(fn, *args, **kwargs), keep, transactional)
         if compensate is not None:
             self._memory.undo.append((name, compensate, result))
         return result
 
-    async def _perform(
-        self, name: str, work: Callable[[], Awaitable[Any]], transactional: bool, undoable: bool
-    ) -> Any:
-        remember = partial(self._memory.remember, self._held, name, undoable=undoable)
-        if not transactional:
-            return await remember(await work())
-        async with transaction(self._work.store.adapter) as tx:
-            return await remember(await work(), tx)
+    async def _perform(self, name: str, call: partial[Any], keep: Any, transactional: bool) -> Any:
+        steps = self._memory.open_steps
+        if transactional:
+            async with transaction(self._work.store.adapter) as tx:
+                return await keep(await steps.perform(name, call, None), tx)
+        if self._memory.in_transaction:  # what it wrote is undone with the handler's transaction
+            return await keep(await steps.perform(name, call, None))
+        return await steps.perform(name, call, keep)
 
-    @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        if name in self._memory.under_way:
-            raise DeclarationError(f"step {name!r} is under way already; side by side they need two names")
-        self._memory.under_way.add(name)
-        try:
-            yield
-        finally:
-            self._memory.under_way.discard(name)
+    async def _keep(
+        self, name: str, stored: str, compensate: Any, step: str, result: Any, tx: Tx | None = None
+    ) -> Any:
+        undoable = compensate is not None
+        kept = await self._memory.remember(self._held, stored, result, tx, undoable=undoable, step=step)
+        if undoable:
+            undo = (name, compensate, kept)
+            self._memory.once_written(partial(self._memory.undo.append, undo), tx)
+        return kept
 
     async def _remembered(self, name: str) -> tuple[bool, Any]:
-        if not name:
-            raise DeclarationError("a step has a name")
         self._check()
+        if self.over and self.undoing is None:
+            raise LeaseLost("this attempt is over; it begins no step any more")
         steps = await self._memory.steps(self.id)
         if name in steps:
             return True, steps[name]
@@ -212,6 +220,7 @@ class Run:
     async def wait_for(self, name: str, timeout: timedelta | float | None = None) -> Any:
         """The payload of the next signal called `name`; `TimeoutError` when none comes in time."""
         self._may_pause()
+        checks.signal_name(name)
         step = self._named("signal", name)
         done, outcome = await self._remembered(step)
         if not done:
@@ -224,9 +233,10 @@ class Run:
         until = FOREVER
         if timeout is not None:
             deadline = self._work.clock.now() + as_duration(timeout, "a timeout")
-            asked, kept = await self._remembered(f"{step}:deadline")
+            ends = step.replace("signal", "deadline", 1)
+            asked, kept = await self._remembered(ends)
             if not asked:
-                kept = await self._memory.remember(self._held, f"{step}:deadline", deadline.isoformat())
+                kept = await self._memory.remember(self._held, ends, deadline.isoformat())
             until = instant(kept)
         async with transaction(self._work.store.adapter) as tx:
             found = await self._memory.take_signal(self.id, name, tx)
@@ -238,6 +248,7 @@ class Run:
 
     async def signal(self, id: str, name: str, payload: Any = None) -> None:
         """Tell another run something it waits for, once however often we are retried."""
+        checks.signal_name(name)
         step = self._named("signalled", name)
         done, _ = await self._remembered(step)
         if not done:
@@ -249,7 +260,9 @@ class Run:
 
     async def submit(self, type: str, payload: Any = None, *, name: str | None = None, **options: Any) -> str:
         """Submit a run of our own, once however often we are retried; returns its id."""
-        step = self._named("run", name)
+        return await self._submit(self._named("run", name), type, payload, **options)
+
+    async def _submit(self, step: str, type: str, payload: Any, **options: Any) -> str:
         done, child_id = await self._remembered(step)
         if not done:
             ours = {"actor_id": self.actor_id, "tenant_id": self.tenant_id, "trace_id": self.trace_id}
@@ -265,7 +278,7 @@ class Run:
         step = self._named("call", name)
         done, outcome = await self._remembered(step)
         if not done:
-            child_id = await self.submit(type, payload, name=step, **options)
+            child_id = await self._submit(step.replace("call", "child", 1), type, payload, **options)
             outcome = await self._outcome(child_id)
             await self._memory.remember(self._held, step, outcome)
         if outcome["status"] != "succeeded":
@@ -313,10 +326,11 @@ class Run:
             raise DeclarationError("a run cannot pause inside a transaction")
 
     def _named(self, kind: str, name: str | None) -> str:
-        """The name of a pause: its own, and which of that name it is in this run."""
-        label = f"{kind}:{name}" if name else kind
+        """What a pause is remembered as: its kind, which of its name it is in this run, and the name."""
+        checks.text("name", name)
+        label = f"{kind}:{name or ''}"
         self._memory.counts[label] = count = self._memory.counts.get(label, 0) + 1
-        return label if name and count == 1 else f"{label}:{count}"
+        return f"{OURS}{kind}:{count}:{name or ''}"
 
     # -- going back
 
@@ -328,13 +342,13 @@ class Run:
     @property
     def unreached(self) -> set[str]:
         """Steps that are to be taken back and that this attempt did not come to."""
-        return self._memory.owed - {name for name, _, _ in self._memory.undo}
+        return self._memory.owed - {stored_name(name) for name, _, _ in self._memory.undo}
 
     @property
     def taken_back(self) -> list[str]:
         """The steps of this attempt that were taken back, in the order that happened."""
         memory = self._memory
-        return [name for name, _, _ in reversed(memory.undo) if memory.is_compensated(name)]
+        return [name for name, _, _ in reversed(memory.undo) if memory.is_compensated(stored_name(name))]
 
     async def recall(self) -> None:
         """Read what is remembered."""
@@ -346,21 +360,35 @@ class Run:
 
     async def turn_back(self, reason: str) -> bool:
         """Begin to go back, if there is anything to take back; not when we did before."""
-        await self.recall()
+        await self._memory.settle_doubts(self.id)
         if self.undoing is not None or not (self._memory.undo or self._memory.owed):
             return False
         await self._memory.begin_undo(self._held, reason, self.max_attempts)
         self.max_attempts = self.attempt + UNDO_ATTEMPTS
         return True
 
+    @property
+    def open_steps(self) -> OpenSteps | None:
+        """The steps under way; None where there never was one."""
+        return None if self._remembers is None else self._remembers.open_steps
+
+    async def _taken_back(self, stored: str, result: Any) -> None:
+        await self._memory.mark_compensated(self._held, stored)
+
     async def compensate(self) -> None:
         """Undo the finished steps this attempt came to, the last one first, each once."""
         for name, undo, result in reversed(self._memory.undo):
-            if not self._memory.is_compensated(name):
-                await call(undo, result)
-                await self._memory.mark_compensated(self._held, name)
+            stored = stored_name(name)
+            if not self._memory.is_compensated(stored):
+                mark = partial(self._taken_back, stored)
+                await self._memory.open_steps.perform(name, partial(undo, result), mark)
         if self.undoing is not None and not self.unreached:
             await self._memory.mark_compensated(self._held, FAILED)
+
+
+def stored_name(name: str) -> str:
+    """What a step of that name is remembered as: never as something of the engine's."""
+    return f"{OURS}{name}" if name.startswith(OURS) else name
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from maniflex._backoff import Backoff
+from maniflex._fence import Fence
 from maniflex.background.lease import Held
 from maniflex.background.runs.executor import released
 from maniflex.background.runs.rows import Change, Claimed, State
-from maniflex.background.runs.store import RunStore
-from maniflex.db.current import detached, transaction
-from maniflex.errors import RequestError, Timeout, TransactionError, Unavailable
+from maniflex.background.runs.store import PASSING, RunStore, passes
+from maniflex.background.watch import LastingTask, Watched
+from maniflex.db.current import transaction
+from maniflex.errors import RequestError
 
 if TYPE_CHECKING:
     from maniflex.background.runs.client import Work
@@ -25,7 +27,6 @@ AT_MOST = 1000
 AGAIN = 0.02  # after which an outcome is tried again that could not be written, doubled each time
 AGAIN_AT_MOST = {"locked": 0.5, "refused": 2.0}
 COUNTED = {"retried": "runs_retried_total", "failed": "runs_failed_total"}
-PASSING = (TransactionError, Unavailable, Timeout)  # not the outcome's fault
 Taken: TypeAlias = list[tuple[tuple[Claimed, T], bool]]
 _BACKOFF = Backoff()
 
@@ -55,7 +56,8 @@ class Settler:
         self._aside = {"locked": 0, "refused": 0}  # how many of them have to wait a moment, and why
         self._more = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._running: asyncio.Task[None] | None = None
+        self._task = LastingTask("maniflex-settler", self._run, self._logger)
+        self._running = False
         self._stopping = False
 
     def use(self, store: RunStore) -> None:
@@ -92,26 +94,32 @@ class Settler:
     async def start(self) -> None:
         self._stopping = False
         self._more = asyncio.Event()
-        self._running = asyncio.create_task(self._run(), name="maniflex-settler", context=detached())
+        self._running = True
+        self._task.start()
 
     async def stop(self) -> None:
         """Write what is left; the caller's deadline is the only limit."""
         self._stopping = True
         self._more.set()
-        if self._running is not None:
-            await self._running
-            self._running = None
+        if self._running:
+            await self._task.stop()
+            self._running = False
         elif self.waiting:
             await self.flush()
 
     def give_up(self) -> None:
         """Write nothing more; what is left is done again when its lease has ended."""
-        if self._running is not None:
-            self._running.cancel()
-            self._running = None
+        if self._running:
+            self._task.cancel()
+            self._running = False
+
+    @property
+    def watched(self) -> Sequence[Watched]:
+        """What should be alive as long as this is started."""
+        return (self._task,)
 
     async def _run(self) -> None:
-        failures = 0
+        failures, fence = 0, Fence()
         while not (self._stopping and not self.waiting):
             if not self._ready:
                 await self._more.wait()
@@ -120,7 +128,8 @@ class Settler:
             try:
                 await self.flush()
                 failures = 0
-            except Exception as error:
+            except BaseException as error:
+                fence.absorb(error)
                 failures += 1
                 self._metrics.add("runs_settle_errors_total")
                 if failures == 1:
@@ -149,6 +158,7 @@ class Settler:
     async def _flush_done(self) -> None:
         taken = await self._taken(_Kind(self._done, self._succeed, "leased", _succeeded))
         self._settled([(claimed, kept, "runs_succeeded_total") for (claimed, _), kept in taken])
+        self._work.awaken_waiting(claimed for (claimed, _), kept in taken if kept)
         self._wake(claimed for (claimed, _), _ in taken if claimed.group_key is not None)
 
     async def _succeed(self, batch: list[tuple[Claimed, str | None]], now: datetime) -> set[str]:
@@ -158,6 +168,7 @@ class Settler:
         taken = await self._taken(_Kind(self._changed, self._write, "leased", _changed))
         self._settled([(claimed, kept, COUNTED.get(change.event)) for (claimed, change), kept in taken])
         self._wake(run for (run, change), _ in taken if change.status == "pending" or run.group_key)
+        self._work.awaken_waiting(run for (run, change), kept in taken if kept and change.status == "failed")
 
     def _wake(self, followed: Iterable[Claimed]) -> None:
         """Some are due again at once, and others of a group could not start before."""
@@ -172,7 +183,7 @@ class Settler:
         try:
             taken = await self._written(kind, batch)
         except RequestError as error:
-            if error.retryable or isinstance(error, PASSING) or len(batch) == 1:
+            if passes(error) or len(batch) == 1:
                 raise
             return await self._one_by_one(kind, batch)
         del kind.waiting[: len(batch)]

@@ -7,7 +7,7 @@ claim, so what is no longer its own stays untouched; each says which runs it did
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from random import getrandbits
 from threading import Lock
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from maniflex._ids import new_id
-from maniflex.background.jsons import decode, instant
+from maniflex.background.jsons import clean, decode, instant
 from maniflex.background.lease import Held
 from maniflex.background.primary import Primary
 from maniflex.background.runs.rows import Change, Claimed, Draft, Reaped, Renewed, State
@@ -23,7 +23,15 @@ from maniflex.background.runs.trail import Spot, Trail
 from maniflex.background.statements import Statement, load
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
-from maniflex.errors import Conflict, SerializationFailure, Timeout
+from maniflex.errors import (
+    Conflict,
+    DatabaseError,
+    RequestError,
+    SerializationFailure,
+    Timeout,
+    TransactionError,
+    Unavailable,
+)
 from maniflex.sql.codec import encode_datetime
 from maniflex.sql.statement import Dialect, Sql
 
@@ -31,6 +39,16 @@ CHANNEL = "maniflex_work"
 FORSAKEN = timedelta(minutes=5)  # a run nobody knows may wait this long for one who does
 SEPARATOR = "\x1e"  # no JSON text holds it
 MOST_EVENTS = 10_000  # of one statement
+_A_DAY = timedelta(days=1)
+_LAST_ID = "\U0010ffff"
+
+
+PASSING = (TransactionError, Unavailable, Timeout)
+
+
+def passes(error: RequestError) -> bool:
+    """Whether it is about this moment and not about the statement; that may have been done all the same."""
+    return error.retryable or isinstance(error, PASSING)
 
 
 class RunStore:
@@ -136,8 +154,7 @@ class RunStore:
             statements = [self._sql["claim"].bind(**values, limit=limit, ranges=_json(ranges))]
             if self._logged:
                 statements.append(self._sql["log_claim"].bind(**values, **_event_ids()))
-            statements.append(self._sql["just_claimed"].bind(**values))
-            return self._taken((await self.adapter.batch(statements))[-1], token)
+            return await self._claim_here(statements, self._sql["just_claimed"].bind(**values), token)
         lows, highs = zip(*ranges, strict=True)
         values |= {"lows": lows, "highs": highs}
         claimed = []
@@ -168,15 +185,54 @@ class RunStore:
 
     async def claimed(self, token: str) -> list[Claimed]:
         """What the claim of this token took and still has."""
-        return self._taken(await self.adapter.write(self._sql["claimed"].bind(lease=token)), token)
+        try:
+            return self._taken(await self.adapter.write(self._sql["claimed"].bind(lease=token)), token)
+        except DatabaseError as error:
+            if not self._sqlite or isinstance(error, TransactionError):
+                raise
+            return await self._one_by_one(token)
+
+    async def _claim_here(self, claim: Sequence[Sql], read: Sql, token: str) -> list[Claimed]:
+        """Claim and read what was claimed, in one transaction; on SQLite."""
+        try:
+            return self._taken((await self.adapter.batch([*claim, read]))[-1], token)
+        except DatabaseError as error:
+            if isinstance(error, TransactionError):
+                raise
+        # SQLite takes anything for a text, and one of them may hold what cannot be read.
+        await self.adapter.batch(claim)
+        return await self._one_by_one(token)
+
+    async def _one_by_one(self, token: str) -> list[Claimed]:
+        """What a claim took, where reading all of it at once failed; what cannot be read has no payload."""
+        rows: list[Row] = []
+        for [id] in await self.adapter.write(self._sql["claimed_ids"].bind(lease=token)):
+            try:
+                rows += await self.adapter.write(self._sql["claimed_one"].bind(id=id))
+            except DatabaseError as error:
+                if isinstance(error, TransactionError):
+                    raise
+                rows += await self.adapter.write(self._sql["claimed_unreadable"].bind(id=id))
+        return _ordered([_claimed(row, token) for row in rows])
 
     def _taken(self, rows: Sequence[Row], token: str) -> list[Claimed]:
         """The runs of a claim, the most urgent first."""
         found: Sequence[Any] = decode(rows[0][0]) if self._sqlite else rows
-        claimed = [Claimed(*(*row, Held(row[0], token))) for row in found]
-        if self._sqlite:
-            claimed.sort(key=lambda run: (-run.priority, run.run_at, run.id))
-        return claimed
+        claimed = [_claimed(row, token) for row in found]
+        return _ordered(claimed) if self._sqlite else claimed
+
+    async def broken_payload(self, claimed: Claimed) -> str | None:
+        """What a payload is that is no JSON, as a text; None where it is. Only SQLite stores such."""
+        if not self._sqlite:
+            return None
+        if claimed.payload is not None:
+            try:
+                decode(claimed.payload)
+                return None
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                pass
+        rows = await self.adapter.write(self._sql["payload_bytes"].bind(id=claimed.id))
+        return clean(bytes.fromhex(rows[0][0]).decode(errors="backslashreplace"), 1 << 30) if rows else ""
 
     async def renew(self, adapter: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
         """Extend leases; the ids of those that are no longer ours, and of those that have to wait."""
@@ -237,7 +293,8 @@ class RunStore:
         ]
         if self._sqlite:
             log = [(*c.held, c.event, c.data) for c in changes]
-            return await self._settled("settle", _json(rows), log, stamp, tx)
+            blanked = [(*row, c.blank) for row, c in zip(rows, changes, strict=True)]
+            return await self._settled("settle", _json(blanked), log, stamp, tx)
         names = ("ids", "leases", "statuses", "run_ats", "unspents", "errors", "last_errors", "waits")
         columns = dict(zip(names, zip(*rows, strict=True), strict=True))
         events, datas = [c.event for c in changes], [c.data for c in changes]
@@ -324,6 +381,21 @@ class RunStore:
         """Whether there is anything to reap; a read, so that idle workers do not write."""
         return bool(await Primary(self.adapter).fetch(self._sql["expired"].bind(now=self._time(now))))
 
+    async def bring_back(self, leases: Sequence[tuple[str, datetime, datetime]]) -> int:
+        """Shorten impossible leases, given as type, latest possible end and the end they get; how many."""
+        if not leases:
+            return 0
+        soonest = self._time(min(latest for _, latest, _ in leases))
+        rows = [(type, self._time(latest), self._time(until)) for type, latest, until in leases]
+        if self._sqlite:
+            statement = self._sql["bring_back"].bind(rows=_json(rows), soonest=soonest)
+        else:
+            types, latests, untils = zip(*rows, strict=True)
+            statement = self._sql["bring_back"].bind(
+                types=types, latests=latests, untils=untils, soonest=soonest
+            )
+        return len(await self.adapter.write(statement))
+
     async def prune(
         self, before: datetime, limit: int = 500, *, after: str = "", look: int = 5_000
     ) -> tuple[int, str]:
@@ -331,13 +403,17 @@ class RunStore:
 
         Looks at up to `look` runs behind the id `after`; how many went, and where to go on, or "".
         """
-        below = f"{int(before.timestamp() * 1000):012x}"
-        values = {"below": f"{below[:8]}-{below[8:]}", "before": self._time(before)}
-        seen = await self.adapter.fetch(self._sql["prunable"].bind(**values, after=after, look=look))
+        # Ids rise with time; those an application gave its jobs may be beyond all that were made here.
+        made_later = _first_id(datetime.now(UTC) + _A_DAY)
+        seen: list[Row] = []
+        for low, high in ((after, _first_id(before)), (max(after, made_later), _LAST_ID)):
+            if low < high and len(seen) < look:
+                values = {"after": low, "below": high, "before": self._time(before)}
+                seen += await self.adapter.fetch(self._sql["prunable"].bind(**values, look=look - len(seen)))
         old = [row[0] for row in seen if row[1]]
         removed = 0
         for n in range(0, len(old), limit):
-            removed += await self._remove(old[n : n + limit], values["before"])
+            removed += await self._remove(old[n : n + limit], self._time(before))
         return removed, seen[-1][0] if len(seen) == look else ""
 
     async def _remove(self, ids: Sequence[str], before: Any) -> int:
@@ -371,6 +447,22 @@ class RunStore:
 
     def _log(self) -> dict[str, Any]:
         return {"logged": self._logged, **_event_ids()}
+
+
+def _first_id(moment: datetime) -> str:
+    """The text that ids made from this moment on are greater than."""
+    millisecond = f"{int(moment.timestamp() * 1000):012x}"
+    return f"{millisecond[:8]}-{millisecond[8:]}"
+
+
+def _claimed(row: Row, token: str) -> Claimed:
+    columns: Sequence[Any] = (*row[:-1], Held(row[0], token), bool(row[-1]))
+    return Claimed(*columns)
+
+
+def _ordered(claimed: list[Claimed]) -> list[Claimed]:
+    claimed.sort(key=lambda run: (-run.priority, run.run_at, run.id))
+    return claimed
 
 
 def schema(name: str, dialect: Dialect) -> list[Sql]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, Unpack, overload
@@ -23,6 +24,7 @@ from maniflex.errors import Conflict
 from maniflex.model.base import Model, instance_of
 
 BULK = 5000  # rows in one statement
+MOST_UNKNOWN = 1000
 EMPTY: Mapping[str, WorkflowRun] = {}
 Row: TypeAlias = tuple[str, str, str | None]  # id, payload, idempotency key
 
@@ -31,12 +33,19 @@ class Submitter:
     """Stores runs, and finds those that were there already under the same key."""
 
     def __init__(
-        self, handlers: Handlers, store: RunStore, clock: Clock, stores: Mapping[type[Model], Store]
+        self,
+        handlers: Handlers,
+        store: RunStore,
+        clock: Clock,
+        stores: Mapping[type[Model], Store],
+        logger: logging.Logger,
     ) -> None:
         self._handlers = handlers
         self._store = store
         self._clock = clock
         self._stores = stores
+        self._logger = logger
+        self._unknown: set[str] = set()  # types of which that was said
 
     async def submit(
         self,
@@ -76,6 +85,9 @@ class Submitter:
         if not taken:
             return {}
         known = await self._known(list(taken.values()), tx)
+        for run in known.values():
+            if run.type != draft.type:
+                raise Conflict(f"the idempotency key belongs to a run of another type, {run.type}")
         return {id: known[key] for id, key in taken.items()}
 
     async def _known(self, keys: Sequence[str], tx: Tx | None) -> dict[str, WorkflowRun]:
@@ -86,6 +98,14 @@ class Submitter:
         records = Records[WorkflowRun](self._stores[WorkflowRun], tx)
         found = {run.id: run for run in await records.list([("id", "in", sorted(set(ids.values())))])}
         return {key: found[ids[key]] for key in keys}
+
+    def _warn_unknown(self, type: str) -> None:
+        """Once: a run of a type that nobody handles waits for ever, and says nothing."""
+        if type not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
+            self._unknown.add(type)
+            self._logger.warning(
+                "no handler is known here for runs of %s; they wait for a worker that has one", type
+            )
 
     def _draft(
         self,
@@ -106,6 +126,8 @@ class Submitter:
         if actor_id is None and tenant_id is None and trace_id is None:
             actor_id, tenant_id, trace_id = caller()
         handler = self._handlers.get(check_type(type))
+        if handler is None:
+            self._warn_unknown(type)
         attempts = (
             max_attempts if max_attempts is not None else handler.max_attempts if handler else MAX_ATTEMPTS
         )

@@ -11,7 +11,7 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,6 +22,7 @@ from maniflex.background.lease import Heart, Held
 from maniflex.background.loop import Loop
 from maniflex.background.runs.attempt import Attempt
 from maniflex.background.runs.executor import NO_HANDLER
+from maniflex.background.runs.handlers import ranges_without, type_range
 from maniflex.background.runs.rounds import Feeder, Rescuer
 from maniflex.background.runs.rows import Claimed, Renewed
 from maniflex.background.runs.settler import Settler
@@ -29,6 +30,7 @@ from maniflex.background.runs.steps import Memory
 from maniflex.background.runs.store import CHANNEL, RunStore
 from maniflex.background.runs.trail import Trail
 from maniflex.background.threads import DaemonThreads
+from maniflex.background.watch import Watched
 from maniflex.db.current import current_tx, detached, executor
 from maniflex.db.port import Adapter, Executor
 from maniflex.errors import Conflict, DeclarationError, TransactionError
@@ -50,10 +52,13 @@ class Worker:
         work: Work,
         *,
         prefixes: Sequence[str] = (),
+        types: Sequence[str] = (),
+        leave: Collection[str] = (),
         concurrency: int | None = None,
         lease: timedelta | None = None,
         poll_interval: timedelta | None = None,
     ) -> None:
+        """`types` are the only ones it takes, if there are any; those to `leave` are another worker's."""
         config = work.parts.config
         self.name = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self.concurrency = concurrency or config.work_concurrency
@@ -70,7 +75,13 @@ class Worker:
             raise DeclarationError(
                 "a prefix of types is not empty; without any, a worker takes its own types"
             )
-        self._ranges = work.handlers.ranges(self._asked)
+        self._types = tuple(types)
+        self._leave = frozenset(leave)
+        self._ranges = (
+            sorted(map(type_range, types))
+            if types
+            else ranges_without(work.handlers.ranges(self._asked), self._leave)
+        )
         self._leases = work.handlers.leases()
         self._grace = config.shutdown_timeout * 2 / 3
         self._running: set[Attempt] = set()
@@ -101,7 +112,7 @@ class Worker:
         self._started = True
         await self._heart.start()
         try:
-            await self._open_queue()
+            await self._open_queue(self._stack)
             await self.settler.start()
             await self._stack.enter_async_context(self.store.adapter.listen(CHANNEL, self._feeder.wake))
         except BaseException:
@@ -112,13 +123,13 @@ class Worker:
         await self._feeder.start()
         self._introduce()
 
-    async def _open_queue(self) -> None:
+    async def _open_queue(self, stack: AsyncExitStack) -> None:
         """On Postgres, claim and settle on connections whose plans do not change with the weather."""
         adapter = self.store.adapter
         if adapter.dialect is Dialect.POSTGRES:
             steady = adapter.sibling(steady=True)
             await steady.open()
-            self._stack.push_async_callback(self._close_queue, steady)
+            stack.push_async_callback(self._close_queue, steady)
             self.queue = RunStore(steady, logged=self.work.parts.config.work_events)
             self.settler.use(self.queue)
 
@@ -128,16 +139,16 @@ class Worker:
         await steady.close()
 
     def _introduce(self) -> None:
-        types = sorted(handler.type for handler in self.work.handlers)
-        for prefix in self._asked:
+        types = sorted(handler.type for handler in self.work.handlers if handler.type not in self._leave)
+        for prefix in () if self._types else self._asked:
             if not any(type.startswith(prefix) for type in types):
                 self.logger.warning(
                     "no handler has a type that starts with %r: such runs fail here with %s",
                     prefix,
                     NO_HANDLER,
                 )
-        asked = [f"{prefix}*" for prefix in self._asked] or [*types, "default.*"]
-        self.logger.info("works on runs of %s, %d at a time", ", ".join(asked), self.concurrency)
+        asked = [*self._types] or [f"{prefix}*" for prefix in self._asked] or [*types, "default.*"]
+        self.logger.info("worker started: types %s, %d at a time", ", ".join(asked), self.concurrency)
 
     async def stop(self, timeout: timedelta | None = None) -> None:
         """Claim nothing more, let what runs finish, then hand back the rest; no outcome is lost."""
@@ -213,6 +224,11 @@ class Worker:
         """What claims, for those who watch over it."""
         return self._feeder
 
+    @property
+    def watched(self) -> Sequence[Watched]:
+        """What should be alive as long as this is started."""
+        return (self._feeder, self._rescuer, *self.settler.watched, self._heart)
+
     def wake(self) -> None:
         """Look for work now."""
         self._feeder.wake()
@@ -229,6 +245,7 @@ class Worker:
         if attempts:
             await asyncio.wait([attempt.task for attempt in attempts])
         await self.settler.flush_all()
+        await self.work.hints_told()  # so that the next round finds whom they wake
         return len(claimed)
 
     @asynccontextmanager
@@ -253,10 +270,13 @@ class Worker:
     async def drain(self, progress: Callable[[int], object] = lambda done: None) -> int:
         """`run_once` until nothing is due; how many runs that were. `progress` is told after each round."""
         total = 0
-        async with self._beating():
+        async with self._beating(), AsyncExitStack() as stack:
+            room = self.free
             while done := await self._round():
                 total += done
                 progress(total)
+                if done >= room and self.queue is self.store:  # a backlog, which is worth the connection
+                    await self._open_queue(stack)
         return total
 
     async def claim(self, room: int, trail: Trail | None = None) -> list[Claimed]:
@@ -363,5 +383,5 @@ class Worker:
         if held:
             await self._renewed(executor(self.store.adapter), held)
 
-    def _heart_failed(self, error: Exception) -> None:
+    def _heart_failed(self, error: BaseException) -> None:
         self.metrics.add("runs_heartbeat_errors_total")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from maniflex.background.parts import Parts
 from maniflex.background.scheduled.observers import OnDelete, OnSetField, Told
 from maniflex.background.scheduled.report import Report, Tally
 from maniflex.background.scheduled.sweep import LaneSweep, Settings, Target
+from maniflex.background.watch import Watched
 from maniflex.db.current import current_tx
 from maniflex.errors import DatabaseError
 from maniflex.sql.due import Place
@@ -67,6 +68,10 @@ class Runner:
     def loop(self) -> Loop:
         """What ticks, for those who watch over it."""
         return self._ticker
+
+    @property
+    def watched(self) -> Sequence[Watched]:
+        return self._ticker.watched
 
     async def sweep(self, *, until: Callable[[], bool] = lambda: False) -> Report:
         """Serve what is due now, unless `until` asks to stop between two batches."""

@@ -15,7 +15,8 @@ from datetime import datetime
 from typing import Any
 
 from maniflex._clock import Clock
-from maniflex.background.scheduled.observers import Swept, Told
+from maniflex._fence import Fence
+from maniflex.background.scheduled.observers import Observer, Swept, Told
 from maniflex.background.scheduled.report import Failure, Tally
 from maniflex.db.current import transaction
 from maniflex.db.port import Row, Tx
@@ -180,8 +181,15 @@ class LaneSweep:
         if self._whole:
             swept = Swept(self._store.meta, self._lane.schedule, stamp, self._records(rows, set(ids)))
             for observer in self._settings.told.observers:
-                await observer(tx, swept)
+                await self._show(observer, tx, swept)
         return ids
+
+    async def _show(self, observer: Observer, tx: Tx, swept: Swept) -> None:
+        fence = Fence()
+        try:
+            await observer(tx, swept)
+        except BaseException as error:
+            raise fence.absorb(error) from error.__cause__
 
     async def _tell(self, ids: Sequence[str]) -> None:
         """Count what was changed and call the hooks, each once per record."""
@@ -192,12 +200,14 @@ class LaneSweep:
         more = (schedule.target, schedule.to) if sets else ()
         for id in ids if calls else ():
             for call in calls:
+                fence = Fence()
                 try:
                     outcome = call(self._target.model, id, *more)
                     if inspect.isawaitable(outcome):
                         await outcome
-                except Exception as error:
-                    self._fail(id, error, "a hook of %s.%s failed")
+                except BaseException as error:
+                    self._fail(id, fence.absorb(error), "a hook of %s.%s failed")
+                fence.returned()
 
     def _take(self, after: due.Place | None, most: int) -> Sql:
         return due.take(self._store.sql, self._lane, self._now, after, most, whole=self._whole)

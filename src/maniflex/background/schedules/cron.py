@@ -2,6 +2,7 @@
 
 The only home of cron. `Cron.parse` takes five fields or a name such as `@daily` and the name of an
 IANA zone; what it cannot read, or what would never be due, is `InvalidSchedule` with the reason.
+`@every 1h` is an interval (`every.py`), and a field of `?` is one of `*`.
 Matching is cronsim's. A time of day that a clock change leaves out is due at the first moment after
 the gap and one that comes twice is due the first time; with `*` in minute or hour it is real time
 that counts, as in Debian's cron.
@@ -15,11 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from maniflex.background.schedules.every import PREFIX, Every
 from maniflex.errors import InvalidSchedule
 
 NAMED = {
@@ -46,7 +48,7 @@ class Cron:
     real_time: bool  # due by the hour or more often: clock changes do not move it
 
     @staticmethod
-    def parse(expression: str, timezone: str = "UTC") -> Cron:
+    def parse(expression: str, timezone: str = "UTC") -> Times:
         """The schedule of an expression, or `InvalidSchedule`."""
         return _parsed(expression, timezone)
 
@@ -127,8 +129,14 @@ class Cron:
         return high
 
 
+Times: TypeAlias = Cron | Every
+
+
 @lru_cache(maxsize=4096)
-def _parsed(expression: str, timezone: str) -> Cron:
+def _parsed(expression: Any, timezone: Any) -> Times:
+    if isinstance(expression, str) and expression.lower().split()[:1] == [PREFIX]:
+        _zone(timezone)
+        return Every.parse(expression)
     fields = _fields(expression)
     minute, hour, *_ = fields.split()
     return Cron(fields, _zone(timezone), minute.startswith("*") or hour.startswith("*"))
@@ -141,7 +149,8 @@ def _fields(expression: Any) -> str:
     name = expression.strip().lower()
     if name.startswith("@"):
         if name not in NAMED:
-            raise InvalidSchedule("cron", f"there is no {name!r}; there are {', '.join(NAMED)}")
+            known = ", ".join((*NAMED, f"{PREFIX} 1h30m"))
+            raise InvalidSchedule("cron", f"there is no {name!r}; there are {known}")
         return NAMED[name]
     count = len(name.split())
     if count != 5:
@@ -149,13 +158,19 @@ def _fields(expression: Any) -> str:
         raise InvalidSchedule(
             "cron", f"it has {has}; five are wanted: minute hour day-of-month month day-of-week"
         )
+    fields = " ".join(map(_any, expression.split()))
     try:
-        next(CronSim(expression, _REFERENCE))
+        next(CronSim(fields, _REFERENCE))
     except StopIteration:
         raise InvalidSchedule("cron", f"{expression!r} is never due") from None
     except (CronSimError, AssertionError, ValueError) as error:
-        raise InvalidSchedule("cron", _why(expression, str(error))) from None
-    return expression
+        raise InvalidSchedule("cron", _why(fields, str(error))) from None
+    return fields
+
+
+def _any(field: str) -> str:
+    """`?`, the word of other crons for a day that is left open, as `*`."""
+    return f"*{field[1:]}" if field == "?" or field.startswith("?/") else field
 
 
 def _why(expression: str, error: str) -> str:

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from maniflex._names import did_you_mean
 from maniflex.background.jsons import decode, encode
 from maniflex.background.runs.handlers import Handlers, check_type
-from maniflex.background.schedules.cron import Cron
+from maniflex.background.schedules.cron import Cron, Times
 from maniflex.background.schedules.model import Kind, Policy, Schedule, Status
 from maniflex.background.schedules.post import is_public
 from maniflex.errors import InvalidSchedule, ValidationFailed
@@ -52,7 +52,7 @@ class Known:
     models: Models | None = None
 
 
-def check(values: Mapping[str, Any], known: Known) -> Cron:
+def check(values: Mapping[str, Any], known: Known) -> Times:
     """The times of a definition; the action it names must be one that is known."""
     for name, longest in _LONGEST.items():
         _check_text(name, values.get(name), longest)
@@ -129,7 +129,7 @@ def revised(before: Schedule, changes: Mapping[str, Any], now: datetime, known: 
     return written
 
 
-def _next(cron: Cron, now: datetime) -> datetime:
+def _next(cron: Times, now: datetime) -> datetime:
     found = cron.after(now)
     if found is None:
         raise InvalidSchedule("cron", "it is not due within fifty years")

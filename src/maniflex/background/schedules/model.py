@@ -36,6 +36,8 @@ class Schedule(Model, table="schedules"):
     last_run_at: datetime | None = field(default=None, readonly=True, filterable=True, sortable=True)
     next_run_at: datetime | None = field(default=None, readonly=True, filterable=True, sortable=True)
     last_error: str | None = field(default=None, readonly=True)  # why it was made inactive
+    created_by: str | None = field(default=None, readonly=True, filterable=True)  # None: code, in no request
+    updated_by: str | None = field(default=None, readonly=True, filterable=True)
 
 
 class ScheduleFiring(Model, table="schedule_firing"):

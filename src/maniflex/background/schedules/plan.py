@@ -1,6 +1,6 @@
 """What becomes of a schedule that is due: which of its due times fire, and when it is due next.
 
-Pure arithmetic over a `Cron`, so that every policy is a one-line test.
+Pure arithmetic over `Times`, so that every policy is a one-line test.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from maniflex.background.schedules.cron import Cron
+from maniflex.background.schedules.cron import Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Plan:
 
 
 def plan(
-    cron: Cron, policy: str, due: datetime, now: datetime, *, grace: timedelta, most: int = 1000
+    cron: Times, policy: str, due: datetime, now: datetime, *, grace: timedelta, most: int = 1000
 ) -> Plan:
     """`due` is the first due time that nobody fired yet, and not later than `now`."""
     if policy == "all":
@@ -41,7 +41,7 @@ def plan(
     return Plan((*missed, Firing(latest)), following)
 
 
-def _every(cron: Cron, due: datetime, now: datetime, most: int) -> Plan:
+def _every(cron: Times, due: datetime, now: datetime, most: int) -> Plan:
     found: list[Firing] = []
     following: datetime | None = due
     while following is not None and following <= now and len(found) < most:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from maniflex._clock import Clock
+from maniflex.background.clock import may_fire
 from maniflex.background.loop import Loop
 from maniflex.background.parts import Parts
 from maniflex.background.schedules.cron import Cron
@@ -19,6 +20,7 @@ from maniflex.background.schedules.definition import check_target
 from maniflex.background.schedules.plan import Firing, Plan, plan
 from maniflex.background.schedules.store import Due, Fired, ScheduleStore, Step
 from maniflex.background.schedules.targets import submit
+from maniflex.background.watch import Watched
 from maniflex.db.current import transaction
 from maniflex.db.port import Tx
 from maniflex.errors import DatabaseError, InvalidSchedule, RequestError
@@ -39,6 +41,7 @@ class _Round:
     fired: int = 0
     passed: tuple[str, ...] = ()  # still due, but not to be looked at again in this tick
     late: bool = False  # one of them is, because it has missed too much to catch up with at once
+    unknown: tuple[str, ...] = ()  # left to other machines, because this one does not know their zone
 
 
 class Scheduler:
@@ -59,6 +62,7 @@ class Scheduler:
         self.loop = _Ticker(self, parts, poll)
         self.more = False  # a schedule has missed so much that the next tick goes on with it
         self._next: datetime | None = None
+        self._unknown_zones: set[str] = set()  # for which it was said in the log
         self._parts = parts
         self._store = store
         self._batch = batch
@@ -73,23 +77,31 @@ class Scheduler:
     async def stop(self) -> None:
         await self.loop.stop()
 
+    @property
+    def watched(self) -> Sequence[Watched]:
+        return self.loop.watched
+
     def wake(self) -> None:
         """A schedule has changed; look again when the next one is due."""
         self.loop.wake()
 
     async def tick(self) -> int:
         """Fire every schedule that is due now; how many runs that made."""
-        now = self._parts.clock.now()
         self.more = False
+        if not may_fire(self._parts.clock):
+            self._next = None
+            return 0
+        now = self._parts.clock.now()
         self._next = await self._store.next_due()
         if self._next is None or self._next > now:
             return 0
-        fired, passed = 0, list[str]()
+        fired, passed, unknown = 0, list[str](), list[str]()
         while (done := await self._round(now, passed)).seen:
             fired += done.fired
-            passed += done.passed
+            passed += [*done.passed, *done.unknown]
+            unknown += done.unknown
             self.more |= done.late
-        self._next = await self._store.next_due()
+        self._next = await self._store.next_due(unknown)
         return fired
 
     def until_next(self, clock: Clock, poll: timedelta) -> timedelta:
@@ -117,13 +129,14 @@ class Scheduler:
         """One of them cannot be fired; find out which, and let the others go on."""
         async with transaction(self._store.adapter) as tx:
             due = await self._store.claim(tx, now, self._batch, passed)
-        fired, late, left, failure = 0, False, list[str](), None
+        fired, late, left, unknown, failure = 0, False, list[str](), list[str](), None
         for schedule in due:
             try:
                 async with transaction(self._store.adapter) as tx:
                     done = await self._fire(tx, await self._store.claim_one(tx, schedule.id, now), now)
                 fired, late = fired + done.fired, late or done.late
                 left += done.passed if done.seen else [schedule.id]
+                unknown += done.unknown
             except DatabaseError as error:  # perhaps not the schedule's fault: it stays due
                 left.append(schedule.id)
                 failure = error
@@ -133,7 +146,7 @@ class Scheduler:
                 await self._give_up(schedule, error, now)
         if failure is not None and not fired:
             raise failure
-        return _Round(len(due), fired, tuple(left), late)
+        return _Round(len(due), fired, tuple(left), late, tuple(unknown))
 
     async def _give_up(self, schedule: Due, error: Exception, now: datetime) -> None:
         self._disabled(schedule, str(error))
@@ -143,11 +156,16 @@ class Scheduler:
     async def _fire(self, tx: Tx, due: Sequence[Due], now: datetime) -> _Round:
         planned: list[tuple[Due, Firing]] = []
         steps: list[Step] = []
+        unknown: list[str] = []
         for schedule in due:
             if len(planned) >= self._catch_up:
                 break  # what is left stays due, for the next transaction
-            found, step = self._planned(schedule, now, self._catch_up - len(planned))
-            planned += [(schedule, firing) for firing in found]
+            outcome = self._planned(schedule, now, self._catch_up - len(planned))
+            if outcome is None:
+                unknown.append(schedule.id)
+                continue
+            firings, step = outcome
+            planned += [(schedule, firing) for firing in firings]
             steps.append(step)
         fresh = await self._store.fire(tx, planned, now)
         fired = [one for one in fresh if one.firing.outcome == "fired"]
@@ -155,12 +173,16 @@ class Scheduler:
         await self._store.advance(tx, steps, now)
         tx.after_commit(lambda: self._count(fresh))
         late = tuple(s.id for s in steps if s.next_run_at is not None and s.next_run_at <= now)
-        return _Round(len(steps), len(fired), late, bool(late))
+        return _Round(len(steps) + len(unknown), len(fired), late, bool(late), tuple(unknown))
 
-    def _planned(self, schedule: Due, now: datetime, most: int) -> tuple[tuple[Firing, ...], Step]:
+    def _planned(self, schedule: Due, now: datetime, most: int) -> tuple[tuple[Firing, ...], Step] | None:
+        """The firings of a schedule and where it goes on; None for one that is left to other machines."""
         try:
             found = self._plan(schedule, now, most)
         except InvalidSchedule as error:
+            if error.field == "timezone":
+                self._pass_over(schedule)
+                return None
             self._disabled(schedule, error.message)
             return (), Step(schedule.id, None, error=error.message)
         ran = now if any(f.outcome == "fired" for f in found.firings) else None
@@ -171,6 +193,17 @@ class Scheduler:
         cron = Cron.parse(schedule.cron, schedule.timezone)
         check_target(schedule.kind, schedule.target)
         return plan(cron, schedule.policy, schedule.next_run_at, now, grace=self.grace, most=most)
+
+    def _pass_over(self, schedule: Due) -> None:
+        """Count a schedule whose zone this machine does not know; another machine may know it."""
+        self._parts.metrics.add("schedules_unknown_zone_total", timezone=schedule.timezone)
+        if schedule.timezone not in self._unknown_zones:
+            self._unknown_zones.add(schedule.timezone)
+            self._parts.logger.error(
+                "this machine does not know the time zone %r; its schedules, such as %r, are left to others",
+                schedule.timezone,
+                schedule.name,
+            )
 
     def _disabled(self, schedule: Due, reason: str) -> None:
         self._parts.metrics.add("schedules_disabled_total")
@@ -200,7 +233,7 @@ class _Ticker(Loop):
     def pause(self) -> timedelta:
         return self._scheduler.until_next(self.clock, super().pause())
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         self._metrics.add("schedules_poll_errors_total")
 
 

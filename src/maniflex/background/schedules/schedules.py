@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from maniflex._caller import caller
 from maniflex._names import did_you_mean
 from maniflex._service import Service
+from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.metrics import Labels
 from maniflex.background.parts import Parts
 from maniflex.background.runs.client import Work
@@ -58,6 +60,7 @@ class Schedules:
         self.routes = True
         self._call: CallAction | None = None
         self._actions: Mapping[str, Fits] | None = None
+        self._open_actions: frozenset[str] = frozenset()
         self._attached: tuple[Parts, ScheduleStore] | None = None
         self._schedulers: builtins.list[Scheduler] = []
 
@@ -66,6 +69,8 @@ class Schedules:
     def enable(self, *, admin_role: str | None = None, routes: bool = True) -> None:
         """Have schedules even where the code declares none; say who manages them over REST, if anybody."""
         self._open()
+        said = [*(() if admin_role is None else role_problems(admin_role)), *switch_problems(routes=routes)]
+        self._problems += [f"schedules.enable: {problem}" for problem in said]
         self._role, self.routes = admin_role, routes
         self._use()
 
@@ -114,9 +119,19 @@ class Schedules:
         said = {"name": name, "cron": cron, "timezone": timezone, **target, **options, "status": status}
         self._declared[name] = said
 
-    def know_actions(self, actions: Mapping[str, Fits]) -> None:
+    def know_actions(self, actions: Mapping[str, Fits], open_to_clients: frozenset[str]) -> None:
         """The actions there are; a schedule of any other is refused from here on."""
         self._actions = dict(actions)
+        self._open_actions = open_to_clients
+
+    def check_client_target(self, kind: str, target: str) -> None:
+        """Refuse a target that is not a client's to name: what code keeps to itself, code schedules."""
+        handler = self.work.handlers.get(target) if kind == "run" else None
+        if handler is not None and handler.internal:
+            raise InvalidSchedule("target", f"{target!r} is submitted by the server alone")
+        # Without its auth step an action has no guard but the decision to let schedules call it.
+        if kind == "action" and target in (self._actions or ()) and target not in self._open_actions:
+            raise InvalidSchedule("target", f"the action {target!r} is not declared schedulable")
 
     def call_actions(self, call: CallAction) -> None:
         """Who calls them; without it the runs of such schedules fail."""
@@ -237,7 +252,8 @@ class Schedules:
         return await self._create({**said, "status": status})
 
     async def _create(self, said: Mapping[str, Any]) -> Schedule:
-        made = await self._records().create(**self.new(said))
+        who = caller().actor_id
+        made = await self._records().create(**self.new(said), created_by=who, updated_by=who)
         self.wake()
         return made
 
@@ -299,7 +315,8 @@ class Schedules:
             written = self.changed(before, given)
             if not written:
                 return before
-            made = await Records[Schedule](rows, tx).update(found.id, written)
+            by = {"updated_by": caller().actor_id}
+            made = await Records[Schedule](rows, tx).update(found.id, written | by)
         self.wake()
         return made
 

@@ -36,6 +36,17 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """When an active schedule is due next."""
+
+    id: str
+    name: str
+    cron: str
+    timezone: str
+    next_run_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Fired:
     """A firing of a schedule that was not there before."""
 
@@ -62,12 +73,12 @@ class ScheduleStore:
         self._sqlite = adapter.dialect is Dialect.SQLITE
         self._sql = load("schedules", adapter.dialect)
 
-    async def next_due(self) -> datetime | None:
-        """When the first of all active schedules is due."""
+    async def next_due(self, passed: Sequence[str] = ()) -> datetime | None:
+        """When the first of all active schedules is due, except for those that were passed over."""
         # From where writes go: a replica that lags would have us fire late. SQLite has one file, and
         # there a write would wait for whoever writes.
         read = self.adapter.fetch if self._sqlite else self.adapter.write
-        rows = await read(self._sql["next_due"].bind())
+        rows = await read(self._sql["next_due"].bind(passed=_json(passed) if self._sqlite else list(passed)))
         return instant(rows[0][0]) if rows else None
 
     async def overdue(self, now: datetime) -> tuple[int, datetime | None]:
@@ -129,6 +140,24 @@ class ScheduleStore:
         if rows:
             values = self._rows(("ids", "nexts", "lasts", "errors"), rows)
             await tx.execute(self._sql["advance"].bind(now=self._time(now), **values))
+
+    async def active(self, now: datetime, after: str, limit: int) -> list[Planned]:
+        """Active schedules that are not due, by id; so many of those behind the id `after`."""
+        statement = self._sql["active"].bind(now=self._time(now), after=after, limit=limit)
+        read = self.adapter.fetch if self._sqlite else self.adapter.write
+        return [
+            Planned(id, name, cron, timezone, instant(due))
+            for id, name, cron, timezone, due in await read(statement)
+        ]
+
+    async def bring_back(self, changes: Sequence[tuple[Planned, datetime]], now: datetime) -> int:
+        """Give schedules an earlier due time, unless theirs was changed meanwhile; how many got it."""
+        rows = [(one.id, self._time(one.next_run_at), self._time(due)) for one, due in changes]
+        values = self._rows(("ids", "olds", "nexts"), rows)
+        ids = [one.id for one, _ in changes]
+        bring_back = self._sql["bring_back"].bind(now=self._time(now), **values)
+        unskip = self._sql["unskip"].bind(now=self._time(now), ids=_json(ids) if self._sqlite else ids)
+        return len((await self.adapter.batch([unskip, bring_back]))[-1])
 
     async def touch(self, tx: Tx, schedule_id: str, now: datetime) -> None:
         """Note that the schedule ran outside its times."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
@@ -47,7 +48,8 @@ async def submit(work: Work, fired: Sequence[Fired], tx: Tx) -> list[tuple[str, 
     pairs: list[tuple[str, str]] = []
     for (type, attempts), group in together.items():
         payloads = [_payload(one) for one in group]
-        runs = await work.submit_many(type, payloads, max_attempts=attempts, tx=tx)
+        timeout = _timeout(work, type)
+        runs = await work.submit_many(type, payloads, max_attempts=attempts, timeout=timeout, tx=tx)
         pairs += [(one.id, run.id) for one, run in zip(group, runs, strict=True)]
     return pairs
 
@@ -57,6 +59,14 @@ def _type(one: Fired) -> tuple[str, int | None]:
     if schedule.kind == "run":
         return schedule.target, schedule.attempts  # without attempts, as many as the handler takes
     return ACTION if schedule.kind == "action" else URL, schedule.attempts or 1
+
+
+def _timeout(work: Work, type: str) -> timedelta | None:
+    """How long an attempt may take whose handler, as far as is known here, sets no limit of its own."""
+    handler = work.handlers.get(type)
+    if type == URL or (handler is not None and handler.timeout is not None):
+        return None  # the time of a POST begins when a thread takes it up
+    return work.parts.config.schedule_execution_timeout
 
 
 def _payload(one: Fired) -> Any:

@@ -135,7 +135,7 @@ function body(path, method, op) {
       row(p.name, inJson(p) || p.schema || {}, p.required, p.description, [])))] : null,
     sent ? [h("h3", null, "Body ", h("span", { class: "chip" }, nameOf(sent.schema) || "JSON")), tree(sent.schema)] : null,
     h("h3", null, "Responses"),
-    h("div", { class: "rows" }, Object.entries(op.responses).map(([status, given]) => response(status, deref(given)))),
+    h("div", { class: "rows" }, Object.entries(op.responses).map(([status, given]) => response(status, { ...deref(given), description: given.description || deref(given).description }))),
     tryIt(path, method, op, parameters, sent),
   ].flat(3);
 }

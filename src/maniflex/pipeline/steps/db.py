@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from maniflex.db.budget import Budget
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Row
-from maniflex.db.related import Related, load
+from maniflex.db.related import load
 from maniflex.db.store import Store
-from maniflex.errors import Abort, DatabaseError, NotFound, PreconditionFailed, ValidationFailed
+from maniflex.errors import (
+    Abort,
+    AnswerTooLarge,
+    DatabaseError,
+    NotFound,
+    PreconditionFailed,
+    ValidationFailed,
+)
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.paging import trimmed
@@ -23,6 +32,7 @@ class Database:
 
     def __init__(self, store: Store, wire: Wire, runtime: Runtime) -> None:
         self._limits = store.meta.options.limits or runtime.config.limits
+        self._most = self._limits.answer_size
         self._store = store
         self._wire = wire
         self._runtime = runtime
@@ -37,7 +47,8 @@ class Database:
             return
         ctx.row = row = await self._matching(ctx.resource_id, query)
         if query.includes:
-            ctx.related = await self._load(query, [row], self._store.meta.fields)
+            ctx.budget = budget = self._budget()
+            await self._include(ctx, query, [row], self._store.meta.fields, budget)
 
     async def _matching(self, record_id: str, query: Query) -> Row:
         """The row of that id, which a filter of the query may leave out as it would from a list."""
@@ -45,27 +56,53 @@ class Database:
             return await self._store.read(record_id, scope=query.forced)
         narrowed = query.copy()
         narrowed.add_filter("id", record_id)
+        marker = self._store.meta.soft_delete
+        if marker is not None:  # a list shows deleted rows to a filter that names the marker; a read does not
+            narrowed.add_filter(marker.field, None if marker.timestamp else False)
         narrowed.sorts, narrowed.select, narrowed.cursor = (), None, None
         narrowed.page = narrowed.limit = 1
         rows, _ = await self._store.page(narrowed)
         if not rows:
-            raise NotFound()
+            raise NotFound(model=self._store.meta.name, record_id=record_id)
         return rows[0][: len(self._store.meta.fields)]
 
     async def list(self, ctx: Context) -> None:
-        query = ctx.query
-        rows, ctx.total = await self._store.page(query)
+        query, budget = ctx.query, self._budget()
+        try:
+            rows, ctx.total = await self._store.page(query, budget=budget)
+        except AnswerTooLarge:
+            if not budget.is_small:
+                raise
+            budget = Budget(budget.most)
+            async with self._runtime.large_reads:
+                rows, ctx.total = await self._store.page(query, budget=budget)
         if query.cursor is not None:
             rows, ctx.more = trimmed(rows, query)
-        ctx.rows = rows
+        ctx.rows, ctx.budget = rows, budget
         if query.includes:
-            ctx.related = await self._load(query, rows, self._store.listed(query))
+            await self._include(ctx, query, rows, self._store.listed(query), budget)
 
-    async def _load(
-        self, query: Query, rows: Sequence[Row], fields: Sequence[FieldMeta]
-    ) -> Sequence[Related]:
-        most = self._limits.included_rows
-        return await load(self._store, rows, fields, query.includes, query.forced, most=most)
+    def _budget(self) -> Budget:
+        """The bytes a read may bring at once; what turns out to need more is read again in its turn.
+
+        So however many ask for much at the same time, only a few have it in memory.
+        """
+        # A read that is stopped may end the transaction, so that there is no other try.
+        return Budget(self._most, small=current_tx(self._store.adapter) is None)
+
+    async def _include(
+        self, ctx: Context, query: Query, rows: Sequence[Row], fields: Sequence[FieldMeta], budget: Budget
+    ) -> None:
+        most, used = self._limits.included_rows, budget.used
+        read = partial(load, self._store, rows, fields, query.includes, query.forced, most=most)
+        try:
+            ctx.related = await read(budget=budget)
+        except AnswerTooLarge:
+            if not budget.is_small:
+                raise
+            budget.grow(used)
+            async with self._runtime.large_reads:
+                ctx.related = await read(budget=budget)
 
     async def create(self, ctx: Context) -> None:
         if ctx._record is None:  # somebody replaced the validate step; types still have to fit
@@ -74,8 +111,8 @@ class Database:
             stamp(self._store.meta, ctx.forced, ctx.record.__dict__)
         for name, target in self._lock_scopes:
             await self._lock_scope(ctx, name, target or "")
-        if ctx.resource_id:
-            ctx.record.__dict__["id"] = ctx.resource_id  # the framework's, whatever middleware did to it
+        if ctx._new_id:
+            ctx.record.__dict__["id"] = ctx._new_id  # the framework's, whatever middleware did to it
         ctx.row = await self._store.create(ctx.record, scope=ctx.forced)
 
     async def _lock_scope(self, ctx: Context, name: str, target: str) -> None:
@@ -86,7 +123,7 @@ class Database:
             raise Abort(500, "LOCK_SCOPE_NO_TX", "the request could not be completed") from cause
         value = getattr(ctx.record, name)
         if value is not None:
-            await scope.lock(value, tx=tx, scope=ctx.forced)
+            await scope.lock_unchanged(value, tx=tx, scope=ctx.forced)
 
     async def update(self, ctx: Context) -> None:
         if ctx.changes is None:  # somebody replaced the validate step; types still have to fit
@@ -112,7 +149,8 @@ class Database:
             await self._store.delete(ctx.resource_id, scope=ctx.forced)
             return
         async with transaction(self._store.adapter) as tx:
-            self._check_version(await self._store.lock(ctx.resource_id, tx=tx, scope=ctx.forced), wanted)
+            row = await self._store.lock_unchanged(ctx.resource_id, tx=tx, scope=ctx.forced)
+            self._check_version(row, wanted)
             await self._store.delete(ctx.resource_id, scope=ctx.forced, tx=tx)
 
     async def restore(self, ctx: Context) -> None:
@@ -155,4 +193,4 @@ class Database:
             return
         tags = [tag.strip() for tag in wanted.split(",")]
         if self._wire.etag(row) not in tags:
-            raise PreconditionFailed()
+            raise PreconditionFailed(model=self._store.meta.name)

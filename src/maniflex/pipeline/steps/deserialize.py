@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from maniflex import _json
 from maniflex.db.store import Store
 from maniflex.errors import EmptyBody, InvalidJson
 from maniflex.model.meta import Kind
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.read_body import read_body
 
 
@@ -35,16 +38,24 @@ class Deserialize:
             ctx.raw_body = await read_body(ctx)
         if not ctx.raw_body:
             raise EmptyBody()
-        values = _json.loads(ctx.raw_body, exact=self._exact)
-        if type(values) is not dict:
-            raise InvalidJson("the body must be a JSON object")
-        for name in self._json:
-            if name in values:
-                _json.refuse_long_integers(ctx.raw_body, values[name])
-                if self._exact:
-                    values[name] = _json.as_floats(values[name])
+        if len(ctx.raw_body) > LARGE:
+            values = await ctx.parse_body(self._read)
+        else:
+            values = self._read(ctx.raw_body, most=ctx.runtime.config.limits.body_values)
         stamped = ctx._body
         ctx._body = Body(values)
         if stamped is not None:  # set by middleware before there was a body
             for name, value in stamped.items():
                 ctx._body.stamp(name, value)
+
+    def _read(self, body: bytes, *, most: int) -> dict[str, Any]:
+        """The JSON object of a body, with its JSON columns as they can be stored."""
+        values = _json.loads(body, exact=self._exact, most=most)
+        if type(values) is not dict:
+            raise InvalidJson("the body must be a JSON object")
+        for name in self._json:
+            if name in values:
+                _json.refuse_long_integers(body, values[name])
+                if self._exact:
+                    values[name] = _json.as_floats(values[name])
+        return values

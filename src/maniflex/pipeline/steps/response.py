@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from maniflex.db.budget import Budget
 from maniflex.db.port import Row
-from maniflex.model.base import Model
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.include import shown
+from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.paging import cursor_meta
-from maniflex.pipeline.response import Response
-from maniflex.pipeline.wire import Wire
+from maniflex.pipeline.response import Encode, Response, unanswered
+from maniflex.pipeline.wire import Wire, encode_in_parts
 from maniflex.query.tree import Query
 
 
@@ -50,7 +52,14 @@ class Respond:
             raise unanswered()
         plain = self._plain and not ctx.related and query.select is None and query.cursor is None
         if result is None and plain:
-            body = self._wire.many(ctx.rows, ctx.total, query.page, query.limit or 1)
+            budget = ctx.budget
+            if budget is None or budget.used <= LARGE:
+                body = self._wire.many(ctx.rows, ctx.total, query.page, query.limit or 1)
+            else:
+                page = (ctx.rows, ctx.total, query.page, query.limit or 1, budget)
+                body = await ctx.runtime.offload.run(budget.used, partial(self._wire.many_in_parts, *page))
+            if budget is not None and len(body) > budget.most:
+                budget.check(len(body))
             ctx.response = Response(200, body=body)
         elif result is None or isinstance(result, Page):
             await self._page(ctx, query)
@@ -59,7 +68,7 @@ class Respond:
 
     async def _one(self, ctx: Context, status: int) -> None:
         result, row = ctx._result, ctx.row
-        if result is not None and not isinstance(result, Model):
+        if result is not None and not self._wire.fits(result):
             ctx.response = Response(status, result)
             return
         shown_row = row if result is None else self._wire.row(result)
@@ -71,7 +80,10 @@ class Respond:
         else:
             wire = self._wire if selected is None else self._wire.of(self._wire.meta.fields, selected)
             [data] = await self._data(ctx, wire, [shown_row], selected is not None)
-            ctx.response = Response(status, body=ctx.runtime.encode({"data": data}))
+            body = ctx.runtime.encode({"data": data})
+            if ctx.budget is not None:
+                ctx.budget.check(len(body))
+            ctx.response = Response(status, body=body)
         if self._etags and row is not None:
             ctx.response.headers = {"etag": self._wire.etag(row)}
 
@@ -83,14 +95,29 @@ class Respond:
         total, page, limit = ctx.total, query.page, query.limit or 1
         if ctx._result is not None:
             result: Page = ctx._result
-            rows = [wire.row(record) for record in result.items]
             total, page, limit = result.total, result.page, result.limit or 1
+            result.items = items = list(result.items)
+            if not all(map(self._wire.fits, items)):
+                meta = {"total": total, "page": page, "limit": limit, "pages": -(-total // limit)}
+                ctx.response = Response(200, items, meta=meta)
+                return
+            rows = [wire.row(record) for record in items]
         data = await self._data(ctx, wire, rows, selected is not None)
         if query.cursor is not None:
             meta = cursor_meta(query, ctx.rows, fields, ctx.more)
         else:
             meta = {"total": total, "page": page, "limit": limit, "pages": -(-total // limit)}
-        ctx.response = Response(200, body=ctx.runtime.encode({"data": data, "meta": meta}))
+        encode, budget = ctx.runtime.encode, ctx.budget
+        if budget is None or (budget.used <= LARGE and not ctx.related):
+            body = encode({"data": data, "meta": meta})
+        elif budget.used <= LARGE:
+            body = _page_in_parts(encode, data, meta, budget)
+        else:
+            write = partial(_page_in_parts, encode, data, meta, budget)
+            body = await ctx.runtime.offload.run(budget.used, write)
+        if budget is not None and len(body) > budget.most:
+            budget.check(len(body))
+        ctx.response = Response(200, body=body)
 
     async def _data(
         self, ctx: Context, wire: Wire, rows: Sequence[Row], partial: bool
@@ -107,6 +134,7 @@ class Respond:
         return data
 
 
-def unanswered() -> RuntimeError:
-    """For the log: nothing came of the request, and to call that a success would be a lie."""
-    return RuntimeError("a middleware returned without calling next() and without setting ctx.response")
+def _page_in_parts(encode: Encode, data: Sequence[Any], meta: Any, budget: Budget) -> bytes:
+    """A page that may be large: a record many rows refer to stands in it as many times."""
+    at_once = 1 if budget.used > LARGE else 8
+    return b'{"data":' + encode_in_parts(encode, data, budget, at_once) + b',"meta":' + encode(meta) + b"}"

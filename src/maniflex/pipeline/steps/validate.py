@@ -28,7 +28,7 @@ class Validate:
         if not self._closed_on_create.isdisjoint(values):
             body.strip(self._closed_on_create)
         ctx._record = record = self._create(values)
-        ctx.resource_id = record.id
+        ctx._new_id = record.id
 
     def update(self, ctx: Context) -> None:
         body = ctx._body

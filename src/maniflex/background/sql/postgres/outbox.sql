@@ -2,11 +2,11 @@
 CREATE SEQUENCE IF NOT EXISTS outbox_event_seq;
 
 -- name: schema_2
--- What is waiting, in the order it is due. Conditions that decide whether to walk this index are written as
--- `CASE … END IS NOT NULL`, which the planner has no statistics about and takes for common. Of the bare columns
--- it may have learnt in a quiet hour that hardly any row is pending, and would then sort the backlog for
--- every claim.
-CREATE INDEX IF NOT EXISTS outbox_event_due_idx ON outbox_event (retry_at, seq)
+-- What is waiting of each kind, in the order it is due: a relay never meets the kinds it has no handler for.
+-- Conditions that decide whether to walk this index are written as `CASE … END IS NOT NULL`, which the planner has
+-- no statistics about and takes for common. Of the bare columns it may have learnt in a quiet hour that hardly any
+-- row is pending, and would then sort the backlog for every claim.
+CREATE INDEX IF NOT EXISTS outbox_event_kind_idx ON outbox_event (kind, retry_at, seq)
     WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL;
 
 -- name: schema_3
@@ -43,6 +43,9 @@ CREATE TABLE IF NOT EXISTS outbox_lane (
     lease_until timestamptz NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
+-- name: schema_8
+DROP INDEX IF EXISTS outbox_event_due_idx;
+
 -- name: inbox_schema_1
 CREATE INDEX IF NOT EXISTS inbox_message_created_idx ON inbox_message (created_at);
 
@@ -51,12 +54,12 @@ CREATE INDEX IF NOT EXISTS inbox_message_created_idx ON inbox_message (created_a
 WITH added AS (
     INSERT INTO outbox_event (id, seq, kind, key, payload, status, attempts, claimed_with, retry_at,
                               created_at, updated_at)
-    SELECT d.id, nextval('outbox_event_seq'), :kind, d.key, d.payload::json, 'pending', 0, 0,
+    SELECT d.id, nextval('outbox_event_seq'), d.kind, d.key, d.payload::json, 'pending', 0, 0,
            greatest(:now, (SELECT e.retry_at FROM outbox_event e
                             WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = d.key ORDER BY e.seq DESC LIMIT 1)),
            :now, :now
-      FROM unnest(:ids::text[], :keys::text[], :payloads::text[])
-           WITH ORDINALITY AS d (id, key, payload, place)
+      FROM unnest(:ids::text[], :kinds::text[], :keys::text[], :payloads::text[])
+           WITH ORDINALITY AS d (id, kind, key, payload, place)
      ORDER BY d.place
     RETURNING 1
 )
@@ -64,25 +67,37 @@ SELECT pg_notify(left(:channel || '.' || current_schema(), 63), '') FROM added L
 
 -- name: claim
 -- Lease up to {limit} messages that are due and whose key lets them. What a dead relay left behind
--- goes alone, so that whatever killed it takes nobody along. The limit is part of the text: as a
--- parameter it is taken for a tenth of the table, and the statement is planned anew every time.
+-- goes alone, so that whatever killed it takes nobody along; a lease is over when it
+-- ended before :over. The limit is part of the text: as a parameter it is taken for a tenth of the table,
+-- and the statement is planned anew every time. The part for each kind is repeated with UNION ALL, as often as there
+-- are :kinds; the parts are merged row by row along their index, up to the limit. Their own limit is for the planner, which
+-- takes a subquery there for a tenth of the rows and then walks the index rather than sort a backlog; it is far beyond
+-- what other claims may have locked. The rows of a union cannot be locked, so each is looked up once more.
 WITH due AS MATERIALIZED ( -- a fence: as a plain subquery it may run twice and overshoot
-    SELECT m.id, m.seq, m.key, m.retry_at, m.lease IS NOT NULL AS orphaned
+    SELECT d.* FROM (
+    /* each kind */
+    (SELECT m.id, m.seq, m.key, m.retry_at, m.lease IS NOT NULL AS orphaned
       FROM outbox_event m
-     WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.retry_at <= :now
-       AND CASE WHEN m.lease_until > :now THEN NULL ELSE 1 END IS NOT NULL
-       AND CASE WHEN :every OR m.kind = ANY(:kinds::text[]) THEN 1 END IS NOT NULL
+     WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind = (SELECT (:kinds::text[])[{place} + 1])
+       AND m.retry_at <= :now
+       AND CASE WHEN m.lease_until > :over THEN NULL ELSE 1 END IS NOT NULL
        AND CASE
            WHEN m.key IS NULL THEN true
-           WHEN m.key IN (SELECT l.key FROM outbox_lane l WHERE l.lease_until > :now) THEN false
+           WHEN m.key IN (SELECT l.key FROM outbox_lane l WHERE l.lease_until > :over) THEN false
            ELSE (
             SELECT (h.retry_at, h.seq) <= (m.retry_at, m.seq)
-                   AND (h.lease_until IS NULL OR h.lease_until <= :now)
-                   AND (:every OR h.kind = ANY(:kinds::text[]))
+                   AND (h.lease_until IS NULL OR h.lease_until <= :over)
+                   AND (:every OR h.kind = ANY(:handled::text[]))
               FROM outbox_event h
              WHERE CASE h.status WHEN 'pending' THEN 1 END IS NOT NULL AND h.key = m.key ORDER BY h.seq LIMIT 1)
            END
-     ORDER BY m.retry_at, m.seq LIMIT {limit} FOR UPDATE OF m SKIP LOCKED
+     ORDER BY m.retry_at, m.seq LIMIT (SELECT {limit} + 1000))
+    /* end */
+    ) d CROSS JOIN LATERAL (
+        SELECT 1 FROM outbox_event m
+         WHERE m.id = d.id AND m.status = 'pending' AND m.retry_at <= :now
+           AND (m.lease_until IS NULL OR m.lease_until <= :over) FOR UPDATE SKIP LOCKED) l
+     ORDER BY d.retry_at, d.seq LIMIT {limit}
 ), first AS (
     SELECT id, orphaned FROM due ORDER BY retry_at, seq LIMIT 1
 ), picked AS MATERIALIZED (
@@ -101,7 +116,7 @@ WITH due AS MATERIALIZED ( -- a fence: as a plain subquery it may run twice and 
     INSERT INTO outbox_lane AS l (key, lease, lease_until)
     SELECT DISTINCT key, :lease, :until::timestamptz FROM chosen WHERE key IS NOT NULL ORDER BY key
         ON CONFLICT (key) DO UPDATE SET lease = excluded.lease, lease_until = excluded.lease_until
-     WHERE l.lease_until <= :now
+     WHERE l.lease_until <= :over
     RETURNING l.key
 )
 UPDATE outbox_event m
@@ -109,7 +124,7 @@ UPDATE outbox_event m
        attempts = m.attempts + CASE WHEN m.lease IS NOT NULL AND m.claimed_with > 1 THEN 0 ELSE 1 END,
        claimed_with = CASE WHEN m.lease IS NULL THEN (SELECT count(*) FROM chosen) ELSE 0 END
  WHERE m.id = ANY(ARRAY(SELECT id FROM chosen WHERE key IS NULL OR key IN (SELECT key FROM lane)))
-RETURNING m.id, m.seq, m.kind, m.key, m.payload, m.attempts, m.created_at, m.claimed_with;
+RETURNING m.id, m.seq, m.kind, m.key, m.payload, m.attempts, m.created_at, m.claimed_with, m.last_error;
 
 -- name: renew
 WITH kept AS (
@@ -155,6 +170,23 @@ UPDATE outbox_event f SET retry_at = e.retry_at
  WHERE e.id = ANY(:ids::text[]) AND e.status = 'pending' AND e.retry_at > :now
    AND CASE f.status WHEN 'pending' THEN 1 END IS NOT NULL AND f.key = e.key AND f.seq > e.seq AND f.retry_at < e.retry_at;
 
+-- name: bring_back_leases
+-- Those that no clock of ours can have meant: they end far later than any of them lasts.
+WITH lane AS (
+    UPDATE outbox_lane SET lease_until = :until WHERE lease_until > :latest
+)
+UPDATE outbox_event SET lease_until = :until
+ WHERE lease IS NOT NULL AND id IN (
+    SELECT p.id FROM (SELECT id, lease_until FROM outbox_event WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL
+                       ORDER BY kind, retry_at, seq LIMIT 100000) p -- along the index, past all that is delivered
+     WHERE p.lease_until > :latest)
+RETURNING id;
+
+-- name: bring_back_pauses
+UPDATE outbox_event SET retry_at = :now
+ WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL AND retry_at > :latest
+RETURNING id;
+
 -- name: redrive
 WITH again AS (
     UPDATE outbox_event
@@ -165,9 +197,22 @@ WITH again AS (
 )
 SELECT id, pg_notify(left(:channel || '.' || current_schema(), 63), '') FROM again;
 
--- name: waiting
-SELECT 1 FROM outbox_event
- WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL AND retry_at <= :now AND (lease_until IS NULL OR lease_until <= :now) LIMIT 1;
+-- name: due_kinds
+-- The kinds of which something can be claimed, but for what a key holds up; that which waits longest comes first. Where
+-- the relay takes all of them, from kind to kind along the index.
+WITH RECURSIVE pending (kind) AS (
+    SELECT min(m.kind) FROM outbox_event m WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND :every
+    UNION ALL
+    SELECT (SELECT min(m.kind) FROM outbox_event m WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind > p.kind)
+      FROM pending p WHERE p.kind IS NOT NULL
+), heads AS MATERIALIZED (
+    SELECT k.kind, (SELECT m.retry_at FROM outbox_event m
+                     WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind = k.kind AND m.retry_at <= :now
+                       AND CASE WHEN m.lease_until > :over THEN NULL ELSE 1 END IS NOT NULL
+                     ORDER BY m.retry_at, m.seq LIMIT 1) AS since
+      FROM (SELECT unnest(:kinds::text[]) AS kind UNION ALL SELECT kind FROM pending WHERE kind IS NOT NULL) k
+)
+SELECT kind FROM heads WHERE since IS NOT NULL ORDER BY since, kind;
 
 -- name: depth
 SELECT kind, count(*), min(created_at) FROM outbox_event WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL GROUP BY kind;

@@ -52,6 +52,11 @@ CREATE INDEX IF NOT EXISTS workflow_run_grouped_idx
 -- name: schema_11
 DROP INDEX IF EXISTS workflow_run_ready_idx;
 
+-- name: schema_12
+-- Who waits for a run: its parent, and all others that asked for it by its idempotency key.
+CREATE INDEX IF NOT EXISTS workflow_run_waiting_for_idx
+    ON workflow_run (waiting_for) WHERE waiting_for IS NOT NULL;
+
 -- name: submit
 WITH fresh AS (
     INSERT INTO workflow_run (id, type, status, priority, idempotency_key, payload, attempt, max_attempts, run_at,
@@ -92,14 +97,17 @@ SELECT id, idempotency_key FROM workflow_run WHERE idempotency_key = ANY(:keys::
 -- name: claim
 -- Lease up to :limit due runs. The waiting runs lie in lanes of one type and priority; looking into
 -- each lane's first rows alone keeps the cost free of what is not due, not ours or behind a busy group.
-WITH RECURSIVE kinds (type, high) AS (
+-- Of a prefix, only so many types are looked at: those that have a handler come with ranges of their own, and
+-- the others wait for nothing but to be failed.
+WITH RECURSIVE kinds (type, high, seen) AS (
     SELECT (SELECT min(r.type) FROM workflow_run r
-             WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type >= d.low AND r.type < d.high), d.high
+             WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type >= d.low AND r.type < d.high), d.high, 1
       FROM unnest(:lows::text[], :highs::text[]) AS d (low, high) WHERE cardinality(:types::text[]) = 0
     UNION ALL
     SELECT (SELECT min(r.type) FROM workflow_run r
-             WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type > k.type AND r.type < k.high), k.high
-      FROM kinds k WHERE k.type IS NOT NULL
+             WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type > k.type AND r.type < k.high), k.high,
+           k.seen + 1
+      FROM kinds k WHERE k.type IS NOT NULL AND k.seen < 100
 ), found (type, priority) AS (
     SELECT k.type, (SELECT max(r.priority) FROM workflow_run r
                      WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = k.type)
@@ -171,7 +179,7 @@ WITH RECURSIVE kinds (type, high) AS (
            lease_until = coalesce((:untils::jsonb ->> r.type)::timestamptz, :until), waiting_for = NULL
       FROM taken t WHERE r.ctid = t.place
     RETURNING r.id, r.type, r.payload, r.attempt, r.max_attempts, r.timeout, r.priority, r.run_at,
-              r.group_key, r.actor_id, r.tenant_id, r.trace_id, r.parent_id
+              r.group_key, r.actor_id, r.tenant_id, r.trace_id, r.parent_id, r.idempotency_key IS NOT NULL
 ), log AS (
     INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
     SELECT :event || lpad(to_hex(:tail + row_number() OVER ()), 12, '0'), id, 'leased',
@@ -281,7 +289,7 @@ WITH gone AS MATERIALIZED (
      ORDER BY r.lease_until LIMIT :limit FOR UPDATE SKIP LOCKED
 )
 INSERT INTO workflow_step (id, workflow_id, name, result, undoable, compensated, created_at, updated_at)
-SELECT :event || lpad(to_hex(:tail + row_number() OVER ()), 12, '0'), id, 'saga.failed',
+SELECT :event || lpad(to_hex(:tail + row_number() OVER ()), 12, '0'), id, '@failed',
        json_build_object('reason', 'lease_expired', 'max_attempts', max_attempts), false, false, :now, :now
   FROM gone ON CONFLICT (workflow_id, name) DO NOTHING
 RETURNING workflow_id;
@@ -304,7 +312,11 @@ WITH gone AS MATERIALIZED (
        SET status = CASE WHEN g.was <> 'leased' THEN g.was WHEN r.attempt < r.max_attempts THEN 'pending'
                          ELSE 'failed' END,
            run_at = CASE WHEN g.was = 'leased' AND r.attempt < r.max_attempts THEN :now ELSE r.run_at END,
-           error = CASE WHEN g.was = 'leased' THEN json_build_object('code', 'lease_expired',
+           error = CASE WHEN g.was = 'leased' THEN json_build_object(
+                        'code', CASE WHEN r.attempt >= r.max_attempts AND EXISTS (
+                            SELECT 1 FROM workflow_step s
+                             WHERE s.workflow_id = r.id AND s.undoable AND NOT s.compensated)
+                            THEN 'compensation_failed' ELSE 'lease_expired' END,
                         'message', 'the worker did not renew its lease', 'worker', g.worker) ELSE r.error END,
            last_error = CASE WHEN g.was = 'leased' THEN 'lease_expired' ELSE r.last_error END,
            lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
@@ -366,8 +378,15 @@ SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id = ANY(:
 -- name: claimed
 -- What a claim took whose answer was lost.
 SELECT id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key, actor_id, tenant_id,
-       trace_id, parent_id
+       trace_id, parent_id, idempotency_key IS NOT NULL
   FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND status = 'leased';
+
+-- name: bring_back
+-- Leases that no clock of ours can have meant: they end far later than those of their type do.
+UPDATE workflow_run r SET lease_until = d.until
+  FROM unnest(:types::text[], :latests::timestamptz[], :untils::timestamptz[]) AS d (type, latest, until)
+ WHERE r.lease_until > :soonest AND r.type = d.type AND r.lease_until > d.latest
+RETURNING r.id;
 
 -- name: prunable
 -- Ids rise with time, so the oldest rows come first and no further index is needed; only so many are
@@ -420,12 +439,13 @@ SELECT l.type, sum(d.count)::bigint, min(d.oldest)
 SELECT name, result, compensated, undoable FROM workflow_step WHERE workflow_id = :id;
 
 -- name: remember
--- Only while the run is ours; the lock keeps it so until this is committed.
+-- Only while the run is ours; the lock keeps it so until this is committed. A row of the same id is our own,
+-- of a try whose answer was lost.
 INSERT INTO workflow_step (id, workflow_id, name, result, undoable, compensated, created_at, updated_at)
 SELECT CAST(:step AS text), CAST(:id AS text), CAST(:name AS text), CAST(:result AS json),
        CAST(:undoable AS boolean), false, CAST(:now AS timestamptz), CAST(:now AS timestamptz)
   FROM workflow_run r WHERE r.id = :id AND r.lease = :lease AND r.status = 'leased' FOR SHARE OF r
-    ON CONFLICT (workflow_id, name) DO NOTHING
+    ON CONFLICT (workflow_id, name) DO UPDATE SET id = excluded.id WHERE workflow_step.id = excluded.id
 RETURNING id;
 
 -- name: compensated
@@ -438,13 +458,24 @@ RETURNING id;
 -- As many as it had before it got more to take its steps back.
 UPDATE workflow_run SET max_attempts = coalesce((
     SELECT CAST(f.result ->> 'max_attempts' AS int) FROM workflow_step f
-     WHERE f.workflow_id = :id AND f.name = 'saga.failed' AND f.compensated), max_attempts)
+     WHERE f.workflow_id = :id AND f.name = '@failed' AND f.compensated), max_attempts)
  WHERE id = :id;
 
 -- name: forget_undone
 -- A run that took all its steps back begins anew.
 DELETE FROM workflow_step s WHERE s.workflow_id = :id AND EXISTS (
-    SELECT 1 FROM workflow_step f WHERE f.workflow_id = :id AND f.name = 'saga.failed' AND f.compensated);
+    SELECT 1 FROM workflow_step f WHERE f.workflow_id = :id AND f.name = '@failed' AND f.compensated);
+
+-- name: forget_calls
+-- A call that did not succeed is made anew, and so is one whose child ended before its parent heard of it.
+DELETE FROM workflow_step s WHERE s.workflow_id = :id AND (
+    s.name LIKE '@call:%' AND s.result ->> 'status' <> 'succeeded'
+    OR s.name LIKE '@child:%' AND NOT EXISTS (
+        SELECT 1 FROM workflow_step c WHERE c.workflow_id = :id AND c.name = '@call:' || substr(s.name, 8)
+           AND c.result ->> 'status' = 'succeeded')
+       AND NOT EXISTS (
+        SELECT 1 FROM workflow_run r WHERE r.id = s.result #>> '{}' AND r.deleted_at IS NULL
+           AND r.status IN ('pending', 'leased', 'succeeded')));
 
 -- name: allow
 -- Undoing gets attempts of its own: a crash on the way back must not leave it half done.
@@ -472,7 +503,7 @@ SELECT id, (SELECT count(*) FROM told) FROM done;
 -- name: awaken_parents
 WITH done AS (
     UPDATE workflow_run p SET run_at = :now, updated_at = :now FROM workflow_run c
-     WHERE c.id = ANY(:ids::text[]) AND p.id = c.parent_id AND p.waiting_for = 'run:' || c.id
+     WHERE c.id = ANY(:ids::text[]) AND p.waiting_for = 'run:' || c.id AND p.waiting_for IS NOT NULL
        AND (c.status NOT IN ('pending', 'leased') OR c.deleted_at IS NOT NULL)
        AND p.status = 'pending' AND p.run_at > :now
     RETURNING p.id

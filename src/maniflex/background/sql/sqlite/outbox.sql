@@ -3,8 +3,8 @@
 CREATE UNIQUE INDEX IF NOT EXISTS outbox_event_seq_idx ON outbox_event (seq);
 
 -- name: schema_2
--- What is waiting, in the order it is due.
-CREATE INDEX IF NOT EXISTS outbox_event_due_idx ON outbox_event (retry_at, seq) WHERE status = 'pending';
+-- What is waiting of each kind, in the order it is due: a relay never meets the kinds it has no handler for.
+CREATE INDEX IF NOT EXISTS outbox_event_kind_idx ON outbox_event (kind, retry_at, seq) WHERE status = 'pending';
 
 -- name: schema_3
 -- Who is first of its key.
@@ -22,6 +22,9 @@ CREATE INDEX IF NOT EXISTS outbox_event_dead_idx ON outbox_event (seq) WHERE sta
 CREATE INDEX IF NOT EXISTS outbox_event_leased_idx ON outbox_event (lease_until, key)
     WHERE lease_until IS NOT NULL AND key IS NOT NULL;
 
+-- name: schema_7
+DROP INDEX IF EXISTS outbox_event_due_idx;
+
 -- name: inbox_schema_1
 CREATE INDEX IF NOT EXISTS inbox_message_created_idx ON inbox_message (created_at);
 
@@ -29,35 +32,38 @@ CREATE INDEX IF NOT EXISTS inbox_message_created_idx ON inbox_message (created_a
 -- A message of a key that waits is not due before those ahead of it.
 INSERT INTO outbox_event (id, seq, kind, key, payload, status, attempts, claimed_with, retry_at,
                           created_at, updated_at)
-SELECT d.value ->> 0, (SELECT coalesce(max(seq), 0) FROM outbox_event) + d.key + 1, :kind, d.value ->> 1,
-       d.value ->> 2, 'pending', 0, 0,
+SELECT d.value ->> 0, (SELECT coalesce(max(seq), 0) FROM outbox_event) + d.key + 1, d.value ->> 1, d.value ->> 2,
+       d.value ->> 3, 'pending', 0, 0,
        max(:now, coalesce((SELECT e.retry_at FROM outbox_event e
-                            WHERE e.status = 'pending' AND e.key = d.value ->> 1 AND e.key IS NOT NULL
+                            WHERE e.status = 'pending' AND e.key = d.value ->> 2 AND e.key IS NOT NULL
                             ORDER BY e.seq DESC LIMIT 1), :now)),
        :now, :now
   FROM json_each(:rows) d;
 
 -- name: claim
 -- Lease up to {limit} messages that are due and whose key lets them. What a dead relay left behind
--- goes alone, so that whatever killed it takes nobody along. A payload that is no text at all must not
--- keep the others from being read, so it comes as bytes.
+-- goes alone, so that whatever killed it takes nobody along; a lease is over when it
+-- ended before :over. A payload that is no text at all must not keep the others from being read, so it
+-- comes as bytes. The part for each kind is repeated with UNION ALL, as often as there are :kinds: SQLite merges
+-- such parts row by row along their index, and stops at the limit.
 WITH due AS MATERIALIZED (
+    /* each kind */
     SELECT m.id, m.seq, m.key, m.retry_at, m.lease IS NOT NULL AS orphaned
       FROM outbox_event m
-     WHERE m.status = 'pending' AND m.retry_at <= :now
-       AND (m.lease_until IS NULL OR m.lease_until <= :now)
-       AND (:every OR m.kind IN (SELECT value FROM json_each(:kinds)))
+     WHERE m.status = 'pending' AND m.kind = :kinds ->> {place} AND m.retry_at <= :now
+       AND (m.lease_until IS NULL OR m.lease_until <= :over)
        AND CASE
            WHEN m.key IS NULL THEN 1
-           WHEN m.key IN (SELECT key FROM outbox_event WHERE lease_until > :now AND key IS NOT NULL) THEN 0
+           WHEN m.key IN (SELECT key FROM outbox_event WHERE lease_until > :over AND key IS NOT NULL) THEN 0
            ELSE (
             SELECT (h.retry_at, h.seq) <= (m.retry_at, m.seq)
-                   AND (h.lease_until IS NULL OR h.lease_until <= :now)
-                   AND (:every OR h.kind IN (SELECT value FROM json_each(:kinds)))
+                   AND (h.lease_until IS NULL OR h.lease_until <= :over)
+                   AND (:every OR h.kind IN (SELECT value FROM json_each(:handled)))
               FROM outbox_event h
              WHERE h.status = 'pending' AND h.key = m.key AND h.key IS NOT NULL ORDER BY h.seq LIMIT 1)
            END
-     ORDER BY m.retry_at, m.seq LIMIT {limit}
+    /* end */
+     ORDER BY retry_at, seq LIMIT {limit}
 ), first AS MATERIALIZED (
     SELECT id, orphaned FROM due ORDER BY retry_at, seq LIMIT 1
 ), picked AS MATERIALIZED (
@@ -78,7 +84,7 @@ UPDATE outbox_event
        attempts = attempts + CASE WHEN lease IS NOT NULL AND claimed_with > 1 THEN 0 ELSE 1 END,
        claimed_with = CASE WHEN lease IS NULL THEN (SELECT count(*) FROM chosen) ELSE 0 END
  WHERE id IN (SELECT id FROM chosen)
-RETURNING id, seq, kind, key, CAST(payload AS BLOB), attempts, created_at, claimed_with;
+RETURNING id, seq, kind, key, CAST(payload AS BLOB), attempts, created_at, claimed_with, last_error;
 
 -- name: renew
 UPDATE outbox_event AS m SET lease_until = max(m.lease_until, :until)
@@ -111,6 +117,20 @@ UPDATE outbox_event SET retry_at = e.retry_at
  WHERE outbox_event.status = 'pending' AND outbox_event.key = e.key AND outbox_event.key IS NOT NULL
    AND outbox_event.seq > e.seq AND outbox_event.retry_at < e.retry_at;
 
+-- name: bring_back_leases
+-- Those that no clock of ours can have meant: they end far later than any of them lasts.
+UPDATE outbox_event SET lease_until = :until
+ WHERE lease IS NOT NULL AND id IN (
+    SELECT p.id FROM (SELECT id, lease_until FROM outbox_event WHERE status = 'pending'
+                       ORDER BY kind, retry_at, seq LIMIT 100000) p -- along the index, past all that is delivered
+     WHERE p.lease_until > :latest)
+RETURNING id;
+
+-- name: bring_back_pauses
+UPDATE outbox_event SET retry_at = :now
+ WHERE status = 'pending' AND retry_at > :latest
+RETURNING id;
+
 -- name: redrive
 UPDATE outbox_event
    SET status = 'pending', attempts = 0, claimed_with = 0, retry_at = :now, updated_at = :now,
@@ -118,9 +138,22 @@ UPDATE outbox_event
  WHERE id = :id AND status = 'dead'
 RETURNING id;
 
--- name: waiting
-SELECT 1 FROM outbox_event
- WHERE status = 'pending' AND retry_at <= :now AND (lease_until IS NULL OR lease_until <= :now) LIMIT 1;
+-- name: due_kinds
+-- The kinds of which something can be claimed, but for what a key holds up; that which waits longest comes first. Where
+-- the relay takes all of them, from kind to kind along the index.
+WITH RECURSIVE pending (kind) AS (
+    SELECT min(kind) FROM outbox_event WHERE status = 'pending' AND :every
+    UNION ALL
+    SELECT (SELECT min(m.kind) FROM outbox_event m WHERE m.status = 'pending' AND m.kind > p.kind)
+      FROM pending p WHERE p.kind IS NOT NULL
+), heads AS MATERIALIZED (
+    SELECT k.kind, (SELECT m.retry_at FROM outbox_event m
+                     WHERE m.status = 'pending' AND m.kind = k.kind AND m.retry_at <= :now
+                       AND (m.lease_until IS NULL OR m.lease_until <= :over)
+                     ORDER BY m.retry_at, m.seq LIMIT 1) AS since
+      FROM (SELECT value AS kind FROM json_each(:kinds) UNION ALL SELECT kind FROM pending WHERE kind IS NOT NULL) k
+)
+SELECT kind FROM heads WHERE since IS NOT NULL ORDER BY since, kind;
 
 -- name: depth
 SELECT kind, count(*), min(created_at) FROM outbox_event WHERE status = 'pending' GROUP BY kind;

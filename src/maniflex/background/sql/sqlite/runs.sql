@@ -39,6 +39,11 @@ CREATE INDEX IF NOT EXISTS workflow_run_grouped_idx
 -- name: schema_10
 DROP INDEX IF EXISTS workflow_run_ready_idx;
 
+-- name: schema_11
+-- Who waits for a run: its parent, and all others that asked for it by its idempotency key.
+CREATE INDEX IF NOT EXISTS workflow_run_waiting_for_idx
+    ON workflow_run (waiting_for) WHERE waiting_for IS NOT NULL;
+
 -- name: submit
 INSERT INTO workflow_run (id, type, status, priority, idempotency_key, payload, attempt, max_attempts, run_at,
                           timeout, group_key, actor_id, tenant_id, trace_id, parent_id, created_at, updated_at)
@@ -60,20 +65,22 @@ SELECT r.id, r.idempotency_key FROM (SELECT value FROM json_each(:keys)) d CROSS
 -- name: claim
 -- Lease up to :limit due runs. The waiting runs lie in lanes of one type and priority; looking into
 -- each lane's first rows alone keeps the cost free of what is not due, not ours or behind a busy group.
+-- Of a prefix, only so many types are looked at: those that have a handler come with ranges of their own, and
+-- the others wait for nothing but to be failed.
 UPDATE workflow_run
    SET status = 'leased', lease = :lease, leased_by = :owner, attempt = attempt + 1, updated_at = :now,
        lease_until = coalesce(json_extract(:untils, '$."' || type || '"'), :until), waiting_for = NULL
  WHERE rowid IN (
-    WITH RECURSIVE kinds (type, high) AS (
+    WITH RECURSIVE kinds (type, high, seen) AS (
         SELECT (SELECT min(r.type) FROM workflow_run r
                  WHERE r.status = 'pending' AND r.deleted_at IS NULL
-                   AND r.type >= d.value ->> 0 AND r.type < d.value ->> 1), d.value ->> 1
+                   AND r.type >= d.value ->> 0 AND r.type < d.value ->> 1), d.value ->> 1, 1
           FROM json_each(:ranges) d
         UNION ALL
         SELECT (SELECT min(r.type) FROM workflow_run r
                  WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type > k.type AND r.type < k.high),
-               k.high
-          FROM kinds k WHERE k.type IS NOT NULL
+               k.high, k.seen + 1
+          FROM kinds k WHERE k.type IS NOT NULL AND k.seen < 100
     ), lanes (type, priority) AS (
         SELECT k.type, (SELECT max(r.priority) FROM workflow_run r
                          WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = k.type)
@@ -136,7 +143,7 @@ SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), id, 'leased',
 -- name: just_claimed
 -- What the claim took, in one row: each row that is fetched by itself has to wait for the interpreter's lock.
 SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key,
-                                   actor_id, tenant_id, trace_id, parent_id))
+                                   actor_id, tenant_id, trace_id, parent_id, idempotency_key IS NOT NULL))
   FROM workflow_run
  WHERE lease_until IN (SELECT :until UNION ALL SELECT value FROM json_each(:untils)) AND lease = :lease;
 
@@ -182,7 +189,8 @@ RETURNING id;
 UPDATE workflow_run
    SET status = d.value ->> 2, run_at = coalesce(d.value ->> 3, run_at), attempt = attempt - (d.value ->> 4),
        error = coalesce(d.value ->> 5, error), last_error = coalesce(d.value ->> 6, last_error),
-       waiting_for = d.value ->> 7, lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
+       waiting_for = d.value ->> 7, payload = CASE WHEN d.value ->> 8 THEN 'null' ELSE payload END,
+       lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
   FROM (SELECT value FROM json_each(:rows)) d
  WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased'
 RETURNING id;
@@ -208,7 +216,7 @@ SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), id,
 -- name: turn_back
 -- A run whose worker died in its last attempt takes its steps back, if any of them can be.
 INSERT INTO workflow_step (id, workflow_id, name, result, undoable, compensated, created_at, updated_at)
-SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), id, 'saga.failed',
+SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), id, '@failed',
        json_object('reason', 'lease_expired', 'max_attempts', max_attempts), 0, 0, :now, :now
   FROM (SELECT r.id, r.max_attempts FROM workflow_run r
          WHERE r.lease_until < :now AND r.status = 'leased' AND r.attempt >= r.max_attempts AND EXISTS (
@@ -231,7 +239,11 @@ UPDATE workflow_run
    SET status = CASE WHEN status <> 'leased' THEN status WHEN attempt < max_attempts THEN 'pending'
                      ELSE 'failed' END,
        run_at = CASE WHEN status = 'leased' AND attempt < max_attempts THEN :now ELSE run_at END,
-       error = CASE WHEN status = 'leased' THEN json_object('code', 'lease_expired',
+       error = CASE WHEN status = 'leased' THEN json_object(
+                    'code', CASE WHEN attempt >= max_attempts AND EXISTS (
+                        SELECT 1 FROM workflow_step s
+                         WHERE s.workflow_id = workflow_run.id AND s.undoable AND NOT s.compensated)
+                        THEN 'compensation_failed' ELSE 'lease_expired' END,
                     'message', 'the worker did not renew its lease', 'worker', leased_by) ELSE error END,
        last_error = CASE WHEN status = 'leased' THEN 'lease_expired' ELSE last_error END,
        lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
@@ -271,11 +283,34 @@ SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id IN (SEL
 -- name: claimed
 -- What a claim took whose answer was lost.
 SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key,
-                                   actor_id, tenant_id, trace_id, parent_id))
+                                   actor_id, tenant_id, trace_id, parent_id, idempotency_key IS NOT NULL))
   FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND status = 'leased';
+
+-- name: claimed_ids
+SELECT id FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND status = 'leased';
+
+-- name: claimed_one
+SELECT id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key, actor_id, tenant_id, trace_id,
+       parent_id, idempotency_key IS NOT NULL
+  FROM workflow_run WHERE id = :id;
+
+-- name: claimed_unreadable
+-- The same of a run that somebody wrote something into that is no text.
+SELECT id, type, NULL, attempt, max_attempts, timeout, priority, run_at, NULL, NULL, NULL, NULL, NULL, 0
+  FROM workflow_run WHERE id = :id;
+
+-- name: payload_bytes
+SELECT hex(payload) FROM workflow_run WHERE id = :id;
 
 -- name: changes
 SELECT changes();
+
+-- name: bring_back
+-- Leases that no clock of ours can have meant: they end far later than those of their type do.
+UPDATE workflow_run AS r SET lease_until = d.value ->> 2
+  FROM json_each(:rows) d
+ WHERE r.lease_until > :soonest AND r.type = d.value ->> 0 AND r.lease_until > d.value ->> 1
+RETURNING id;
 
 -- name: prunable
 -- Ids rise with time, so the oldest rows come first and no further index is needed; only so many are
@@ -333,12 +368,13 @@ SELECT type, sum(due), min(oldest) FROM (
 SELECT name, result, compensated, undoable FROM workflow_step WHERE workflow_id = :id;
 
 -- name: remember
--- Only while the run is ours; the lock keeps it so until this is committed.
+-- Only while the run is ours; the lock keeps it so until this is committed. A row of the same id is our own,
+-- of a try whose answer was lost.
 INSERT INTO workflow_step (id, workflow_id, name, result, undoable, compensated, created_at, updated_at)
 SELECT :step, :id, :name, :result,
        :undoable, 0, :now, :now
   FROM workflow_run r WHERE r.id = :id AND r.lease = :lease AND r.status = 'leased'
-    ON CONFLICT (workflow_id, name) DO NOTHING
+    ON CONFLICT (workflow_id, name) DO UPDATE SET id = excluded.id WHERE workflow_step.id = excluded.id
 RETURNING id;
 
 -- name: compensated
@@ -351,13 +387,24 @@ RETURNING id;
 -- As many as it had before it got more to take its steps back.
 UPDATE workflow_run SET max_attempts = coalesce((
     SELECT f.result ->> 'max_attempts' FROM workflow_step f
-     WHERE f.workflow_id = :id AND f.name = 'saga.failed' AND f.compensated), max_attempts)
+     WHERE f.workflow_id = :id AND f.name = '@failed' AND f.compensated), max_attempts)
  WHERE id = :id;
 
 -- name: forget_undone
 -- A run that took all its steps back begins anew.
 DELETE FROM workflow_step WHERE workflow_id = :id AND EXISTS (
-    SELECT 1 FROM workflow_step f WHERE f.workflow_id = :id AND f.name = 'saga.failed' AND f.compensated);
+    SELECT 1 FROM workflow_step f WHERE f.workflow_id = :id AND f.name = '@failed' AND f.compensated);
+
+-- name: forget_calls
+-- A call that did not succeed is made anew, and so is one whose child ended before its parent heard of it.
+DELETE FROM workflow_step WHERE workflow_id = :id AND (
+    name LIKE '@call:%' AND result ->> 'status' <> 'succeeded'
+    OR name LIKE '@child:%' AND NOT EXISTS (
+        SELECT 1 FROM workflow_step c WHERE c.workflow_id = :id AND c.name = '@call:' || substr(workflow_step.name, 8)
+           AND c.result ->> 'status' = 'succeeded')
+       AND NOT EXISTS (
+        SELECT 1 FROM workflow_run r WHERE r.id = workflow_step.result ->> '$' AND r.deleted_at IS NULL
+           AND r.status IN ('pending', 'leased', 'succeeded')));
 
 -- name: allow
 -- Undoing gets attempts of its own: a crash on the way back must not leave it half done.
@@ -379,10 +426,9 @@ RETURNING id;
 
 -- name: awaken_parents
 UPDATE workflow_run SET run_at = :now, updated_at = :now
- WHERE status = 'pending' AND run_at > :now AND id IN (
-    SELECT c.parent_id FROM json_each(:ids) d CROSS JOIN workflow_run c
+ WHERE status = 'pending' AND run_at > :now AND waiting_for IN (
+    SELECT 'run:' || c.id FROM json_each(:ids) d CROSS JOIN workflow_run c
      WHERE c.id = d.value AND (c.status NOT IN ('pending', 'leased') OR c.deleted_at IS NOT NULL))
-   AND waiting_for IN (SELECT 'run:' || value FROM json_each(:ids))
 RETURNING id;
 
 -- name: under_way

@@ -12,7 +12,8 @@ CREATE INDEX IF NOT EXISTS schedule_firing_fired ON schedule_firing (fired_at);
 
 -- name: next_due
 SELECT next_run_at FROM schedules
- WHERE status = 'active' AND next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1;
+ WHERE status = 'active' AND next_run_at IS NOT NULL AND id NOT IN (SELECT value FROM json_each(:passed))
+ ORDER BY next_run_at LIMIT 1;
 
 -- name: overdue
 SELECT count(*), min(next_run_at) FROM schedules WHERE status = 'active' AND next_run_at <= :now;
@@ -57,3 +58,18 @@ DELETE FROM schedules WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING 
 DELETE FROM schedule_firing WHERE id IN (
     SELECT id FROM schedule_firing WHERE fired_at < :before ORDER BY fired_at LIMIT :limit
 ) RETURNING id;
+
+-- name: active
+-- A page of the active schedules, to see whether their due times are possible.
+SELECT id, name, cron, timezone, next_run_at FROM schedules
+ WHERE status = 'active' AND id > :after AND next_run_at > :now ORDER BY id LIMIT :limit;
+
+-- name: bring_back
+UPDATE schedules SET next_run_at = a.value ->> 2, updated_at = :now
+  FROM json_each(:rows) a
+ WHERE schedules.id = a.value ->> 0 AND schedules.next_run_at = a.value ->> 1 AND schedules.status = 'active'
+RETURNING schedules.id;
+
+-- name: unskip
+-- Due times that were passed over before they came.
+DELETE FROM schedule_firing WHERE outcome = 'skipped' AND NOT manual AND due_at > :now AND schedule_id IN (SELECT value FROM json_each(:ids));

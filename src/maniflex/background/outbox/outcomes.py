@@ -1,0 +1,74 @@
+"""What can come of a delivery, and what the message's row becomes by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from maniflex._backoff import Backoff
+from maniflex.background.outbox.store import Change, Claimed
+
+SLOW_AFTER = timedelta(seconds=1)
+MOST_ASIDE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The handler returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hopeless:
+    """No further attempt can succeed; `raw` is what a payload was that is not JSON."""
+
+    reason: str
+    raw: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """It was not tried, or not to its end, for no fault of its own."""
+
+
+Outcome = Delivered | Failed | Hopeless | HandedBack
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a relay works."""
+
+    owner: str
+    batch: int
+    concurrency: int
+    max_attempts: int
+    backoff: Backoff
+    lease: timedelta
+    grace: timedelta = timedelta(seconds=30)  # to write down what was done, without a caller's deadline
+    slow_after: timedelta = SLOW_AFTER  # a handler that takes longer holds up its own key only
+    most_aside: int = MOST_ASIDE  # handlers that do, before the relay claims nothing more
+
+
+def change(
+    message: Claimed, outcome: Failed | Hopeless | HandedBack, policy: Policy, now: datetime
+) -> Change:
+    """What the row becomes. Pure, so every branch is a one-line test."""
+    match outcome:
+        case Failed(error) if message.attempts < policy.max_attempts:
+            retry_at = now + policy.backoff(message.attempts)
+            return Change(message.id, "pending", retry_at, last_error=error, key=message.key)
+        case Failed(error):
+            return Change(message.id, "dead", last_error=error)
+        case Hopeless(reason, raw):
+            return Change(message.id, "dead", last_error=reason, raw=raw)
+        case HandedBack():
+            return Change(message.id, "pending", unspent=1)
+        case _:
+            assert_never(outcome)

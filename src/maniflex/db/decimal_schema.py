@@ -1,0 +1,111 @@
+"""The order keys of decimal columns on SQLite: made, filled, and kept by triggers (`sql/decimal_order.py`).
+
+Like the pieces of full text search they hold nothing that is not in the records themselves, so they may
+be made anew. Triggers keep them, so raw SQL and other programs that write decimals need not know of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from maniflex.db.port import Adapter, Tx
+from maniflex.sql.decimal_order import has_order_key, order_column, order_expression
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import quoted
+
+log = logging.getLogger("maniflex.migrate")
+
+
+async def migrate_decimals(tx: Tx, model: ModelSql) -> None:
+    """Give every decimal column of the model's table its order keys."""
+    columns = _decimal_columns(model)
+    if not columns:
+        return
+    table = quoted(model.table.name, model.dialect)
+    existing = await _table_columns(tx, model)
+    for column in columns:
+        if order_column(column) not in existing:
+            name = quoted(order_column(column), model.dialect)
+            await tx.execute(Sql(f"ALTER TABLE {table} ADD COLUMN {name} TEXT"))
+    wanted = _triggers(model, columns)
+    marks = ", ".join("?" * len(wanted))
+    rows = await tx.fetch(
+        Sql(
+            f"SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name IN ({marks})", tuple(wanted)
+        )
+    )
+    if {row[0]: row[1] for row in rows} != wanted:
+        log.info("making order keys for the decimals of %s", model.table.name)
+        for name, _ in rows:
+            await tx.execute(Sql(f"DROP TRIGGER {quoted(name, model.dialect)}"))
+        await tx.execute(Sql(f"UPDATE {table} SET {_keys(model, columns)}"))
+        for statement in wanted.values():
+            await tx.execute(Sql(statement))
+    await _drop_indexes_on_texts(tx, model, columns)
+
+
+async def use_order_keys_if_there(adapter: Adapter, models: Sequence[ModelSql]) -> None:
+    """Compare decimals by their texts in a database that was made without order keys."""
+    if adapter.dialect is not Dialect.SQLITE:
+        return
+    for model in models:
+        columns = () if model.readonly else _decimal_columns(model)
+        existing = await _table_columns(adapter, model) if columns else set()
+        if any(order_column(column) not in existing for column in columns):
+            for each in models:
+                each.compare_stored_texts()
+            return
+
+
+def _decimal_columns(model: ModelSql) -> tuple[str, ...]:
+    return tuple(f.column for f in model.meta.fields if has_order_key(f, model.dialect))
+
+
+async def _table_columns(run: Tx | Adapter, model: ModelSql) -> set[str]:
+    rows = await run.fetch(Sql("SELECT name FROM pragma_table_info(?)", (model.table.name,)))
+    return {row[0] for row in rows}
+
+
+def _keys(model: ModelSql, columns: Sequence[str], row: str = "") -> str:
+    """`key = expression` for every column, from the columns of `row`."""
+    return ", ".join(
+        f"{quoted(order_column(c), model.dialect)} = {order_expression(row + quoted(c, model.dialect))}"
+        for c in columns
+    )
+
+
+def trigger_names(model: ModelSql) -> tuple[str, str]:
+    """The triggers that keep the order keys of the model's table."""
+    return f"{model.table.name}$order_insert", f"{model.table.name}$order_update"
+
+
+def _triggers(model: ModelSql, columns: Sequence[str]) -> dict[str, str]:
+    """Name → statement. SQLite keeps the statements word for word, so they tell what has changed."""
+    table, key = (quoted(n, model.dialect) for n in (model.table.name, model.id.name))
+    names = [quoted(column, model.dialect) for column in columns]
+    # By bytes: the column's own collation is a Python function, and 1.5 → 1.50 has the same key anyway.
+    changed = " OR ".join(f"old.{name} COLLATE BINARY IS NOT new.{name}" for name in names)
+    update = f"UPDATE {table} SET {_keys(model, columns, 'new.')} WHERE {key} = new.{key};"
+    on_insert, on_update = trigger_names(model)
+    return {
+        on_insert: f"CREATE TRIGGER {quoted(on_insert, model.dialect)} AFTER INSERT ON {table}"
+        f" BEGIN {update} END",
+        on_update: f"CREATE TRIGGER {quoted(on_update, model.dialect)} AFTER UPDATE OF {', '.join(names)}"
+        f" ON {table} WHEN {changed} BEGIN {update} END",
+    }
+
+
+async def _drop_indexes_on_texts(tx: Tx, model: ModelSql, columns: Sequence[str]) -> None:
+    """Drop indexes of ours that compare the stored texts; those on the order keys have their names."""
+    ours = {str(index.name) for index in model.table.indexes}
+    rows = await tx.fetch(
+        Sql(
+            "SELECT l.name, i.name FROM pragma_index_list(?) l JOIN pragma_index_info(l.name) i",
+            (model.table.name,),
+        )
+    )
+    for name in {index for index, column in rows if index in ours and column in columns}:
+        log.info("building index %s of %s on order keys", name, model.table.name)
+        await tx.execute(Sql(f"DROP INDEX {quoted(name, model.dialect)}"))

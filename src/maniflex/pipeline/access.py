@@ -1,0 +1,147 @@
+"""The database as code in a request uses it: bound by the forced conditions, or explicitly not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from maniflex.db import analysis
+from maniflex.db.current import require_tx
+from maniflex.db.port import Adapter, Isolation, Tx
+from maniflex.db.raw import execute_raw, query_raw
+from maniflex.db.records import Records
+from maniflex.model.base import Model
+from maniflex.pipeline.scope import binding
+from maniflex.pipeline.search import SearchHit, search
+from maniflex.query.aggregate import build
+from maniflex.query.conditions import Where
+from maniflex.query.tree import Query, Scope
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.context import Context
+    from maniflex.pipeline.runtime import Runtime
+
+M = TypeVar("M", bound=Model)
+
+
+class Access:
+    """What a context offers of the database; all of it obeys `forced`, except raw SQL."""
+
+    runtime: Runtime
+
+    @property
+    def forced(self) -> Scope:
+        """The conditions that bind everything asked for here."""
+        return ()
+
+    @property
+    def adapter(self) -> Adapter:
+        """The database that raw SQL and transactions go to."""
+        return self.runtime.adapter
+
+    @overload
+    def db(self, model: type[M]) -> Records[M]: ...
+    @overload
+    def db(self, model: str) -> Records[Any]: ...
+    def db(self, model: type[Model] | str) -> Records[Any]:
+        """Typed access to the records of a model, inside the open transaction if there is one."""
+        return Records(self.runtime.store(model), bound=self)
+
+    async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        """Rows of a SELECT with `?` placeholders, on either database."""
+        return await query_raw(self.adapter, sql, args)
+
+    async def raw_exec(self, sql: str, *args: Any) -> int:
+        """Run any other statement with `?` placeholders; returns how many rows it touched."""
+        return await execute_raw(self.adapter, sql, args)
+
+    async def aggregate(
+        self,
+        model: type[Model] | str,
+        *,
+        select: Iterable[Any],
+        group_by: str | Iterable[str] | None = None,
+        where: Where | None = None,
+        having: Iterable[Any] | None = None,
+        order_by: str | Iterable[Any] | None = None,
+        limit: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Counts, sums and the like over the records inside the forced scope, one row for each group.
+
+        `select` holds `(op, field, alias)`; every part also takes the form it has in a request.
+        """
+        store = self.runtime.store(model)
+        asked = build(
+            Query(store.meta, store.models),
+            select=select,
+            group_by=group_by,
+            where=where,
+            having=having,
+            order_by=order_by,
+            limit=limit,
+        )
+        return await analysis.aggregate(store, asked, scope=binding(store, self.forced))
+
+    async def recursive_query(
+        self,
+        model: type[Model] | str,
+        *,
+        root_id: str,
+        parent_field: str,
+        direction: str = "descendants",
+        max_depth: int = 0,
+        where: Where | None = None,
+    ) -> list[dict[str, Any]]:
+        """A record and its descendants (or ancestors) inside the forced scope, with their `_depth`."""
+        store = self.runtime.store(model)
+        return await analysis.tree(
+            store,
+            root_id=root_id,
+            parent_field=parent_field,
+            direction=direction,
+            max_depth=max_depth,
+            where=where,
+            scope=binding(store, self.forced),
+        )
+
+    async def search(
+        self,
+        query: str,
+        models: type[Model] | str | Iterable[type[Model] | str] | None = None,
+        limit: int = 20,
+        per_model_limit: int = 0,
+    ) -> list[SearchHit]:
+        """Hits among these models (or all `global_searchable` ones), best first, inside the forced scope.
+
+        `per_model_limit` gives each model that many places before the best of the rest fill up.
+        """
+        return await search(
+            self.runtime, query, models, limit=limit, per_model_limit=per_model_limit, scope=self.forced
+        )
+
+    async def lock_for_update(self, model: type[M], id: str) -> M:
+        """The record, which nobody else can change until the transaction ends.
+
+        A retryable conflict if the transaction has read it before and it has changed since.
+        """
+        store = self.runtime.store(model)
+        tx = require_tx(store.adapter, "lock_for_update")
+        scope = binding(store, self.forced)
+        return store.record(await store.lock_as_read(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
+
+
+class Unscoped(Access):
+    """The database of a request without its forced conditions; an open transaction is joined."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.runtime = ctx.runtime
+        self._ctx = ctx
+
+    @property
+    def adapter(self) -> Adapter:
+        return self._ctx.adapter
+
+    def transaction(self, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
+        """Open a transaction, or join the open one, as `ctx.transaction` does."""
+        return self._ctx.transaction(isolation)

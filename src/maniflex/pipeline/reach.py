@@ -1,0 +1,170 @@
+"""The models a request reaches besides its own, and the auth middleware that stands before their rows.
+
+A client reaches another model by `include`, by a dotted filter or sort, by the conditions of an
+aggregate, and by a key in a body. Which middleware guards which model is worked out when the server
+is sealed; a route from which no guarded model can be reached has no such step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from maniflex.db.port import AfterCommit
+from maniflex.errors import Forbidden
+from maniflex.model.meta import ModelMeta, RelationKind, RelationMeta
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response, status_of, unanswered
+from maniflex.query.operators import Op
+from maniflex.query.tree import Compare, Include, Scope, Unaimed
+from maniflex.sql.where import leaves
+
+Guard = Callable[[Context], Awaitable[None]]
+
+
+class View(Context):
+    """A request as the middleware of a reached model sees it: a list of that model.
+
+    Request, identity and state are the request's own. An identity that is set here is known to the
+    later middleware of the same view and to nothing else, so no rule that passed is passed twice.
+    """
+
+    passed = False
+
+    def __init__(self, ctx: Context, model: ModelMeta) -> None:
+        super().__init__(ctx.runtime, ctx.scope, ctx.receive, Operation.LIST, ctx.request_id)
+        self.parent = ctx
+        self.model = model
+        self.auth = ctx.auth
+        self.trace_id = ctx.trace_id
+        self.raw_body = ctx.raw_body
+        self._state = ctx.state
+        self._request = ctx._request
+        self._query = ctx.runtime.stores[model.cls].query(b"")
+
+    @property
+    def forced(self) -> Scope:
+        """The conditions of the request, and those of this view for its model."""
+        assert self.parent is not None
+        both = Unaimed({})
+        both.forced = self.parent.forced
+        both.adopt(self.query)
+        return both.forced
+
+    def after_commit(self, call: AfterCommit) -> None:
+        assert self.parent is not None
+        self.parent.after_commit(call)
+
+
+class Refused(Exception):
+    """The middleware of a reached model answered instead of letting the request pass."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(f"refused with {status_of(response)}")
+        self.response = response
+
+
+def let_pass(view: Context) -> None:
+    """The end of a guard's chain."""
+    assert isinstance(view, View)
+    view.passed = True
+
+
+async def admit(ctx: Context, model: ModelMeta, guard: Guard) -> None:
+    """Run the middleware of a reached model; what it binds the model to binds the request.
+
+    Raises what the middleware raises, or `Refused` with the response it set.
+    """
+    view = View(ctx, model)
+    await guard(view)
+    response = view.response
+    if response is not None and status_of(response) >= 400:
+        raise Refused(response)
+    if not view.passed:
+        raise unanswered() if response is None else Forbidden()
+    ctx.query.adopt(view.query)
+
+
+class Reach:
+    """The step that finds the guarded models a request reaches and runs their middleware."""
+
+    def __init__(self, model: ModelMeta, operation: Operation, guards: Mapping[ModelMeta, Guard]) -> None:
+        self._model = model
+        self._guards = {meta.name: (meta, guard) for meta, guard in guards.items()}
+        self._keys = tuple(_open_keys(model, operation, self._guards))
+
+    def __call__(self, ctx: Context) -> Awaitable[None] | None:
+        ctx.reach = self
+        names = dict.fromkeys(self._by_query(ctx) if ctx.operation in Operation.READS else self._by_body(ctx))
+        guarded = [self._guards[name] for name in names if name in self._guards]
+        return _admit_all(ctx, guarded) if guarded else None
+
+    def _by_query(self, ctx: Context) -> Iterator[str]:
+        if ctx._query is None and not ctx.scope["query_string"]:
+            return
+        query = ctx.query
+        asked = query.template or query  # as the client wrote it, before code added conditions of its own
+        for item in leaves(asked.filters):
+            yield from _models(item.path)
+        for sort in asked.sorts:
+            yield from _models(sort.path)
+        yield from _included(query.includes)
+        if ctx.aggregation is not None:
+            for item in leaves(ctx.aggregation.filters):
+                yield from _models(item.path)
+
+    def _by_body(self, ctx: Context) -> Iterator[str]:
+        body = ctx._body
+        if body is None:
+            return
+        settled: set[str] | None = None
+        for key, api, target in self._keys:
+            if body.sent(api):
+                settled = _settled(self._model, ctx.forced) if settled is None else settled
+                if key not in settled:
+                    yield target
+
+
+async def reach_again(ctx: Context) -> None:
+    """Run the middleware of models that became known as reached after the step for it."""
+    outcome = None if ctx.reach is None else ctx.reach(ctx)
+    if outcome is not None:
+        await outcome
+
+
+async def _admit_all(ctx: Context, guarded: Iterable[tuple[ModelMeta, Guard]]) -> None:
+    for meta, guard in guarded:
+        await admit(ctx, meta, guard)
+
+
+def _open_keys(
+    model: ModelMeta, operation: Operation, guards: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Attribute, API name and target of the keys a client can send that name records of guarded models."""
+    for relation in model.relations.values():
+        if relation.kind is not RelationKind.BELONGS_TO or relation.key is None:
+            continue
+        field = model.by_name[relation.key]
+        closed = field.name in model.closed or (field.immutable and operation is Operation.UPDATE)
+        if relation.target in guards and not closed:
+            yield field.name, field.api, relation.target
+
+
+def _settled(model: ModelMeta, scope: Scope) -> set[str]:
+    """The attributes whose values the scope says, whatever a body says."""
+    conditions = [forced.on(model) for forced in scope]
+    return {c.field.name for c in conditions if isinstance(c, Compare) and c.op is Op.EQ and not c.path}
+
+
+def _models(path: Iterable[RelationMeta]) -> Iterator[str]:
+    for relation in path:
+        if relation.through is not None:
+            yield relation.through
+        yield relation.target
+
+
+def _included(includes: Iterable[Include]) -> Iterator[str]:
+    for include in includes:
+        yield from _models((include.relation,))
+        yield from _included(include.nested)

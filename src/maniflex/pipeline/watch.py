@@ -1,0 +1,137 @@
+"""End requests that take too long, and reads whose client has left.
+
+One timer looks after all requests of a server, so a request that is answered soon costs an entry in
+a dict. Only one that is still running when the timer looks gets a task that waits for its client
+to leave; what it finds ends the request by cancelling it, as `asyncio.timeout` would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import current_task
+from contextlib import suppress
+from contextvars import Context as ContextVars
+from typing import TYPE_CHECKING, Any
+
+from maniflex.errors import RequestError, Timeout
+from maniflex.pipeline.read_body import ClientGone
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.context import Context
+
+LOOK_EVERY = 0.1  # seconds
+_READING = ("GET", "HEAD")
+
+
+class Watched:
+    """One request that is being answered."""
+
+    # Defaults stand on the class, so that watching sets only what every request has.
+    settled = False  # its answer is decided, so nothing ends it any more
+    gone = False  # nobody waits for the answer
+    ending: RequestError | None = None
+    _cancelling = 0
+    _listening: asyncio.Task[None] | None = None
+
+    def __init__(self, ctx: Context, task: asyncio.Task[Any] | None, since: float) -> None:
+        self.ctx = ctx
+        self.task = task
+        self.since = since
+
+    def end(self, reason: RequestError) -> None:
+        """Cancel the request; `take_ending` then says why."""
+        if self.settled or self.ending is not None or self.task is None:
+            return
+        self.ending = reason
+        self._cancelling = self.task.cancelling()
+        self.task.cancel()
+
+    def take_ending(self) -> RequestError | None:
+        """Why it was ended, once; None when its cancellation, if any, is somebody else's."""
+        reason, self.ending = self.ending, None
+        if reason is None or self.task is None:
+            return None
+        return reason if self.task.uncancel() <= self._cancelling else None
+
+    def listen(self) -> None:
+        """Wait for the client of a read to leave. A write is let finish: it is answered, or undone whole."""
+        if self._listening is None and self.ctx.scope["method"] in _READING and not _has_body(self.ctx):
+            self._listening = asyncio.get_running_loop().create_task(self._listen())
+
+    async def _listen(self) -> None:
+        receive = self.ctx.receive
+        empty: dict[str, Any] | None = {"type": "http.request", "body": b"", "more_body": False}
+
+        async def receive_again() -> Any:
+            # The empty body is taken from the server only once, and code of the request may ask for it.
+            nonlocal empty
+            message, empty = empty, None
+            return message or await receive()
+
+        self.ctx.receive = receive_again
+        with suppress(Exception):  # a server that cannot tell does not fail the request
+            message = await receive()
+            if message["type"] == "http.request":
+                message = await receive()
+            if message["type"] == "http.disconnect":
+                self.end(ClientGone())
+
+
+class RequestWatch:
+    """Watches the requests of one server; each may take `timeout` seconds, 0 for any time."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._requests: dict[Watched, None] = {}  # the oldest first
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self) -> None:
+        """Remember the loop; asking for it takes longer than all the rest that a request pays for here."""
+        self._loop, self._timer = asyncio.get_running_loop(), None
+        self._requests.clear()
+
+    def enter(self, ctx: Context) -> Watched:
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        watched = Watched(ctx, current_task(loop), loop.time())
+        self._requests[watched] = None
+        if self._timer is None:
+            self._look_after(min(LOOK_EVERY, self._timeout or LOOK_EVERY))
+        return watched
+
+    def leave(self, watched: Watched) -> None:
+        self._requests.pop(watched, None)
+        if watched._listening is not None:
+            watched._listening.cancel()
+
+    def _look_after(self, seconds: float) -> None:
+        assert self._loop is not None
+        # Without the context of whichever request happened to start it.
+        self._timer = self._loop.call_later(seconds, self._look, context=ContextVars())
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        now, wait = self._loop.time(), LOOK_EVERY
+        for watched in self._requests:
+            age = now - watched.since
+            if self._timeout and age >= self._timeout:
+                watched.end(Timeout())
+                continue
+            if self._timeout:
+                wait = min(wait, self._timeout - age)
+            if age < LOOK_EVERY:
+                break
+            watched.listen()
+        if self._requests:
+            self._look_after(wait)
+        else:
+            self._timer = None
+
+
+def _has_body(ctx: Context) -> bool:
+    return any(
+        (name == b"content-length" and value != b"0") or name == b"transfer-encoding"
+        for name, value in ctx.scope["headers"]
+    )

@@ -1,0 +1,80 @@
+"""The keywords of `Server(...)`, for editors and type checkers.
+
+`Config` is where settings are defined and checked; a test holds this list to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypedDict
+
+from maniflex._limits import Limits
+from maniflex.config import Trace
+
+Duration = timedelta | float  # a number is seconds
+
+
+class Settings(TypedDict, total=False):
+    """Every setting of `Config` but the database, each optional."""
+
+    read_database: str | None
+    auto_migrate: bool
+    host: str
+    port: int
+    path_prefix: str
+    service_name: str
+    static_dir: str | Path
+    static_prefix: str
+    static_disabled: bool
+    openapi_enabled: bool
+    openapi_title: str
+    openapi_version: str
+    openapi_all_methods: bool
+    docs_enabled: bool
+    limits: Limits
+    max_body_size: int
+    max_exports: int
+    query_timeout: Duration
+    shutdown_timeout: Duration
+    health_check_db: bool
+    health_timeout: Duration
+    ready_needs_work: bool
+    metrics_enabled: bool
+    pool_size: int
+    read_pool_size: int
+    statement_timeout: Duration
+    lock_timeout: Duration
+    pool_timeout: Duration
+    idle_in_transaction_timeout: Duration
+    application_name: str
+    schema: str | None
+    pooler: bool
+    sqlite_readers: int
+    background: bool
+    worker_type_prefixes: tuple[str, ...]
+    work_concurrency: int
+    work_lease: Duration
+    work_poll_interval: Duration
+    work_events: bool
+    work_retention: Duration
+    schedule_poll_interval: Duration
+    schedule_lock_timeout: Duration
+    schedule_execution_timeout: Duration
+    outbox_batch_size: int
+    outbox_max_attempts: int
+    outbox_base_backoff: Duration
+    outbox_poll_interval: Duration
+    outbox_retention: Duration
+    sweep_interval: Duration
+    sweep_batch_size: int
+    log_level: str
+    log_json: bool
+    access_log: bool
+    logger: logging.Logger | None
+    panic_logger: logging.Logger | None
+    trace: Trace
+    on_start: Callable[[], Any] | None
+    on_shutdown: Callable[[], Any] | None

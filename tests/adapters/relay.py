@@ -1,0 +1,63 @@
+"""A TCP relay before a PostgreSQL server, to take the server away from whoever uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from urllib.parse import urlsplit
+
+
+class Relay:
+    """Cut, it is a server that went away; listening, one that is back; hushed, one that falls silent."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._behind = parts.hostname or "127.0.0.1", parts.port or 5432
+        self._parts = parts
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self._port = 0
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self.connections = 0
+        self.accepted = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        login = self._parts.netloc.rpartition("@")[0] or "postgres"
+        netloc = f"{login}@127.0.0.1:{self._port}"
+        return self._parts._replace(netloc=netloc, query="sslmode=disable").geturl()
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def hush(self) -> None:
+        """Pass nothing on any more, in either direction, and close nothing."""
+        self._flowing.clear()
+
+    def speak(self) -> None:
+        """Pass on what was held back, and all that follows."""
+        self._flowing.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.accepted.set()
+        behind_reader, behind_writer = await asyncio.open_connection(*self._behind)
+        self._writers |= {writer, behind_writer}
+        await asyncio.gather(self._pump(reader, behind_writer), self._pump(behind_reader, writer))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+        self._writers.discard(writer)

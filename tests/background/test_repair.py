@@ -1,0 +1,163 @@
+"""Times that a clock has written which was years ahead for a moment are brought back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from maniflex import Run, Server
+from maniflex.background.outbox.message import Message
+from maniflex.background.outbox.model import OutboxMessage
+from maniflex.background.outbox.store import Claim
+from maniflex.background.repair import EVERY, LEAST_LEASE, LOOK_AGAIN, Repairer
+from maniflex.background.runs.model import WorkflowRun
+from maniflex.background.schedules.model import Schedule
+from maniflex.testing.clock import FakeClock
+from tests.background.machines import a_world
+from tests.background.working import minutes, seconds
+
+YEARS = timedelta(days=3650)
+REPORT = "report.v1"
+
+
+@asynccontextmanager
+async def a_server(url: str, clock: FakeClock) -> AsyncIterator[tuple[Server, list[Any]]]:
+    """A server with work of every kind, and what its message handler got."""
+    server = Server(url, clock=clock, background=False)
+    seen: list[Any] = []
+
+    @server.work.handler(REPORT)
+    async def report(run: Run) -> None: ...
+
+    @server.work.handler("slow.v1", lease=timedelta(days=3))
+    async def slow(run: Run) -> None: ...
+
+    @server.outbox.handler("note")
+    async def note(message: Message) -> None:
+        seen.append(message.payload)
+
+    server.schedules.add("hourly", cron="@hourly", run=REPORT)
+    server.schedules.add("yearly", cron="@yearly", run=REPORT)
+    async with server.lifespan():
+        await server.schedules.declare()
+        yield server, seen
+
+
+def repairer(server: Server) -> Repairer:
+    found = server._durable.repairer
+    assert found is not None
+    return found
+
+
+async def test_a_schedule_that_is_silent_for_years_is_due_again_at_its_next_time(
+    database_url: str, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_server(database_url, clock) as (server, _):
+        clock.advance(minutes(30))
+        await server.schedules.update("hourly", cron="@hourly")
+        moment = clock.now()
+        clock.advance(YEARS)  # one tick
+        scheduler = server.schedules.scheduler()
+        await scheduler.tick()
+        clock.move_to(moment)
+        assert (await server.schedules.get("hourly")).next_run_at > clock.now() + YEARS  # type: ignore[operator]
+
+        await repairer(server).tick()
+
+        assert (await server.schedules.get("hourly")).next_run_at == moment + minutes(30)
+        next_year = datetime(2027, 1, 1, tzinfo=UTC)
+        assert (await server.schedules.get("yearly")).next_run_at == next_year
+        assert "2 schedules had times" in caplog.text
+        assert server._durable.metrics.value("impossible_times_total") == 2
+        clock.advance(minutes(30))
+        assert await scheduler.tick() == 1
+
+
+async def test_what_is_possible_stays_as_it_is(database_url: str, clock: FakeClock) -> None:
+    async with a_server(database_url, clock) as (server, _):
+        await server.work.submit("slow.v1")
+        await server.work.submit(REPORT, run_at=clock.now() + YEARS)
+        async with server.transaction():
+            await server.outbox.enqueue("note", 1)
+        await server.work.worker().claim(10)
+        await server.outbox._dispatcher(10, 1)._turn(claim=True)
+
+        async def everything() -> list[Any]:
+            return [
+                await server.db(model).list(sorts=["id"]) for model in (Schedule, WorkflowRun, OutboxMessage)
+            ]
+
+        before = await everything()
+        for delay in (timedelta(0), seconds(59), minutes(29), minutes(29.9)):
+            clock.advance(delay)
+            await repairer(server).tick()
+
+        assert await everything() == before
+        assert server._durable.metrics.value("impossible_times_total") == 0
+
+
+async def test_leases_that_last_for_years_end_soon(database_url: str, clock: FakeClock) -> None:
+    async with a_server(database_url, clock) as (server, seen):
+        await server.work.submit(REPORT)
+        async with server.transaction():
+            await server.outbox.enqueue_many("note", [1, 2, 3], keys=["k", "k", None])
+        moment = clock.now()
+        clock.advance(YEARS)
+        await server.work.worker().claim(10)  # by one that dies
+        _, store = server.outbox._ready()
+        await store.turn([], Claim("dead", None, 10, clock.now() + seconds(30)), clock.now())
+        clock.move_to(moment)
+        clock.advance(minutes(10))
+        worker = server.work.worker()
+        assert await worker.run_once() == 0
+        assert await server.outbox.drainer().drain() == 0
+
+        await repairer(server).tick()
+        assert await worker.run_once() == 0  # should its worker live, it can renew
+        clock.advance(LEAST_LEASE + seconds(1))
+
+        assert await worker.run_once() == 1
+        assert await server.outbox.drainer().drain() == 3
+        assert sorted(seen) == [1, 2, 3]
+        [run] = await server.db(WorkflowRun).list([("type", "eq", REPORT)])
+        assert (run.status, run.attempt) == ("succeeded", 2)
+
+
+async def test_a_pause_of_years_before_the_next_attempt_is_over(database_url: str, clock: FakeClock) -> None:
+    async with a_server(database_url, clock) as (server, seen):
+        async with server.transaction():
+            await server.outbox.enqueue("note", 1)
+        await server.raw_exec(
+            "UPDATE outbox_event SET retry_at = ?",
+            "2036-01-01T00:00:00.000000Z" if "sqlite" in database_url else clock.now() + YEARS,
+        )
+        assert await server.outbox.drainer().drain() == 0
+
+        await repairer(server).tick()
+
+        assert await server.outbox.drainer().drain() == 1
+        assert seen == [1]
+
+
+async def test_nothing_is_brought_back_while_the_time_is_in_doubt(database_url: str) -> None:
+    async with a_world(database_url) as world:
+        first, *_ = world.processes
+        found = repairer(first.server)
+        await world.step(-YEARS)  # by which every schedule and lease seems to be years ahead
+        await first.keeper.tick()
+        before = await first.server.schedules.get("report")
+
+        await found.tick()
+
+        assert await first.server.schedules.get("report") == before
+        assert found.pause() == LOOK_AGAIN
+        await world.step(YEARS)
+        await world.pass_time(minutes(3))
+        await first.keeper.tick()
+        await found.tick()
+        assert found.pause() > EVERY / 2
+        assert first.metrics.value("impossible_times_total") == 0

@@ -1,0 +1,118 @@
+"""SQLite takes anything for a text: one run that cannot be read fails by itself and holds up no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from maniflex import Server
+from maniflex.background.jobs.job import Job
+from maniflex.background.jobs.sql import SqlQueue
+from maniflex.background.jobs.worker import Worker as JobWorker
+from maniflex.background.runs.run import Run
+from tests.background.working import no_pause, status, succeeding, working
+
+BROKEN = ["x'ff00fe'", "CAST(x'7b22ff227d' AS TEXT)", "CAST('{' AS BLOB)"]
+
+
+async def spoil(server: Server, id: str, value: str) -> None:
+    await server.raw_exec(f"UPDATE workflow_run SET payload = {value} WHERE id = '{id}'")
+
+
+async def about(server: Server, id: str) -> dict[str, Any]:
+    [row] = await server.raw_query(
+        f"SELECT status, attempt, last_error, lease FROM workflow_run WHERE id = '{id}'"
+    )
+    return row
+
+
+@pytest.mark.parametrize("value", BROKEN)
+async def test_a_payload_that_cannot_be_read_fails_its_run_alone(sqlite_url: str, value: str) -> None:
+    server = Server(sqlite_url)
+    seen = succeeding(server)
+    async with working(server) as work:
+        runs = await work.submit_many("default.ok", range(5))
+        await spoil(server, runs[2].id, value)
+        assert await work.worker().drain() == 5
+        bad = await about(server, runs[2].id)
+        assert (bad["status"], bad["attempt"], bad["lease"]) == ("failed", 1, None)
+        assert "the payload does not fit" in bad["last_error"]
+        assert [await status(work, run.id) for run in runs if run is not runs[2]] == ["succeeded"] * 4
+    assert sorted(run.payload for run in seen) == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("value", "raw"),
+    [
+        ("x'ff00fe'", "\\xff\\0\\xfe"),
+        ("CAST(x'22ff22' AS TEXT)", '"\\xff"'),
+        ("'{bad'", "{bad"),
+        ("CAST('{' AS BLOB)", "{"),
+    ],
+)
+@pytest.mark.parametrize("handled", [True, False], ids=["handled", "unhandled"])
+async def test_a_failed_run_can_be_read_and_managed_whatever_its_payload_was(
+    sqlite_url: str, value: str, raw: str, handled: bool
+) -> None:
+    server = Server(sqlite_url)
+    succeeding(server, "default.ok" if handled else "default.other")
+    async with working(server) as work:
+        run = await work.submit("default.ok")
+        await spoil(server, run.id, value)
+        await work.worker("default.").drain()
+        done = await work.get(run.id)
+        assert (done.status, done.payload, (done.error or {})["raw"]) == ("failed", None, raw)
+        assert [one.id for one in await work.list()] == [run.id]
+        [row] = await server.raw_query(f"SELECT payload FROM workflow_run WHERE id = '{run.id}'")
+        assert row["payload"] == "null"
+        assert (await work.retry(run.id)).status == "pending"
+        await work.delete(run.id)
+
+
+async def test_bytes_that_are_json_are_a_payload_like_any_other(sqlite_url: str) -> None:
+    server = Server(sqlite_url)
+    seen = succeeding(server)
+    async with working(server) as work:
+        run = await work.submit("default.ok")
+        await spoil(server, run.id, """CAST('{"n": 1}' AS BLOB)""")
+        await work.worker().drain()
+        assert (await status(work, run.id), seen[0].payload) == ("succeeded", {"n": 1})
+
+
+async def test_a_payload_that_cannot_be_read_has_a_dead_letter_without_it(sqlite_url: str) -> None:
+    server = Server(sqlite_url)
+    letters: list[Any] = []
+
+    @server.work.handler("default.bad", dead_letter="default.dead", backoff=no_pause)
+    async def bad(run: Run) -> None: ...
+
+    @server.work.handler("default.dead")
+    async def dead(run: Run) -> None:
+        letters.append(run.payload)
+
+    async with working(server) as work:
+        run = await work.submit("default.bad")
+        await spoil(server, run.id, BROKEN[0])
+        await work.worker().drain()
+    assert [(letter["run_id"], letter["payload"]) for letter in letters] == [(run.id, None)]
+
+
+@pytest.mark.parametrize("value", BROKEN)
+async def test_a_job_that_cannot_be_read_fails_alone(sqlite_url: str, value: str) -> None:
+    server = Server(sqlite_url)
+    server.work.enable()
+    seen: list[Any] = []
+
+    async def handle(job: Job) -> None:
+        seen.append(job.payload)
+
+    async with working(server) as work:
+        queue = SqlQueue(work)
+        ids = [await queue.enqueue(Job("mail", n)) for n in range(3)]
+        await spoil(server, ids[0], value)
+        await JobWorker(queue, {"mail": handle}, clock=work.clock).drain()
+        done = await work.get(ids[0])
+        assert (done.status, done.payload) == ("failed", None)
+        assert (done.error or {})["raw"]
+    assert sorted(seen) == [1, 2]
