@@ -12,7 +12,7 @@ _ANY = 1 << 62
 
 
 class Meter:
-    """Stands between the transport and the driver's protocol."""
+    """Stands between the transport and the driver's protocol while it counts."""
 
     def __init__(self, transport: Any, protocol: Any) -> None:
         self._transport = transport
@@ -20,14 +20,15 @@ class Meter:
         self._feed = protocol.data_received
         self._most = _ANY
         self.received = 0
-        transport.set_protocol(self)
 
     def begin(self, most: int) -> None:
         """Count from here; hang up after `most` bytes."""
         self.received, self._most = 0, most
+        self._transport.set_protocol(self)
 
     def end(self) -> None:
-        self._most = _ANY
+        # A statement nobody counts for is not to pay for a meter.
+        self._transport.set_protocol(self._protocol)
 
     @property
     def exceeded(self) -> bool:

@@ -211,7 +211,8 @@ class PostgresAdapter:
         if self._in_blocks:
             async with self._transaction(pool) as tx:
                 return await tx.run(sql, pick, limit, budget)
-        quick = self._quick.knows(sql.text)
+        text = sql.text
+        quick = text in self._quick.texts or self._quick.knows(text)
         free = pool.free
         if free and again:
             slot = free.pop()

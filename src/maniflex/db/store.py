@@ -7,7 +7,7 @@ which stays text until somebody looks at it. Whoever wants records asks `Records
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from decimal import Decimal
 from typing import Any
@@ -20,7 +20,7 @@ from maniflex.db.budget import Budget
 from maniflex.db.circles import bring_back, circle_of, undeletion
 from maniflex.db.current import executor, transaction
 from maniflex.db.indexed_texts import IndexedTexts
-from maniflex.db.port import Adapter, Row, Tx
+from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.references import Family, Given, References
 from maniflex.db.removal import Link, deletion, links_to, remove
 from maniflex.db.unchanged import (
@@ -236,14 +236,13 @@ class Store:
         self._indexed.check(changes)
         stamped = {**changes, "updated_at": self.clock.now()}
         given = await self.references.given(changes, scope) if self.references is not None else ()
-        rows = await write_unchanged(
-            self.sql,
-            record_id,
-            executor(self.adapter, tx),
-            lambda version: self._translated(
-                write.update(self.sql, record_id, stamped, scope, given, version), tx
-            ),
-        )
+        run = executor(self.adapter, tx)
+
+        def put(version: int | None) -> Awaitable[Sequence[Row]]:
+            return self._translated(write.update(self.sql, record_id, stamped, scope, given, version), run)
+
+        plain = run.read_versions is None
+        rows = await (put(None) if plain else write_unchanged(self.sql, record_id, run, put))
         if not rows:
             named = given or any(key in changes for key in parent_keys(self.meta, scope))
             dangling = await self._dangling(given, changes, scope, tx) if named else None
@@ -400,7 +399,7 @@ class Store:
             rows = await self._translated(statement, tx)
         return rows[0] if self._decode is None else self._decode(rows[0])
 
-    async def _translated(self, statement: Any, tx: Tx | None) -> Sequence[Row]:
+    async def _translated(self, statement: Any, tx: Executor | None) -> Sequence[Row]:
         """Run a write; a refused constraint names the fields as clients know them."""
         try:
             return await executor(self.adapter, tx).write(statement)

@@ -136,7 +136,7 @@ class HttpApp:
             del headers[:2]
         headers += self._service
         headers += extra
-        if not _sets_caching(response.headers):
+        if response.headers is None or not _sets_caching(response.headers):
             headers.append(_NO_STORE)
         rest = inbound.rest() if inbound is not None else None
         if rest is not None:

@@ -7,7 +7,7 @@ is sealed; a route from which no guarded model can be reached has no such step.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from maniflex.db.port import AfterCommit
@@ -17,7 +17,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, status_of, unanswered
 from maniflex.query.operators import Op
-from maniflex.query.tree import Compare, Include, Scope, Unaimed
+from maniflex.query.tree import Compare, Include, Query, Scope, Unaimed
 from maniflex.sql.where import leaves
 
 Guard = Callable[[Context], Awaitable[None]]
@@ -93,37 +93,45 @@ class Reach:
         self._model = model
         self._guards = {meta.name: (meta, guard) for meta, guard in guards.items()}
         self._keys = tuple(_open_keys(model, operation, self._guards))
+        self._reads = operation in Operation.READS
 
     def __call__(self, ctx: Context) -> Awaitable[None] | None:
         ctx.reach = self
-        names = dict.fromkeys(self._by_query(ctx) if ctx.operation in Operation.READS else self._by_body(ctx))
-        guarded = [self._guards[name] for name in names if name in self._guards]
+        names = self._by_query(ctx) if self._reads else self._by_body(ctx)
+        guarded = (
+            [self._guards[name] for name in dict.fromkeys(names) if name in self._guards] if names else ()
+        )
         return _admit_all(ctx, guarded) if guarded else None
 
-    def _by_query(self, ctx: Context) -> Iterator[str]:
-        if ctx._query is None and not ctx.scope["query_string"]:
-            return
-        query = ctx.query
-        asked = query.template or query  # as the client wrote it, before code added conditions of its own
-        for item in leaves(asked.filters):
-            yield from _models(item.path)
-        for sort in asked.sorts:
-            yield from _models(sort.path)
-        yield from _included(query.includes)
-        if ctx.aggregation is not None:
-            for item in leaves(ctx.aggregation.filters):
-                yield from _models(item.path)
+    def _by_query(self, ctx: Context) -> Sequence[str]:
+        query = ctx._query
+        if query is None:
+            if not ctx.scope["query_string"]:
+                return ()
+            query = ctx.query
+        first = query.template  # as the client wrote it, before code added conditions of its own
+        if first is None:
+            names: Sequence[str] = _reached(query, query.includes)
+        elif query.includes is not first.includes:
+            names = _reached(first, query.includes)
+        else:
+            if first.reached is None:
+                first.reached = _reached(first, first.includes)
+            names = first.reached
+        if ctx.aggregation is None:
+            return names
+        return [*names, *(name for item in leaves(ctx.aggregation.filters) for name in _models(item.path))]
 
-    def _by_body(self, ctx: Context) -> Iterator[str]:
+    def _by_body(self, ctx: Context) -> Sequence[str]:
         body = ctx._body
-        if body is None:
-            return
+        names: list[str] = []
         settled: set[str] | None = None
         for key, api, target in self._keys:
-            if body.sent(api):
+            if body is not None and body.sent(api):
                 settled = _settled(self._model, ctx.forced) if settled is None else settled
                 if key not in settled:
-                    yield target
+                    names.append(target)
+        return names
 
 
 async def reach_again(ctx: Context) -> None:
@@ -155,6 +163,11 @@ def _settled(model: ModelMeta, scope: Scope) -> set[str]:
     """The attributes whose values the scope says, whatever a body says."""
     conditions = [forced.on(model) for forced in scope]
     return {c.field.name for c in conditions if isinstance(c, Compare) and c.op is Op.EQ and not c.path}
+
+
+def _reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
+    paths = [*(item.path for item in leaves(query.filters)), *(sort.path for sort in query.sorts)]
+    return (*(name for path in paths for name in _models(path)), *_included(includes))
 
 
 def _models(path: Iterable[RelationMeta]) -> Iterator[str]:

@@ -30,13 +30,13 @@ class Watched:
     settled = False  # its answer is decided, so nothing ends it any more
     gone = False  # nobody waits for the answer
     ending: RequestError | None = None
+    since = 0.0  # when the timer first saw it
     _cancelling = 0
     _listening: asyncio.Task[None] | None = None
 
-    def __init__(self, ctx: Context, task: asyncio.Task[Any] | None, since: float) -> None:
+    def __init__(self, ctx: Context, task: asyncio.Task[Any] | None) -> None:
         self.ctx = ctx
         self.task = task
-        self.since = since
 
     def end(self, reason: RequestError) -> None:
         """Cancel the request; `take_ending` then says why."""
@@ -95,7 +95,7 @@ class RequestWatch:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        watched = Watched(ctx, current_task(loop), loop.time())
+        watched = Watched(ctx, current_task(loop))
         self._requests[watched] = None
         if self._timer is None:
             self._look_after(min(LOOK_EVERY, self._timeout or LOOK_EVERY))
@@ -115,14 +115,16 @@ class RequestWatch:
         assert self._loop is not None
         now, wait = self._loop.time(), LOOK_EVERY
         for watched in self._requests:
+            if not watched.since:  # it came after the last look, so it is not old enough for anything
+                watched.since = now
+                wait = min(wait, self._timeout or wait)
+                continue
             age = now - watched.since
             if self._timeout and age >= self._timeout:
                 watched.end(Timeout())
                 continue
             if self._timeout:
                 wait = min(wait, self._timeout - age)
-            if age < LOOK_EVERY:
-                break
             watched.listen()
         if self._requests:
             self._look_after(wait)

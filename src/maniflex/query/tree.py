@@ -14,6 +14,7 @@ from maniflex.query.operands import known_operator, operand
 from maniflex.query.operators import Op, Takes
 
 Models = Mapping[str, ModelMeta]
+Place = tuple[tuple[RelationMeta, ...], FieldMeta]  # a field, and the relations that lead to it
 ModelName = type[Model] | ModelMeta | str
 
 
@@ -169,6 +170,7 @@ class Query:
         "must_bind",
         "page",
         "prepared",
+        "reached",
         "search",
         "select",
         "sorts",
@@ -197,6 +199,7 @@ class Query:
         self.cursor: Cursor | None = None
         self.template: Query | None = None
         self.prepared: Any = None  # whatever a later layer keeps with an unchanged query
+        self.reached: tuple[str, ...] | None = None  # the models it names besides its own, once asked for
 
     def copy(self) -> Query:
         """The same query, to be changed freely; `unchanged` tells whether it was."""
@@ -205,7 +208,7 @@ class Query:
         made.filters, made.forced, made.sorts = self.filters, self.forced, self.sorts
         made.includes, made.select, made.search = self.includes, self.select, self.search
         made.cursor, made.template, made.prepared = self.cursor, self, None
-        made.must_bind = self.must_bind
+        made.must_bind, made.reached = self.must_bind, None
         return made
 
     def unchanged(self) -> Query | None:
@@ -248,8 +251,7 @@ class Query:
         The condition binds every model of the request that has such a field, or `model` alone. A
         dotted name binds rows through the record they belong to: `order.tenant_id`.
         """
-        holder = self._holder(name) if model is None else self._named(model)
-        place = field_along(holder, name, self.models)
+        holder, place = self._place(name) if model is None else self._place_in(self._named(model), name)
         if place is None:
             raise UnusableScope(f"{holder.name} cannot be bound by {name!r}: it has no such field")
         known, wanted = _imposed(holder, place[1], op, value)
@@ -262,6 +264,8 @@ class Query:
         What its model lacks the field for binds the models related to it, as in that query itself.
         """
         for condition in other.forced:
+            if any(_implies(own, condition) for own in self.forced):
+                continue
             limited = condition.limited_to(other.model) if isinstance(condition, Forced) else (condition,)
             for bound in limited:
                 if not any(_implies(own, bound) for own in self.forced):
@@ -269,12 +273,16 @@ class Query:
         if other.filters:
             self.forced = (*self.forced, *(Narrowed(item, other.model.name) for item in other.filters))
 
-    def _holder(self, name: str) -> ModelMeta:
-        """The model whose field types the value: the request's own if it can, or the nearest related one."""
-        if self.must_bind or field_along(self.model, name, self.models) is not None:
-            return self.model
-        related = related_models(self.model, self.models)
-        return next((m for m in related if field_along(m, name, self.models) is not None), self.model)
+    def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
+        """The field that types a value: of the request's own model, or of the nearest related one."""
+        own = self._place_in(self.model, name)
+        if own[1] is not None or self.must_bind:
+            return own
+        places = (self._place_in(m, name) for m in related_models(self.model, self.models))
+        return next((place for place in places if place[1] is not None), own)
+
+    def _place_in(self, model: ModelMeta, name: str) -> tuple[ModelMeta, Place | None]:
+        return model, field_along(model, name, self.models)
 
     def _named(self, model: ModelName) -> ModelMeta:
         name = model.name if isinstance(model, ModelMeta) else getattr(model, "__name__", model)
@@ -318,10 +326,11 @@ class Unaimed(Query):
     def __init__(self, models: Models) -> None:
         super().__init__(None, models)  # type: ignore[arg-type]  # that is the point
 
-    def _holder(self, name: str) -> ModelMeta:
+    def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
         for meta in self.models.values():
-            if field_along(meta, name, self.models) is not None:
-                return meta
+            place = field_along(meta, name, self.models)
+            if place is not None:
+                return meta, place
         raise UnusableScope(f"no model can be bound by {name!r}")
 
     def _field(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
@@ -366,9 +375,7 @@ def find_field(model: ModelMeta, name: str) -> FieldMeta | None:
     return found
 
 
-def field_along(
-    model: ModelMeta, name: str, models: Models
-) -> tuple[tuple[RelationMeta, ...], FieldMeta] | None:
+def field_along(model: ModelMeta, name: str, models: Models) -> Place | None:
     """The field of that name, or the one at the end of dotted `belongs_to` names, with its path."""
     if "." not in name:
         found = find_field(model, name)
