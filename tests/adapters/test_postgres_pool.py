@@ -333,7 +333,8 @@ class TestDeadConnections:
         await adapter.open()
         insert = Sql("INSERT INTO t SELECT 1 FROM pg_sleep(3600)")
         writing = asyncio.create_task(adapter.execute(insert))
-        running = "SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active' AND query = $1"
+        # Not just active: while the statement is only being parsed, it has not run for sure.
+        running = "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query = $1"
         await until(watcher, Sql(running, (insert.text,)))
         before = relay.connections
         await relay.cut()

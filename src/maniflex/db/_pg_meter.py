@@ -8,35 +8,24 @@ from __future__ import annotations
 
 from typing import Any
 
-_ANY = 1 << 62
+ANY = 1 << 62  # bytes
 
 
 class Meter:
-    """Stands between the transport and the driver's protocol while it counts."""
+    """Stands between the transport and the driver's protocol; `left` is what may still come."""
+
+    __slots__ = ("_feed", "_protocol", "_transport", "left")
 
     def __init__(self, transport: Any, protocol: Any) -> None:
         self._transport = transport
         self._protocol = protocol
         self._feed = protocol.data_received
-        self._most = _ANY
-        self.received = 0
-
-    def begin(self, most: int) -> None:
-        """Count from here; hang up after `most` bytes."""
-        self.received, self._most = 0, most
-        self._transport.set_protocol(self)
-
-    def end(self) -> None:
-        # A statement nobody counts for is not to pay for a meter.
-        self._transport.set_protocol(self._protocol)
-
-    @property
-    def exceeded(self) -> bool:
-        return self.received > self._most
+        self.left = ANY
+        transport.set_protocol(self)
 
     def data_received(self, data: bytes) -> None:
-        self.received += len(data)
-        if self.received > self._most:
+        self.left -= len(data)
+        if self.left < 0:
             self._transport.abort()
         else:
             self._feed(data)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
 
-from maniflex.db._pg_meter import Meter
+from maniflex.db._pg_meter import ANY, Meter
 from maniflex.db.budget import Budget
 from maniflex.db.port import Row
 from maniflex.errors import DatabaseError
@@ -120,10 +120,15 @@ class Slot:
         self._meter = Meter(_inner(con)._transport, _inner(con)._protocol)
         notice_a_silent_server(con)
 
-    async def run(self, sql: Sql, limit: int = 0) -> Reply:
-        """Run one statement, prepared now unless this connection already knows it."""
+    async def run(self, sql: Sql, limit: int = 0, budget: Budget | None = None) -> Reply:
+        """Run one statement, prepared now unless this connection already knows it.
+
+        What comes in is spent from the budget; the connection is closed when it is too much.
+        """
         text, params = sql
         self.due = self._ticker.now + self._within
+        if budget is not None:
+            self._meter.left = allowed = budget.rows - budget.used
         try:
             statement = self.statements.get(text)
             if statement is None:
@@ -132,9 +137,17 @@ class Slot:
             else:
                 self.statements.move_to_end(text)
             reply: Reply = await self._bind_execute(statement._state, params, "", limit, True, self._timeout)
+            if budget is not None:
+                budget.used += allowed - self._meter.left
             return reply
+        except Exception:
+            if budget is not None and self._meter.left < 0:
+                budget.spend(allowed - self._meter.left)
+            raise
         finally:
             self.due = 0.0
+            if budget is not None:
+                self._meter.left = ANY
 
     async def begin(self, text: str) -> None:
         await self._control(text, self._deadlines.control, self._timeout)
@@ -153,20 +166,6 @@ class Slot:
         finally:
             self.due = 0.0
             self._within = self._deadlines.statement  # what a transaction allowed itself ends with it
-
-    async def run_within(self, sql: Sql, budget: Budget) -> Reply:
-        """As `run`; what comes in counts, and the connection is closed when it is too much."""
-        self._meter.begin(budget.rows - budget.used)
-        try:
-            reply = await self.run(sql)
-        except Exception:
-            if self._meter.exceeded:
-                budget.spend(self._meter.received)
-            raise
-        finally:
-            self._meter.end()
-        budget.spend(self._meter.received)
-        return reply
 
     async def batches(self, sql: Sql, size: int) -> AsyncGenerator[list[Row], None]:
         """The rows of a read, `size` at a time, while the open transaction lasts."""

@@ -102,7 +102,7 @@ class PostgresTx(CommitHooks):
             self._refuse_when_over()
             try:
                 slot = self._slot
-                return pick(await (slot.run(sql, limit) if budget is None else slot.run_within(sql, budget)))
+                return pick(await slot.run(sql, limit, budget))
             except Exception as error:
                 raise self._translated(error) from error
             except BaseException:

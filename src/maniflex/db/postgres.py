@@ -222,7 +222,7 @@ class PostgresAdapter:
             slot = await pool.acquire()
         began = 0.0 if quick else time.monotonic()
         try:
-            result = pick(await (slot.run(sql, limit) if budget is None else slot.run_within(sql, budget)))
+            result = pick(await slot.run(sql, limit, budget))
         except BaseException as error:
             _after_failure(pool, slot, error, again=again)
         else:

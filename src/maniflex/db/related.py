@@ -7,7 +7,6 @@ outside the scope look the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from maniflex.db.budget import Budget, rows_size
 from maniflex.db.port import Row, Tx
@@ -19,17 +18,20 @@ from maniflex.query.tree import Include
 from maniflex.sql.where import Scope
 
 
-@dataclass(slots=True)
 class Entry:
     """A related row and what was loaded along with it."""
 
-    store: Store
-    row: Row
-    related: Related = field(default_factory=dict)
-    weight: int = 1  # records it stands for in an answer: itself and all that come with it
+    __slots__ = ("related", "row", "store", "weight")
+
+    def __init__(self, store: Store, row: Row, related: Related, weight: int) -> None:
+        self.store = store
+        self.row = row
+        self.related = related
+        self.weight = weight  # records it stands for in an answer: itself and all that come with it
 
 
-Related = dict[str, "Entry | list[Entry]"]
+Related = Mapping[str, "Entry | list[Entry]"]
+_NOTHING: Related = {}
 
 
 async def load(
@@ -77,7 +79,7 @@ async def _load(
     tx: Tx | None,
 ) -> list[tuple[Related, int]]:
     """Related records and their weight, for each row."""
-    found: list[Related] = [{} for _ in rows]
+    found: list[dict[str, Entry | list[Entry]]] = [{} for _ in rows]
     weights = [0] * len(rows)
     places = {f.name: i for i, f in enumerate(fields)}
     for include in includes:
@@ -92,7 +94,7 @@ async def _load(
                 found[i][relation.name] = entries
             elif entries:
                 found[i][relation.name] = entries[0]
-            weights[i] += sum(entry.weight for entry in entries)
+            weights[i] += sum([entry.weight for entry in entries]) if include.nested else len(entries)
     # The same record may stand in an answer many times, so what counts is what would be sent.
     if most is not None and sum(weights) > most:
         raise InvalidQuery(f"include: more than {most} related records; ask for fewer")
@@ -112,11 +114,13 @@ async def _entries(
     inside = tx if target.adapter is owner.adapter else None
     capped = None if most is None else most + 1
     rows = await target.related(owner, include.relation, keys, scope, most=capped, budget=budget, tx=inside)
-    entries = [Entry(target, row) for row in rows]
     if include.nested:
         nested = await _load(target, rows, target.meta.fields, include.nested, scope, most, budget, inside)
-        for entry, (related, weight) in zip(entries, nested, strict=True):
-            entry.related, entry.weight = related, 1 + weight
+        entries = [Entry(target, row, *more) for row, more in zip(rows, nested, strict=True)]
+        for entry in entries:
+            entry.weight += 1
+    else:
+        entries = [Entry(target, row, _NOTHING, 1) for row in rows]
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:
         by_key.setdefault(entry.row[-1], []).append(entry)

@@ -24,7 +24,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 async def run(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = None) -> Any:
     """The answer of the endpoint; only a client that went away gets none."""
     before = asking.set(ctx)
-    watched = watch.enter(ctx) if watch is not None else Watched(ctx, None)
+    watched = watch.enter(ctx) if watch is not None else Watched()
     try:
         await _step(endpoint.main, ctx, watched)
         # A refusal is sent even when the time is up; its middleware still has to see it.

@@ -26,17 +26,15 @@ _READING = ("GET", "HEAD")
 class Watched:
     """One request that is being answered."""
 
-    # Defaults stand on the class, so that watching sets only what every request has.
+    # Defaults stand on the class, and there is no constructor: watching has to cost next to nothing.
+    ctx: Context
+    task: asyncio.Task[Any] | None = None
     settled = False  # its answer is decided, so nothing ends it any more
     gone = False  # nobody waits for the answer
     ending: RequestError | None = None
     since = 0.0  # when the timer first saw it
     _cancelling = 0
     _listening: asyncio.Task[None] | None = None
-
-    def __init__(self, ctx: Context, task: asyncio.Task[Any] | None) -> None:
-        self.ctx = ctx
-        self.task = task
 
     def end(self, reason: RequestError) -> None:
         """Cancel the request; `take_ending` then says why."""
@@ -95,7 +93,8 @@ class RequestWatch:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        watched = Watched(ctx, current_task(loop))
+        watched = Watched()
+        watched.ctx, watched.task = ctx, current_task(loop)
         self._requests[watched] = None
         if self._timer is None:
             self._look_after(min(LOOK_EVERY, self._timeout or LOOK_EVERY))

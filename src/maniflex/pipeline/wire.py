@@ -33,6 +33,7 @@ from maniflex.sql.codec import encode_json
 
 _plain_encoder = msgspec.json.Encoder()
 _MOST_SELECTIONS = 256
+_PAGE = b'{"data":%b,"meta":{"total":%d,"page":%d,"limit":%d,"pages":%d}}'
 
 
 class Wire:
@@ -77,14 +78,18 @@ class Wire:
         """The row as an object msgspec writes without looking anything up."""
         if self._pick is None:
             return self._shape(*row) if len(row) == self._width else self._shape(*row[: self._width])
-        values = self._pick(row)
-        if self._json:
-            values = list(values)
-            for i in self._json:
-                text = values[i]
-                if text is not None:
-                    values[i] = msgspec.Raw(text if isinstance(text, bytes) else text.encode())
-        return self._shape(*values)
+        return self._shape(*self._picked(row, self._pick))
+
+    def _picked(self, row: Row, pick: Callable[[Row], Sequence[Any]]) -> Sequence[Any]:
+        """The visible values of a row; stored JSON is written as it is."""
+        if not self._json:
+            return pick(row)
+        values = list(pick(row))
+        for i in self._json:
+            text = values[i]
+            if text is not None:
+                values[i] = msgspec.Raw(text if isinstance(text, bytes) else text.encode())
+        return values
 
     def fits(self, record: Any) -> bool:
         """Whether the record may be shown as one of this model: it is one, and keeps no more secret."""
@@ -107,10 +112,8 @@ class Wire:
 
     def fields(self, row: Row) -> dict[str, Any]:
         """The visible fields by API name, for responses that carry more than the row."""
-        shaped = self.shaped(row)
-        return {
-            api: getattr(shaped, name) for api, name in zip(self.api, shaped.__struct_fields__, strict=True)
-        }
+        values = row if self._pick is None else self._picked(row, self._pick)
+        return dict(zip(self.api, values, strict=False))  # a row may have more behind its fields
 
     def one(self, row: Row) -> bytes:
         return b'{"data":' + _plain_encoder.encode(self.shaped(row)) + b"}"
@@ -118,7 +121,7 @@ class Wire:
     def many_in_parts(self, rows: Sequence[Row], total: int, page: int, limit: int, budget: Budget) -> bytes:
         """As `many`, for rows that are large: other threads get their turn between two of them."""
         data = encode_in_parts(_plain_encoder.encode, [self.shaped(row) for row in rows], budget)
-        return self._envelope(data, total, page, limit)
+        return _PAGE % (data, total, page, limit, -(-total // limit))
 
     def many(self, rows: Sequence[Row], total: int, page: int, limit: int) -> bytes:
         if self._pick is None:  # `shaped` for the common case, without a call for every row
@@ -126,13 +129,7 @@ class Wire:
             data = _plain_encoder.encode([shape(*row[:width]) for row in rows])
         else:
             data = _plain_encoder.encode([self.shaped(row) for row in rows])
-        return self._envelope(data, total, page, limit)
-
-    @staticmethod
-    def _envelope(data: bytes, total: int, page: int, limit: int) -> bytes:
-        return b'{"data":%b,"meta":{"total":%d,"page":%d,"limit":%d,"pages":%d}}' % (
-            data, total, page, limit, -(-total // limit),
-        )  # fmt: skip
+        return _PAGE % (data, total, page, limit, -(-total // limit))
 
     def etag(self, row: Row) -> str:
         """A version of the stored row that does not depend on what of it is shown."""

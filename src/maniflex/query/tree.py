@@ -251,7 +251,11 @@ class Query:
         The condition binds every model of the request that has such a field, or `model` alone. A
         dotted name binds rows through the record they belong to: `order.tenant_id`.
         """
-        holder, place = self._place(name) if model is None else self._place_in(self._named(model), name)
+        if model is None:
+            holder, place = self._place(name)
+        else:
+            holder = self._named(model)
+            place = field_along(holder, name, self.models)
         if place is None:
             raise UnusableScope(f"{holder.name} cannot be bound by {name!r}: it has no such field")
         known, wanted = _imposed(holder, place[1], op, value)
@@ -275,14 +279,13 @@ class Query:
 
     def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
         """The field that types a value: of the request's own model, or of the nearest related one."""
-        own = self._place_in(self.model, name)
-        if own[1] is not None or self.must_bind:
-            return own
-        places = (self._place_in(m, name) for m in related_models(self.model, self.models))
-        return next((place for place in places if place[1] is not None), own)
-
-    def _place_in(self, model: ModelMeta, name: str) -> tuple[ModelMeta, Place | None]:
-        return model, field_along(model, name, self.models)
+        place = field_along(self.model, name, self.models)
+        if place is None and not self.must_bind:
+            for meta in related_models(self.model, self.models):
+                place = field_along(meta, name, self.models)
+                if place is not None:
+                    return meta, place
+        return self.model, place
 
     def _named(self, model: ModelName) -> ModelMeta:
         name = model.name if isinstance(model, ModelMeta) else getattr(model, "__name__", model)
