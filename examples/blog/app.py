@@ -46,7 +46,7 @@ async def hash_password(ctx: Context, next: Next) -> None:
 
 
 async def publish(ctx: Context) -> Post:
-    """POST /api/posts/{id}/publish"""
+    """Publish a draft; a post that is none is refused."""
     async with ctx.transaction():
         post = await ctx.lock_for_update(Post, ctx.url_param("id"))
         if post.status != "draft":

@@ -9,14 +9,19 @@ The only home of the naming conventions; no other module splits, joins or plural
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import PurePath
+from typing import Any
 
 MAX_IDENTIFIER = 63  # Postgres cuts longer names off silently
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _API_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+# What the module of a server is called in any application.
+_SAYS_NOTHING = frozenset({"api", "app", "asgi", "main", "run", "serve", "server", "src", "wsgi"})
 
 _IRREGULAR = {
     "analysis": "analyses",
@@ -144,3 +149,17 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
 
 def _essence(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
+
+
+def title_of_module(module: Mapping[str, Any]) -> str:
+    """A name for people, from the globals of a module: `shop.app` → `Shop`; nothing for a mere `app`."""
+    name = str(module.get("__name__", ""))
+    if name == "__main__":  # a script, or `python -m package`
+        spec = module.get("__spec__")
+        name = PurePath(str(module.get("__file__", ""))).stem if spec is None else str(spec.name)
+    parts = [part.strip("_") for part in name.split(".")]
+    telling = [
+        part for part in parts if part.lower() not in _SAYS_NOTHING and part not in ("", "main", "init")
+    ]
+    text = telling[-1].replace("_", " ") if telling else ""
+    return text[:1].upper() + text[1:]

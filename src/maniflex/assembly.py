@@ -16,6 +16,7 @@ from maniflex._clock import Clock
 from maniflex.background.metrics import Metrics
 from maniflex.config import Config, sqlite_path
 from maniflex.control.face import Face, Site, refuse_foreign_scopes
+from maniflex.control.groups import in_groups
 from maniflex.control.metrics import metrics_endpoints, metrics_problems
 from maniflex.db.port import Adapter
 from maniflex.db.removal import undecided, unenforceable
@@ -118,6 +119,7 @@ class Declaration:
     health: Health
     problems: Sequence[str] = ()  # what is known to be wrong already
     apart: Collection[type[Model]] = ()  # tables of durable work, which have guards of their own
+    title: str = ""  # of the API description, when no setting names it
 
 
 def assemble(declared: Declaration) -> Assembly:
@@ -151,18 +153,23 @@ def _build(declared: Declaration) -> Assembly:
     endpoints = [e for m in usable for e in model_endpoints(runtime, composer, m, computed.get(m.cls, ()))]
     endpoints += [e for m in usable for e in aggregate_endpoints(runtime, composer, m)]
     endpoints += export_endpoints(runtime, composer, usable)
-    endpoints += [action_endpoint(action, composer) for action in actions if not action.problems()]
+    endpoints += [action_endpoint(a, composer) for a in actions if a.is_mountable()]
     if search is not None:
         endpoints += search_endpoints(search, composer, models)
     site = Site(runtime, composer, computed)
     for face in declared.faces:
         endpoints = face.mounted(site, endpoints)
-    endpoints = refuse_foreign_scopes(endpoints, declared.apart)
+    endpoints = in_groups(refuse_foreign_scopes(endpoints, declared.apart))
     probes = list(Probes(runtime, databases.all, declared.health).endpoints())
     probes += metrics_endpoints(runtime, declared.metrics)
     watched = _watched(runtime, probes)
     document = Document(
-        config, models, computed, partial(_guarded, joined, composer), lambda meta: stores[meta.cls].adapter
+        config,
+        models,
+        computed,
+        partial(_guarded, joined, composer),
+        lambda meta: stores[meta.cls].adapter,
+        declared.title,
     )
 
     def described() -> dict[str, Any]:
@@ -269,22 +276,10 @@ def _checked(
     problems += _computed_problems(None if models is None else {m.cls: m for m in models}, computed)
     problems += [problem for meta in models or () for problem in refused(meta)]
     problems += [problem for meta in models or () for problem in export_problems(meta)]
-    problems += [problem for action in actions for problem in _action_problems(action)]
+    problems += [problem for action in actions for problem in action.problems()]
+    if models is not None:  # a type may hold a model
+        problems += [problem for action in actions for problem in action.type_problems()]
     return models, problems, joined
-
-
-def _action_problems(action: Action) -> Iterator[str]:
-    yield from action.problems()
-    where = f"action {action.method} {action.path}"
-    if not takes(action.handler, 1):
-        yield f"{where}: the handler is called with (ctx), which it does not take"
-    listed: Sequence[Any] = action.middleware  # its type is only a promise until here
-    for fn in listed:
-        if not callable(fn):
-            yield f"{where}: middleware: {fn!r} is not callable"
-        elif not takes(fn, 2):
-            name = getattr(fn, "__name__", type(fn).__name__)
-            yield f"{where}: {name}: middleware is called with (ctx, next), which it does not take"
 
 
 def _computed_problems(

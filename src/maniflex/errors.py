@@ -348,6 +348,10 @@ class Unavailable(RequestError):
 
     status, code, message = 503, "UNAVAILABLE", "the service is temporarily unavailable"
     retryable = True
+    place: str = ""  # where it should be, for logs alone; never with a password
+
+    def _subject(self) -> str:
+        return self.place or super()._subject()
 
 
 class Timeout(RequestError):
@@ -355,3 +359,17 @@ class Timeout(RequestError):
 
     status, code, message = 504, "TIMEOUT", "the request took too long"
     retryable = True
+
+    def __init__(
+        self,
+        message: str | None = None,
+        details: Sequence[Detail] | Detail | None = None,
+        *,
+        limit: str = "",
+        **more: Any,
+    ) -> None:
+        super().__init__(message, details, **more)
+        self.limit = limit  # the setting that was exceeded, for logs alone
+
+    def _subject(self) -> str:
+        return self.limit or super()._subject()

@@ -183,5 +183,6 @@ async def _open(adapter: Adapter) -> None:
     try:
         await adapter.open()
     except ManiflexError as error:
-        error.add_note(f"while opening {adapter.label}")
+        if adapter.label not in str(error):
+            error.add_note(f"while opening {adapter.label}")
         raise

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -14,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack, overload
 
 from maniflex._clock import Clock, SystemClock, check_clock
-from maniflex._names import did_you_mean
+from maniflex._names import did_you_mean, title_of_module
 from maniflex._service import Service, StartOnly
 from maniflex.assembly import Assembly, Declaration, assemble
 from maniflex.background.jobs.client import Jobs
@@ -73,6 +74,7 @@ class Server:
     ) -> None:
         self.config = _config(database, config, dict(settings))
         self.pipeline = Pipeline()
+        self._title = title_of_module(sys._getframe(1).f_globals)
         self._clock = SystemClock() if clock is None else check_clock(clock)
         self._logger = self.config.logger or logging.getLogger("maniflex")
         self._registry = Registry()
@@ -156,6 +158,7 @@ class Server:
         query_params: Mapping[str, Any] | None = None,
         security: Sequence[Mapping[str, Sequence[str]]] | None = None,
         schedulable: bool = False,
+        errors: Iterable[int] = (),
     ) -> Callable[[F], F]:
         """Mount a handler of your own below the path prefix; `request` validates its body.
 
@@ -168,7 +171,7 @@ class Server:
                 self._open("actions are added")
                 label = name or str(getattr(fn, "__name__", "action"))
                 told = description if description is not None else inspect.getdoc(fn) or ""
-                about = (dict(query_params or {}), security, schedulable)
+                about = (dict(query_params or {}), security, schedulable, tuple(errors))
                 texts = (label, summary, tuple(tags), deprecated, told, *about)
                 self._actions.append(
                     Action(method.upper(), path, fn, request, response, tuple(middleware), *texts)
@@ -266,6 +269,7 @@ class Server:
             ),
             self._durable.problems(),
             self._durable.tables,
+            self._title,
         )
 
     # -- living --------------------------------------------------------------------------------

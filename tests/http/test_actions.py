@@ -347,3 +347,50 @@ def test_two_actions_on_one_route_stop_the_start() -> None:
     server.action("GET", "/same/{b}/x", name="two")(handler)
     with pytest.raises(DeclarationError, match="one and action two"):
         server.seal()
+
+
+class Unknown:
+    """A class of which pydantic can make nothing."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"request": Unknown}, "request=Unknown: pydantic can build no schema for it"),
+        ({"request": list[Unknown] | None}, "pydantic can build no schema for it"),
+        ({"response": Unknown}, "response=Unknown: pydantic can build no schema for it"),
+        ({"query_params": {"size": Unknown}}, "query_params['size']=Unknown: pydantic can build no schema"),
+        ({"request": list["Nowhere"]}, "there is no 'Nowhere'; give the type itself"),  # type: ignore[name-defined]  # noqa: F821
+        ({"response": "Nowhere"}, "there is no 'Nowhere'; give the type itself"),
+        ({"request": 5}, "request=5: pydantic can build no schema for it"),
+    ],
+)
+def test_a_type_of_which_no_schema_can_be_made_stops_the_start_and_names_the_action(
+    options: dict[str, Any], told: str
+) -> None:
+    server = shop(database=":memory:")
+
+    @server.action("POST", "/weigh", **options)
+    async def weigh(ctx: Context) -> None: ...
+
+    @server.action("POST", "/weigh")
+    async def again(ctx: Context) -> None: ...
+
+    with pytest.raises(DeclarationError) as refused:
+        server.seal()
+
+    [problem] = refused.value.problems
+    assert problem.startswith("action POST /weigh (weigh): ")
+    assert told in problem
+
+
+def test_types_that_hold_models_are_no_problem() -> None:
+    server = shop(database=":memory:")
+
+    @server.action("POST", "/many", request=list[Order], response=dict[str, Order | None])
+    async def many(ctx: Context) -> None: ...
+
+    server.seal()

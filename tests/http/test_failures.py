@@ -212,6 +212,26 @@ async def test_a_request_over_its_time_is_a_504_and_leaves_nothing_behind(databa
         assert await total(http, "/api/members") == 0
 
 
+async def test_a_request_over_its_time_is_one_line_in_the_log(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(query_timeout=0.2)
+
+    @server.action("POST", "/wait/{name}")
+    async def wait(ctx: Context) -> None:
+        await asyncio.Event().wait()
+
+    async with client(server, database=database_url) as http, asyncio.timeout(20):
+        refused = await http.post("/api/wait/a%0Ab")
+
+    assert error_of(refused, 504, "TIMEOUT")["message"] == "the request took too long"
+    [line] = errors_in(caplog)
+    assert line.getMessage() == (
+        "504 TIMEOUT: POST /api/wait/a\\nb: the request took too long (query_timeout of 0.2 s)"
+    )
+    assert line.exc_info is None
+
+
 SLOW = {
     "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000) "
     "SELECT count(*) AS c FROM n",
@@ -239,6 +259,26 @@ async def test_a_slow_statement_is_stopped_and_the_server_goes_on(
         # The only connection is free again: nobody waits for the statement that was given up.
         await created(http, "/api/members", mail="a", shirtNumber=1)
         assert await total(http, "/api/members") == 1
+
+
+async def test_a_statement_over_its_time_names_the_setting_in_the_log_and_not_to_the_client(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(statement_timeout=0.2)
+
+    @server.action("GET", "/slow")
+    async def slow(ctx: Context) -> Any:
+        return await ctx.raw_query(SLOW["sqlite" if database_url.startswith("sqlite") else "postgres"])
+
+    async with client(server, database=database_url) as http, asyncio.timeout(30):
+        refused = [await http.get("/api/slow"), await http.get("/api/slow")]  # two, so that somebody waits
+
+    assert "statement_timeout" not in "".join(answer.text for answer in refused)
+    assert {record.exc_info for record in errors_in(caplog)} == {None}
+    for line in errors_in(caplog):
+        assert line.getMessage() == (
+            "504 TIMEOUT: GET /api/slow: the statement took too long (statement_timeout)"
+        )
 
 
 async def test_a_timeout_error_of_the_application_is_its_own(sqlite_url: str) -> None:

@@ -132,7 +132,7 @@ async def test_a_renamed_field_stops_the_start_and_the_advice_keeps_its_values(
 
     after = model("Thing", "things", {"headline": RENAMED[new]})
     [problem] = await refusal(database_url, after)
-    assert 'if Thing.headline is its new name, write headline = field(column="title")' in problem
+    assert 'if Thing.headline is its new name, declare it with field(column="title")' in problem
     assert "default or" not in problem
     assert await columns(database_url, "things") == {"id", "created_at", "updated_at", "title"}
 
@@ -157,15 +157,15 @@ async def test_a_renamed_field_that_may_be_null_is_reported_with_the_way_to_keep
     [warning] = warnings(caplog)
     assert warning == (
         "things.title is in the database but not on Thing;"
-        ' if Thing.headline is its new name, write headline = field(column="title")'
+        ' if Thing.headline is its new name, declare it with field(column="title")'
     )
 
     required = model("Thing", "things", {"headline": (str | None, None), "heading": str})
     [problem] = await refusal(database_url, required)
     assert problem == (
         "Thing.heading: the table 'things' has rows and the new column 'heading' has no value for them; if it"
-        ' is an old field under a new name, write field(column="title") and its values stay; otherwise give'
-        " the field a default, make it `| None`, or add and fill the column in a migration"
+        ' is an old field under a new name, declare it with field(column="title") and its values stay;'
+        " otherwise give the field a default, make it `| None`, or add and fill the column in a migration"
     )
 
 
@@ -222,8 +222,10 @@ async def test_nullability_that_differs_is_reported_either_way(
         async with started(database_url, strict):
             pass
         assert sorted(warnings(caplog)) == [
-            "things.a may be null in the database, on Thing it may not",
-            "things.b may not be null in the database, on Thing it may",
+            "things.a may be null in the database, on Thing it may not: rows without a value are shown with"
+            " null; fill them in a migration, or declare the field `| None`",
+            "things.b may not be null in the database, on Thing it may: null is refused; let the column be"
+            " null in a migration, or the field not",
         ]
 
 

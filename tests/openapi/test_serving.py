@@ -185,6 +185,37 @@ async def test_a_known_version_is_not_sent_again() -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
+async def test_a_version_is_known_by_its_tag_in_any_form_the_header_has() -> None:
+    async with client(noted()) as http:
+        tag = (await http.get("/api/openapi.json")).headers["etag"]
+        known = {
+            wanted: (await http.get("/api/openapi.json", headers={"if-none-match": wanted})).status_code
+            for wanted in ("*", " * ", f"W/{tag}", f'"other", {tag}', f'W/"other",W/{tag}')
+        }
+        unknown = {
+            wanted: (await http.get("/api/openapi.json", headers={"if-none-match": wanted})).status_code
+            for wanted in ('"other"', tag.strip('"'), f'"x{tag[1:]}', '"*"', "")
+        }
+
+    assert set(known.values()) == {304}, known
+    assert set(unknown.values()) == {200}, unknown
+
+
+async def test_the_compressed_form_has_a_tag_of_its_own() -> None:
+    plain, gzip = {"accept-encoding": "identity"}, {"accept-encoding": "gzip"}
+    async with client(noted()) as http:
+        whole = await http.get("/api/openapi.json", headers=plain)
+        small = await http.get("/api/openapi.json", headers=gzip)
+        tag = {"if-none-match": small.headers["etag"]}
+        again = await http.get("/api/openapi.json", headers={**gzip, **tag})
+        other = await http.get("/api/openapi.json", headers={**plain, **tag})
+
+    assert whole.headers["etag"] != small.headers["etag"]
+    assert (again.status_code, again.headers["etag"]) == (304, small.headers["etag"])
+    assert again.headers["vary"] == "accept-encoding"
+    assert (other.status_code, other.headers["etag"]) == (200, whole.headers["etag"])
+
+
 async def test_mounted_under_another_application_it_says_where_the_paths_begin() -> None:
     server = noted()
     app = Starlette(routes=[Mount("/inner", server)])

@@ -27,7 +27,8 @@ from maniflex.pipeline.steps.response import Respond
 _REDRIVE = About(
     name="redrive_outbox_event",
     summary="Deliver a dead message after all",
-    description="It gets all its attempts again.",
+    description="A message that was given up waits for delivery again, with all its attempts.",
+    answer_texts={200: "The message, which is pending again."},
     response=OutboxMessage,
     errors=(404, 409),
 )

@@ -98,20 +98,28 @@ _RUN = {
 _SUBMIT = About(
     name="submit_workflow_run",
     summary="Submit a run",
-    description="201 when it is new, 200 when the caller has submitted one with this key before.",
+    description="Stores a run, which a worker takes up when it is due.",
+    body_text="The type of the run, what it works on, and when.",
+    answer_texts={
+        200: "The run that the caller has submitted with this `idempotency_key` before.",
+        201: "The new run.",
+    },
     answers={200: _RUN, 201: _RUN},
     errors=(400, 409, 413, 415, 422, 500, 503, 504),
 )
 _CANCEL = About(
     name="cancel_workflow_run",
     summary="Cancel a run",
-    description="One that is worked on is told so and stops at its next step.",
+    description="A run that waits is never worked on; one that is worked on stops at its next step.",
+    answer_texts={200: "The run."},
     response=WorkflowRun,
     errors=(403, 404, 409),
 )
 _RETRY = About(
     name="retry_workflow_run",
     summary="Try a failed or cancelled run again",
+    description="The run is due at once and has all its attempts again; steps that are finished stay done.",
+    answer_texts={200: "The run, which is due again."},
     response=WorkflowRun,
     errors=(403, 404, 409),
 )
@@ -292,8 +300,10 @@ async def _reason_in_body(ctx: Context) -> str | None:
 _DELETE = About(
     name="delete_workflow_run",
     summary="Delete a run",
-    description="It is never worked on again, and its idempotency key is free.",
-    query={"reason": Annotated[str, Field(max_length=LONGEST_REASON)]},
+    description="The run is never worked on again, and its idempotency key is free.",
+    body_text="Why the run is deleted, unless the query says it.",
+    answer_texts={204: "The run is deleted."},
+    query={"reason": Annotated[str, Field(max_length=LONGEST_REASON, description="Why the run is deleted.")]},
     request_schema=_DELETION.json_schema(),
     body_required=False,
     status=204,

@@ -8,14 +8,13 @@ changes a schedule as PATCH does. What came of them is read at `/schedule_firing
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
-
-from pydantic import Field
+from dataclasses import replace
+from typing import Any
 
 from maniflex.background.schedules.definition import CHANGEABLE
-from maniflex.background.schedules.model import Schedule, ScheduleFiring, Status
+from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.background.schedules.schedules import Schedules
+from maniflex.control import schedule_docs as docs
 from maniflex.control.face import Site
 from maniflex.control.payloads import schedule_payload
 from maniflex.control.reach import identified, require_operator
@@ -33,78 +32,8 @@ from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.validate import Validate
 
-MOST_DELETED = 1000
 _TARGET = ("kind", "target")
 _SAYS_WHAT = {*_TARGET, "payload"}
-
-
-@dataclass
-class Ids:
-    """The schedules to delete."""
-
-    ids: Annotated[list[str], Field(min_length=1, max_length=MOST_DELETED)]
-
-
-@dataclass
-class NewStatus:
-    """What a schedule shall be."""
-
-    status: Status
-
-
-@dataclass
-class Deleted:
-    """How many schedules are gone."""
-
-    deleted: int
-
-
-@dataclass
-class Started:
-    """The run that a schedule was fired as."""
-
-    run_id: str
-    schedule_id: str
-
-
-_DUE = About(
-    name="list_due_schedules",
-    summary="List the schedules that are due",
-    grammar=("filter", "sort", "page", "limit", "select"),
-    response=list[Schedule],
-)
-_DUE_HEAD = replace(_DUE.of_head(), name="head_due_schedules")
-_ACTIVATE = About(name="activate_schedule", summary="Make a schedule active", response=Schedule)
-_DEACTIVATE = About(name="deactivate_schedule", summary="Make a schedule inactive", response=Schedule)
-_PUT = About(
-    name="put_schedule",
-    summary="Change a schedule",
-    description="As PATCH does: fields that are left out stay as they are.",
-    request_schema={"$ref": "#/components/schemas/ScheduleUpdate"},
-    response=Schedule,
-    errors=(404, 409),
-)
-_STATUS = About(
-    name="put_schedule_status",
-    summary="Make a schedule active or inactive",
-    request=NewStatus,
-    response=Schedule,
-    errors=(404,),
-)
-_RUN = About(name="run_schedule", summary="Fire a schedule now", response=Started, status=202)
-_DELETE = About(
-    name="delete_schedules", summary="Delete the listed schedules", query={"ids": str}, response=Deleted
-)
-_DELETE_ONE = About(
-    name="delete_schedule",
-    summary="Delete one schedule, or several with commas between their ids",
-    description="All of them or, when one is not there, none.",
-    status=204,
-    errors=(404,),
-)
-_DELETE_MANY = About(
-    name="delete_many_schedules", summary="Delete many schedules", request=Ids, response=Deleted
-)
 
 
 class ScheduleFace:
@@ -126,9 +55,11 @@ class ScheduleFace:
     def mounted(self, site: Site, usual: list[Endpoint]) -> list[Endpoint]:
         if not (self._schedules.used and self._schedules.routes and Schedule in site.runtime.stores):
             return usual
-        kept = [e for e in usual if not _replaced(e)]
+        kept = [_with_codes(e) for e in usual if not _replaced(e)]
         meta = site.runtime.models[Schedule]
-        puts = [replace(e, method="PUT", about=_PUT) for e in kept if e.model is meta and e.method == "PATCH"]
+        puts = [
+            replace(e, method="PUT", about=docs.PUT) for e in kept if e.model is meta and e.method == "PATCH"
+        ]
         return [*kept, *puts, *_Routes(self._schedules, site).endpoints()]
 
     async def _keep(self, ctx: Context, next: Next) -> None:
@@ -192,14 +123,17 @@ class _Routes:
     def endpoints(self) -> Iterator[Endpoint]:
         base = f"/{self._meta.table}"
         listing: dict[str, Default] = {"deserialize": self._due, "db": self._db.list}
-        for method, operation, about in (("GET", Operation.LIST, _DUE), ("HEAD", Operation.HEAD, _DUE_HEAD)):
+        for method, operation, about in (
+            ("GET", Operation.LIST, docs.DUE),
+            ("HEAD", Operation.HEAD, docs.DUE_HEAD),
+        ):
             yield self._site.endpoint(
                 self._meta, method, f"{base}/due", operation, listing, self._respond.listed, about
             )
         yield self._site.options(self._meta, f"{base}/due", "GET, HEAD, OPTIONS")
         for name, status, about in (
-            ("activate", "active", _ACTIVATE),
-            ("deactivate", "inactive", _DEACTIVATE),
+            ("activate", "active", docs.ACTIVATE),
+            ("deactivate", "inactive", docs.DEACTIVATE),
         ):
             path = f"{base}/{{id}}/{name}"
             yield self._site.endpoint(
@@ -207,16 +141,16 @@ class _Routes:
             )
         path, change = f"{base}/{{id}}/status", self._changing(_status_in_body)
         yield self._site.endpoint(
-            self._meta, "PUT", path, Operation.UPDATE, change, self._respond.found, _STATUS
+            self._meta, "PUT", path, Operation.UPDATE, change, self._respond.found, docs.STATUS
         )
         yield self._site.options(self._meta, path, "OPTIONS, PUT")
         steps: dict[str, Default] = {"deserialize": _firing, "db": self._run}
         yield self._site.endpoint(
-            self._meta, "POST", f"{base}/{{id}}/run", Operation.UPDATE, steps, _started, _RUN
+            self._meta, "POST", f"{base}/{{id}}/run", Operation.UPDATE, steps, _started, docs.RUN
         )
         for method, path, read, about in (
-            ("POST", f"{base}/delete", _ids_in_body, _DELETE_MANY),
-            ("DELETE", base, _ids_in_query, _DELETE),
+            ("POST", f"{base}/delete", _ids_in_body, docs.DELETE_MANY),
+            ("DELETE", base, _ids_in_query, docs.DELETE),
         ):
             steps = {"deserialize": read, "db": self._delete}
             yield self._site.endpoint(self._meta, method, path, Operation.DELETE, steps, _deleted, about)
@@ -225,7 +159,7 @@ class _Routes:
         # A database step of the application's own leaves no trace of a delete; it is trusted.
         own = self._site.composer.replaces("db", self._meta, Operation.DELETE)
         gone = self._respond.gone if own else self._respond.deleted
-        yield self._site.endpoint(self._meta, "DELETE", one, Operation.DELETE, steps, gone, _DELETE_ONE)
+        yield self._site.endpoint(self._meta, "DELETE", one, Operation.DELETE, steps, gone, docs.DELETE_ONE)
         yield self._site.options(self._meta, one, "DELETE, GET, HEAD, OPTIONS, PATCH, PUT")
         yield self._site.options(self._meta, base, "DELETE, GET, HEAD, OPTIONS, POST")
         yield self._site.options(self._meta, f"{base}/delete", "OPTIONS, POST")
@@ -283,7 +217,7 @@ def _firing(ctx: Context) -> None:
 
 
 async def _ids_in_body(ctx: Context) -> None:
-    ctx.state.ids = (await ctx.bind_json(Ids)).ids
+    ctx.state.ids = (await ctx.bind_json(docs.Ids)).ids
 
 
 def _ids_in_query(ctx: Context) -> None:
@@ -292,13 +226,13 @@ def _ids_in_query(ctx: Context) -> None:
 
 def _listed_ids(text: str) -> list[str]:
     ids = [one.strip() for one in text.split(",") if one.strip()]
-    if not 0 < len(ids) <= MOST_DELETED:
-        raise InvalidQuery(f"ids: name 1 to {MOST_DELETED} schedules, with commas between them")
+    if not 0 < len(ids) <= docs.MOST_DELETED:
+        raise InvalidQuery(f"ids: name 1 to {docs.MOST_DELETED} schedules, with commas between them")
     return ids
 
 
 async def _status_in_body(ctx: Context) -> None:
-    ctx.set_field("status", (await ctx.bind_json(NewStatus)).status)
+    ctx.set_field("status", (await ctx.bind_json(docs.NewStatus)).status)
 
 
 def _started(ctx: Context) -> None:
@@ -331,6 +265,14 @@ def _closed(before: Schedule, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_elsewhere(before: Schedule, given: Mapping[str, Any]) -> bool:
     return any(given.get(name, getattr(before, name)) != getattr(before, name) for name in _TARGET)
+
+
+def _with_codes(endpoint: Endpoint) -> Endpoint:
+    """A route that writes a schedule, described with the refusal that only schedules have."""
+    written = endpoint.model is not None and endpoint.model.cls is Schedule
+    if not written or endpoint.operation not in (Operation.CREATE, Operation.UPDATE):
+        return endpoint
+    return replace(endpoint, about=About(codes=docs.CODES))
 
 
 def _replaced(endpoint: Endpoint) -> bool:

@@ -46,11 +46,15 @@ class Address:
     @property
     def label(self) -> str:
         """`postgresql:database@host:port`, fit for logs."""
-        options = dict(self.options)
-        database = self.database or options.get("dbname") or options.get("database") or self.user or ""
         hosts = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
-        host = ",".join(hosts) or options.get("host", "localhost")
-        return f"postgresql:{database}@{host}"
+        host = ",".join(hosts) or dict(self.options).get("host", "localhost")
+        return f"postgresql:{self.database_name}@{host}"
+
+    @property
+    def database_name(self) -> str:
+        """The database, which is called like the user when nothing names it."""
+        options = dict(self.options)
+        return self.database or options.get("dbname") or options.get("database") or self.user or ""
 
     def arguments(self) -> dict[str, Any]:
         """What the driver's `connect` is given; what is absent is left to PG* variables and defaults."""

@@ -48,7 +48,7 @@ def translate(
     if lost:
         return Unavailable()
     if isinstance(error, TimeoutError):
-        return Timeout("the statement took too long")
+        return Timeout("the statement took too long", limit="statement_timeout")
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error, read_only=read_only, in_transaction=in_transaction)
     if isinstance(error, UnicodeError) or isinstance(error.__cause__, UnicodeError):
@@ -118,8 +118,8 @@ def _too_large(_: Exception) -> RequestError:
     return ValidationFailed("a value is too large for an index")
 
 
-def _timeout(_: Exception) -> RequestError:
-    return Timeout("the statement took too long")
+def _timeout(error: asyncpg.PostgresError) -> RequestError:
+    return Timeout("the statement took too long", limit=_LIMITS.get(str(error.sqlstate), ""))
 
 
 def _collision(_: Exception) -> RequestError:
@@ -144,6 +144,11 @@ def _unexpected(_: Exception) -> RequestError:
     return DatabaseError()
 
 
+_LIMITS = {
+    "55P03": "lock_timeout",
+    "57014": "statement_timeout",
+    "25P03": "idle_in_transaction_timeout",
+}
 _Make = Callable[[asyncpg.PostgresError], RequestError]
 
 _BY_STATE: dict[str, _Make] = {

@@ -95,7 +95,7 @@ def _find(error: Exception, connection: sqlite3.Connection | None, text: str, re
 def _failure(code: int, reading: bool) -> ManiflexError:
     primary = code & 0xFF
     if primary in _WAITED:
-        return Timeout("the database is busy with another write")
+        return Timeout("the database is busy with another write", limit="lock_timeout")
     if primary == sqlite3.SQLITE_INTERRUPT:
         return Timeout("the statement was interrupted")
     if primary == sqlite3.SQLITE_READONLY and reading:

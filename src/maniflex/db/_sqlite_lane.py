@@ -183,7 +183,9 @@ class Lane:
         while line and (line[0].started or line[0].abandoned or line[0].deadline <= now):
             entry = line.popleft()
             if self._withdraw(entry) and not entry.future.done():
-                entry.future.set_exception(Timeout("the database is busy with another write"))
+                entry.future.set_exception(
+                    Timeout("the database is busy with another write", limit="lock_timeout")
+                )
         self._watching = bool(line)
         if line:
             self._loop.call_at(line[0].deadline, self._watch)

@@ -45,7 +45,7 @@ class Statement:
 
     def check_time(self, cause: Exception | None = None) -> None:
         if self.expired:
-            raise Timeout("the statement took too long") from cause
+            raise Timeout("the statement took too long", limit="statement_timeout") from cause
 
 
 def refuse_control(text: str) -> None:

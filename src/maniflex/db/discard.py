@@ -52,6 +52,8 @@ async def loosening(run: Executor, model: ModelSql, field: FieldMeta) -> list[st
         return [f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL"]
     new = quoted(f"{field.column}$null", model.dialect)
     type_ = column_type(field.kind, model.dialect).compile(dialect=sa_dialect(model.dialect))
+    # The shell of SQLite does not know our collation, and the next migration makes order keys instead.
+    type_ = str(type_).partition(" COLLATE ")[0]
     return [
         f"ALTER TABLE {table} ADD COLUMN {new} {type_}",
         f"UPDATE {table} SET {new} = {column}",

@@ -16,14 +16,15 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from maniflex.db.discard import discarding, loosening
+from maniflex.db.indexes import warn_of_missing_promises
 from maniflex.db.port import Adapter, Executor
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.sql.decimal_order import is_order_column
+from maniflex.sql.decimal_order import has_order_key, is_order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import VECTOR
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import quoted
+from maniflex.sql.tables import column_type, quoted, sa_dialect
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -76,15 +77,53 @@ def _text(value: str | bytes) -> str:
 
 
 async def check_drift(adapter: Adapter, models: Sequence[ModelSql]) -> None:
-    """The same look at tables that migrations of the application's own keep."""
-    await refuse_drift(adapter, [(model, await read_columns(adapter, model)) for model in models])
+    """The same look at tables that migrations of the application's own keep, and at what they left out."""
+    tables = [(model, await read_columns(adapter, model)) for model in models]
+    await refuse_drift(adapter, tables, migrates=False)
+    for model, columns in tables:
+        if columns:
+            await warn_of_missing_promises(adapter, model)
+        else:
+            log.warning(
+                "%s: there is no table %r, so every request for it fails; start once with auto_migrate=True,"
+                " or make it in a migration",
+                *(model.meta.name, model.table.name),
+            )
 
 
-async def refuse_drift(run: Executor, tables: Sequence[tuple[ModelSql, Columns]]) -> None:
-    """`DeclarationError` with every contradiction between the tables and their models; warn of the rest."""
-    problems = [problem for model, columns in tables async for problem in _problems(run, model, columns)]
+async def refuse_drift(
+    run: Executor, tables: Sequence[tuple[ModelSql, Columns]], *, migrates: bool = True
+) -> None:
+    """`DeclarationError` with every contradiction between the tables and their models; warn of the rest.
+
+    Unless this start `migrates`, what is missing in a table stays missing.
+    """
+    problems = [p for model, columns in tables async for p in _problems(run, model, columns, migrates)]
+    if not migrates:
+        problems += [problem for model, columns in tables for problem in _missing_columns(model, columns)]
     if problems:
         raise DeclarationError(*problems)
+
+
+def _missing_columns(model: ModelSql, columns: Columns) -> Iterator[str]:
+    """Fields without a column in a table that is there: no statement that names one succeeds."""
+    table = model.table.name
+    for field in model.meta.fields if columns else ():
+        if field.column not in columns:
+            problem = (
+                f"{model.meta.name}.{field.name}: the table {table!r} has no column {field.column!r}, so"
+                f" every request for {model.meta.name} would fail; {old_names(model, field, columns)}start"
+                " once with auto_migrate=True"
+            )
+            if has_order_key(field, model.dialect):  # more than a column, and nothing to write by hand
+                yield problem
+                continue
+            type_ = column_type(field.kind, model.dialect).compile(dialect=sa_dialect(model.dialect))
+            yield (
+                f"{problem}, or add the column and fill it for the rows there are in a migration:"
+                f" ALTER TABLE {quoted(table, model.dialect)}"
+                f" ADD COLUMN {quoted(field.column, model.dialect)} {type_}"
+            )
 
 
 # What a column of each kind may be declared as; the first is what we create.
@@ -129,19 +168,35 @@ _TOLERATED: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-async def _problems(run: Executor, model: ModelSql, columns: Columns) -> AsyncIterator[str]:
+async def _problems(run: Executor, model: ModelSql, columns: Columns, migrates: bool) -> AsyncIterator[str]:
     known = {field.column: field for field in model.meta.fields}
     for name, column in columns.items():
-        field = known.get(name)
+        field, own = known.get(name), f" DROP COLUMN {quoted(name, model.dialect)}"
         if field is not None:
             for problem in _contradiction(model, field, column):
                 yield problem
             if column.not_null and field.nullable and _none_by_default(field):
-                yield f"{_never_null(model, field)}: {'; '.join(await loosening(run, model, field))}"
-        elif not is_order_column(name, columns) and (name != VECTOR or column.type != "tsvector"):
+                statements = await loosening(run, model, field)
+                yield f"{_never_null(model, field)}{_in_migration(statements, own, migrates)}"
+        elif not _is_derived(column, columns):
             advice = _unknown_column(model, column, columns)
             if advice is not None:
-                yield f"{advice}: {'; '.join(await discarding(run, model, name))}"
+                yield f"{advice}{_in_migration(await discarding(run, model, name), own, migrates)}"
+
+
+def _is_derived(column: Column, columns: Columns) -> bool:
+    """Whether a column is no field's: the order of a decimal, or the words of a search."""
+    return is_order_column(column.name, columns) or (column.name == VECTOR and column.type == "tsvector")
+
+
+def _in_migration(statements: Sequence[str], own: str, migrates: bool) -> str:
+    """The statements, after what has to be done when they drop more than their `own` column."""
+    derived = [s for s in statements if s.startswith("DROP") or (" DROP COLUMN " in s and own not in s)]
+    again = (
+        ", and start once with auto_migrate=True afterwards: only that makes the triggers, search tables and"
+        " indexes anew that other fields still need. The migration"
+    )
+    return f"{again if derived and not migrates else ''}: {'; '.join(statements)}"
 
 
 def _unknown_column(model: ModelSql, column: Column, columns: Columns) -> str | None:
@@ -149,7 +204,7 @@ def _unknown_column(model: ModelSql, column: Column, columns: Columns) -> str | 
     name, table = model.meta.name, model.table.name
     new = [f for f in model.meta.fields if f.column not in columns and _fits(model, f, column)]
     old = f'field(column="{column.name}")'
-    ways = [f"if {name}.{f.name} is its new name, write {f.name} = {old}" for f in new]
+    ways = [f"if {name}.{f.name} is its new name, declare it with {old}" for f in new]
     if not column.required:
         log.warning("%s", "; ".join([f"{table}.{column.name} is in the database but not on {name}", *ways]))
         return None
@@ -172,13 +227,21 @@ def _contradiction(model: ModelSql, field: FieldMeta, column: Column) -> Iterato
         else:
             yield (
                 f"{name}.{field.name}: {difference}; stored values would be read as what they are not."
-                " Give the field its old type back, or convert the column in a migration, or keep it"
-                ' under its old type and let the field have a new column: field(column="...")'
+                " Give the field its old type back, or convert the column in a migration, or declare the old"
+                f' column as another field, field(column="{column.name}"), and give this one a new column'
             )
     if column.not_null and field.nullable and not _none_by_default(field):
-        log.warning("%s may not be null in the database, on %s it may", place, name)
+        log.warning(
+            "%s may not be null in the database, on %s it may: null is refused;"
+            " let the column be null in a migration, or the field not",
+            *(place, name),
+        )
     if not column.not_null and not field.nullable and field.name != "id":
-        log.warning("%s may be null in the database, on %s it may not", place, name)
+        log.warning(
+            "%s may be null in the database, on %s it may not: rows without a value are shown with null;"
+            " fill them in a migration, or declare the field `| None`",
+            *(place, name),
+        )
 
 
 def _none_by_default(field: FieldMeta) -> bool:
@@ -209,8 +272,12 @@ def _tolerated(model: ModelSql, field: FieldMeta, column: Column) -> bool:
 def old_names(model: ModelSql, field: FieldMeta, columns: Columns) -> str:
     """The advice to keep a column under its old name, where there is one a new field may stand for."""
     known = {f.column for f in model.meta.fields}
-    names = [c.name for c in columns.values() if c.name not in known and _fits(model, field, c)]
+    names = [
+        c.name
+        for c in columns.values()
+        if c.name not in known and not _is_derived(c, columns) and _fits(model, field, c)
+    ]
     if not names:
         return ""
     ways = " or ".join(f'field(column="{name}")' for name in names)
-    return f"if it is an old field under a new name, write {ways} and its values stay; otherwise "
+    return f"if it is an old field under a new name, declare it with {ways} and its values stay; otherwise "

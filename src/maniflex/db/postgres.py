@@ -40,6 +40,7 @@ from maniflex.db._pg_address import Address, parse_address
 from maniflex.db._pg_errors import STALE_STATEMENT, translate
 from maniflex.db._pg_listen import Ear
 from maniflex.db._pg_pool import Pool
+from maniflex.db._pg_refusals import refusal, unreachable
 from maniflex.db._pg_tx import Pick, PostgresTx, all_rows, begin_text, first_row, touched
 from maniflex.db._quick import QuickTexts
 
@@ -55,12 +56,6 @@ EXPRESS_FROM = (
 )
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
-_LOGIN_REFUSED = (
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InvalidPasswordError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.ClientConfigurationError,
-)
 _BEGIN = {
     (isolation, read_only): begin_text(isolation, read_only=read_only)
     for isolation in (None, *Isolation)
@@ -341,9 +336,8 @@ class PostgresAdapter:
                 statement_cache_size=0 if self._pooler else 100,
             )
         except Exception as error:
-            if isinstance(error, _LOGIN_REFUSED) and not self._opened:
-                raise ConfigError(f"{address.label}: the server refused the login or the options") from error
-            raise Unavailable("the database cannot be reached") from error
+            refused = None if self._opened else refusal(error, address)
+            raise refused or unreachable(error, address) from error
 
     async def _make_schema(self) -> None:
         if self.schema is None or self.schema == "public" or await self._has_schema():

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUndefinedAnnotation, TypeAdapter, ValidationError
 from starlette.responses import Response as StarletteResponse
 
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.about import About
+from maniflex.pipeline.binding import binder
 from maniflex.pipeline.chain import Composer, Handler, is_async
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import TRIMMED, Endpoint
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware
+from maniflex.pipeline.registration import Middleware, takes
 from maniflex.pipeline.response import Response
 from maniflex.query.parse import pairs
 
@@ -42,10 +43,18 @@ class Action:
     query_params: Mapping[str, Any] = field(default_factory=dict)
     security: Sequence[Mapping[str, Sequence[str]]] | None = None
     schedulable: bool = False  # schedules that are made over REST may call it
+    errors: Sequence[int] = ()  # statuses that the handler refuses with
 
     def problems(self) -> list[str]:
-        """What is wrong with the declaration, if anything."""
+        """What is wrong with the route, its handler and its middleware."""
         where = f"action {self.method} {self.path}"
+        return [*self._route_problems(where), *self._code_problems(where)]
+
+    def is_mountable(self) -> bool:
+        """Whether a route can be made of it, to see whether another has its path."""
+        return not (self._route_problems("") or self.type_problems())
+
+    def _route_problems(self, where: str) -> list[str]:
         found = []
         if self.method not in METHODS:
             found.append(f"{where}: the method is none of {', '.join(METHODS)}")
@@ -56,6 +65,48 @@ class Action:
         if len(set(parameters)) != len(parameters):
             found.append(f"{where}: a path parameter is named twice")
         return found
+
+    def _code_problems(self, where: str) -> Iterator[str]:
+        if not takes(self.handler, 1):
+            yield f"{where}: the handler is called with (ctx), which it does not take"
+        listed: Sequence[Any] = self.middleware  # its type is only a promise until here
+        for fn in listed:
+            if not callable(fn):
+                yield f"{where}: middleware: {fn!r} is not callable"
+            elif not takes(fn, 2):
+                name = getattr(fn, "__name__", type(fn).__name__)
+                yield f"{where}: {name}: middleware is called with (ctx, next), which it does not take"
+
+    def type_problems(self) -> list[str]:
+        """The types of which pydantic can make nothing, so that every request would fail."""
+        kinds = {f"query_params[{name!r}]": kind for name, kind in self.query_params.items()}
+        kinds |= {"request": self.request, "response": self.response}
+        return [
+            f"action {self.method} {self.path} ({self.name}): {name}={_type_name(kind)}: {problem}"
+            for name, kind in kinds.items()
+            if kind is not None
+            and (problem := _schema_problem(binder if name == "request" else _adapter, kind)) is not None
+        ]
+
+
+def _adapter(kind: Any) -> Any:
+    return TypeAdapter(kind).rebuild(raise_errors=True)  # at once, not when it is first used
+
+
+def _schema_problem(build: Callable[[Any], Any], kind: Any) -> str | None:
+    try:
+        build(kind)
+    except (PydanticUndefinedAnnotation, NameError) as error:
+        return f"there is no {error.name!r}; give the type itself, not its name in quotes"
+    except Exception as error:  # whatever a type says of itself when pydantic asks
+        first = str(error).partition("\n")[0].partition(". Set `arbitrary_types_allowed")[0]
+        use = "use a dataclass, a pydantic model, a model or another type that pydantic knows"
+        return f"pydantic can build no schema for it ({first}); {use}"
+    return None
+
+
+def _type_name(kind: Any) -> str:
+    return kind.__qualname__ if type(kind) is type else repr(kind)
 
 
 def action_endpoint(action: Action, composer: Composer) -> Endpoint:
@@ -88,6 +139,7 @@ def action_endpoint(action: Action, composer: Composer) -> Endpoint:
             response=action.response,
             query=action.query_params,
             security=action.security,
+            errors=action.errors,
         ),
         behind_auth=chain("action"),
     )

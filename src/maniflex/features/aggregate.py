@@ -185,12 +185,14 @@ def _about(model: ModelMeta, limits: Limits) -> About:
         "name": "aggregate",
         "in": "query",
         "required": True,
-        "description": "What to compute.",
+        "description": "What to compute, and by which fields to group it.",
         "content": {"application/json": {"schema": schema(model, limits)}},
     }
     return About(
         name=f"aggregate_{model.table}",
         summary=f"Counts, sums and the like over {model.table}",
+        description=f"Computes over all {model.table} that the filters leave, in groups if asked for.",
+        answer_texts={200: "One entry for each group, or one for all of them together."},
         grammar=("filter", "q"),
         parameters=(parameter,),
         data_schema={"type": "array", "items": {"type": "object"}},

@@ -11,7 +11,9 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from enum import Enum, StrEnum
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from maniflex.db.store import Store
 from maniflex.errors import ExportBusy, ExportTooLarge, InvalidFormat, InvalidQuery
@@ -242,7 +244,9 @@ def _about(formats: Sequence[Format]) -> About:
     return About(
         codes=("EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"),
         summary="Download the rows of a list as a file",
-        query={"format": Literal[tuple(formats)]},
+        description="Writes all rows that the filters leave into one file; there are no pages.",
+        answer_texts={200: "The file."},
+        query={"format": Annotated[Literal[tuple(formats)], Field(description="The format of the file.")]},
         grammar=("filter", "sort", "select", "q"),
         media=tuple(format.content_type.partition(";")[0] for format in formats),
         errors=(413, 503),

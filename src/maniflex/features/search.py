@@ -99,6 +99,7 @@ def _about(search: GlobalSearch, names: Sequence[str]) -> About:
         description="All words must occur; the best matches come first.",
         tags=("Search",),
         response=list[SearchHit],
+        answer_texts={200: "The hits, the best first."},
         parameters=(
             _parameter("q", "What to search for.", {"type": "string", "pattern": r"\S"}, required=True),
             {

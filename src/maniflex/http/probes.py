@@ -20,11 +20,36 @@ _STATUS = {
     "properties": {name: {"type": "string"} for name in ("status", "database", "work")},
 }
 _ABOUT = {
-    path: About(summary=text, tags=("Health",), answers=dict.fromkeys(statuses, _STATUS), security=())
-    for path, text, statuses in (
-        ("/health", "Health check", (200, 503)),
-        ("/live", "Liveness check: the process runs", (200, 503)),
-        ("/ready", "Readiness check: it takes requests", (200, 503)),
+    path: About(
+        summary=summary,
+        description=text,
+        tags=("Health",),
+        answers={200: _STATUS, 503: _STATUS},
+        answer_texts={200: yes, 503: no},
+        security=(),
+    )
+    for path, summary, text, yes, no in (
+        (
+            "/health",
+            "Health check",
+            "Whether the process answers and, with `health_check_db`, its databases do.",
+            "All that was asked answers.",
+            "A database does not answer.",
+        ),
+        (
+            "/live",
+            "Liveness check: the process runs",
+            "Whether the process runs; one that does not has to be started anew.",
+            "The process runs.",
+            "A part of its work has ended for good.",
+        ),
+        (
+            "/ready",
+            "Readiness check: it takes requests",
+            "Whether requests should be sent to this process.",
+            "The process takes requests and its databases answer.",
+            "The process starts or stops, a database does not answer, or its work makes no progress.",
+        ),
     )
 }
 

@@ -9,7 +9,7 @@ from maniflex._limits import Limits
 from maniflex.config import Config
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.openapi import errors
+from maniflex.openapi import errors, texts
 from maniflex.openapi.paths import HEADERS, Operations, in_order
 from maniflex.openapi.schema import Schema, Schemas, documentation
 from maniflex.openapi.ways import Ways
@@ -67,12 +67,14 @@ class Document:
         computed: Mapping[type[Model], Sequence[Computed]],
         guarded: Callable[[Endpoint], bool],
         home: Callable[[ModelMeta], object],
+        title: str = "",
     ) -> None:
         self._config = config
         self._models = models
         self._computed = computed
         self._guarded = guarded
         self._home = home
+        self._title = title
 
     def make(self, endpoints: Iterable[tuple[str, Endpoint]]) -> dict[str, Any]:
         """The document of these endpoints, each with the prefix it is mounted under."""
@@ -86,7 +88,8 @@ class Document:
             described = operations.describe(endpoint)
             paths.setdefault(prefix + endpoint.path, {})[endpoint.method.lower()] = described
             for tag in described["tags"]:
-                tags.setdefault(tag, "")
+                own = endpoint.operation is Operation.ACTION  # its words mean what the application says
+                tags[tag] = tags.get(tag) or ("" if own else texts.TAGS.get(tag, ""))
         self._add_models(schemas, [e for _, e in shown])
         self._drop_internal(schemas, paths)
         tags.update({m.name: documentation(m) for m in self._models if m.name in tags})
@@ -94,7 +97,7 @@ class Document:
             "openapi": "3.1.0",
             "info": self._info(),
             "servers": [{"url": "/"}],
-            "tags": [{"name": n, "description": text} if text else {"name": n} for n, text in tags.items()],
+            "tags": _in_order_of_registration(tags),
             "paths": in_order(paths),
             "components": self._components(schemas, operations.statuses),
         }
@@ -105,7 +108,7 @@ class Document:
         return self._config.openapi_all_methods or endpoint.method not in ("HEAD", "OPTIONS")
 
     def _info(self) -> Schema:
-        title = self._config.openapi_title or self._config.service_name or "API"
+        title = self._config.openapi_title or self._config.service_name or self._title or "API"
         return {"title": title, "version": self._config.openapi_version}
 
     def _add_models(self, schemas: Schemas, endpoints: Iterable[Endpoint]) -> None:
@@ -137,6 +140,13 @@ class Document:
 
     def _limits(self, model: ModelMeta) -> Limits:
         return model.options.limits or self._config.limits
+
+
+def _in_order_of_registration(tags: Mapping[str, str]) -> list[Schema]:
+    """Models and actions as they were registered; after them what every application has."""
+    last = {tag: place for place, tag in enumerate(texts.TAGS, 1)}
+    names = sorted(tags, key=lambda tag: last.get(tag, 0) if tags[tag] == texts.TAGS.get(tag) else 0)
+    return [{"name": n, "description": tags[n]} if tags[n] else {"name": n} for n in names]
 
 
 def _referred_to(node: Any) -> set[str]:

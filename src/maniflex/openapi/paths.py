@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from maniflex._limits import Limits
-from maniflex._names import pluralise, snake_case
+from maniflex._names import snake_case
 from maniflex.model.meta import ModelMeta
-from maniflex.openapi import errors
+from maniflex.openapi import errors, texts
 from maniflex.openapi.parameters import LIST, ONE, Grammar
 from maniflex.openapi.schema import Schema, Schemas, ref
 from maniflex.openapi.ways import Ways
@@ -38,7 +39,6 @@ _ALLOWED: Schema = {
         },
     }
 }
-_WITH_BODY = frozenset({"PATCH", "POST", "PUT"})
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _VERBS = {
     Operation.LIST: "list",
@@ -76,9 +76,9 @@ class Operations:
         if model is not None and _only_named(endpoint.about) and endpoint.path in _paths_of(model):
             return self._of_model(endpoint, model)
         about = endpoint.about or About()
-        if endpoint.operation is Operation.OPTIONS and endpoint.about is None:
+        if endpoint.operation is Operation.OPTIONS and not about.name:
             name = f"options_{_path_name(endpoint)}"
-            about = About(name=name, summary=f"Methods of {endpoint.path}", security=None)
+            about = replace(about, name=name, summary=f"Methods of {endpoint.path}")
         return self._other(endpoint, about)
 
     # -- the routes every model has -----------------------------------------------------------
@@ -97,18 +97,24 @@ class Operations:
         if locked:
             parameters.append({"$ref": "#/components/parameters/If-Match"})
         about = endpoint.about or About()
+        named = {p["name"] for p in parameters if "name" in p} | ({"If-Match"} if locked else set())
         described: Schema = {
             "operationId": self._id(about.name or _model_name(endpoint, model, one)),
-            "summary": about.summary or _summary(operation, model, one),
-            "description": _description(operation, model, locked=locked),
-            "tags": [model.name],
+            "summary": about.summary or texts.summary(operation, model, one),
+            "description": texts.description(operation, model, named),
+            "tags": list(about.tags) or [model.name],
         }
         if parameters:
             described["parameters"] = parameters
         if operation in (Operation.CREATE, Operation.UPDATE):
-            body = f"{model.name}{'Create' if operation is Operation.CREATE else 'Update'}"
-            described["requestBody"] = {"required": True, "content": {JSON: {"schema": ref(body)}}}
+            described["requestBody"] = (
+                _body(texts.NEW_RECORD, ref(f"{model.name}Create"))
+                if operation is Operation.CREATE
+                else _body(texts.CHANGED_FIELDS, ref(f"{model.name}Update"))
+            )
         refusals = {*_ERRORS.get(kind, ()), *_FAILURES, *((412,) if locked else ())}
+        if model.locks and kind is Operation.DELETE:
+            refusals.add(422)
         if model.options.singleton:
             refusals -= {404}
         if operation is Operation.OPTIONS:
@@ -119,6 +125,7 @@ class Operations:
             codes |= errors.BODY_CODES
         if model.locks:
             codes |= errors.LOCK_CODES
+        codes |= frozenset(about.codes)
         return {**described, "responses": answers | self._refusals(endpoint, refusals, codes)}
 
     def _answers(self, operation: Operation, model: ModelMeta) -> Schema:
@@ -126,17 +133,17 @@ class Operations:
         record = {"type": "object", "required": ["data"], "properties": {"data": ref(model.name)}}
         match operation:
             case Operation.LIST:
-                return {"200": _answer(f"A page of {model.table}.", self._envelope(model))}
+                return {"200": _answer(f"A page of {texts.plural(model)}.", self._envelope(model))}
             case Operation.CREATE:
-                return {"201": _answer("What was stored.", record, etag)}
+                return {"201": _answer("The record as it was stored.", record, etag)}
             case Operation.READ | Operation.UPDATE:
                 return {"200": _answer("The record.", record, etag)}
             case Operation.DELETE:
-                return {"204": {"description": "It is gone.", "headers": HEADERS}}
+                return {"204": _answer("The record is deleted.", None)}
             case Operation.OPTIONS:
                 return _ALLOWED
             case _:
-                return {"200": {"description": "As the answer to GET, without its body.", "headers": HEADERS}}
+                return {"200": _answer(texts.head_answer(200), None)}
 
     def _envelope(self, model: ModelMeta) -> Schema:
         pages: Schema = {"$ref": "#/components/schemas/PageMeta"}
@@ -156,11 +163,10 @@ class Operations:
         model = endpoint.model
         described: Schema = {
             "operationId": self._id(about.name or _path_name(endpoint)),
-            "summary": about.summary or _words(about.name or _path_name(endpoint)),
+            "summary": about.summary or texts.words(about.name or _path_name(endpoint)),
             "tags": list(about.tags) or [model.name if model is not None else self._tag_of(endpoint)],
         }
-        if about.description:
-            described["description"] = about.description
+        described["description"] = texts.other_description(endpoint, about, described["operationId"])
         if about.deprecated:
             described["deprecated"] = True
         parameters = self._ids_of(endpoint)
@@ -169,20 +175,21 @@ class Operations:
             parameters += self._grammar(model).parameters(about.grammar, exported=exported)
         parameters += [dict(parameter) for parameter in about.parameters]
         for name, kind in about.query.items():
-            schema = self._schemas.of(kind, incoming=True)
-            parameters.append({"name": name, "in": "query", "schema": schema})
+            schema = dict(self._schemas.of(kind, incoming=True))
+            text = schema.pop("description", "") or f"`{name}` of the query string."
+            parameters.append({"name": name, "in": "query", "description": text, "schema": schema})
         if parameters:
             described["parameters"] = parameters
         takes_body = about.request is not None or about.request_schema is not None
         if takes_body:
             sent = dict(about.request_schema or self._schemas.of(about.request, incoming=True))
-            described["requestBody"] = {"required": about.body_required, "content": {JSON: {"schema": sent}}}
+            described["requestBody"] = _body(about.body_text, sent, required=about.body_required)
         if about.security is not None:
             described["security"] = [dict(s) for s in about.security]
         answers = self._own_answers(endpoint, about)
         refusals = {s for s in self._own_errors(endpoint, about, takes_body) if str(s) not in answers}
         codes = {*about.codes, *(errors.QUERY_CODES if about.grammar or about.query else ())}
-        if takes_body or endpoint.method in _WITH_BODY:
+        if takes_body:
             codes |= errors.BODY_CODES
         return {**described, "responses": answers | self._refusals(endpoint, refusals, codes)}
 
@@ -195,21 +202,25 @@ class Operations:
             return _ALLOWED
         if endpoint.method == "HEAD":
             statuses = about.answers or {about.status: {}}
-            return {str(s): {"description": _said(s), "headers": HEADERS} for s in sorted(statuses)}
+            return {str(s): _answer(texts.head_answer(s), None) for s in sorted(statuses)}
         if about.answers is not None:
-            return {str(s): _answer(_said(s), dict(schema)) for s, schema in sorted(about.answers.items())}
+            return {
+                str(s): _answer(texts.answer(about, s), None if schema is None else dict(schema))
+                for s, schema in sorted(about.answers.items())
+            }
+        text = texts.answer(about, about.status)
         if about.status == 204:
-            return {"204": {"description": "Done; there is nothing to show.", "headers": HEADERS}}
+            return {"204": _answer(text, None)}
         if about.media:
             content: Schema = {media: {"schema": {}} for media in about.media}
-            return {str(about.status): {"description": "The file.", "headers": HEADERS, "content": content}}
+            return {str(about.status): {"description": text, "headers": HEADERS, "content": content}}
         data = dict(about.data_schema or {})
         if about.data_schema is None and about.response is not None:
             data = self._schemas.of(about.response, incoming=False)
         envelope = {"type": "object", "required": ["data"], "properties": {"data": data}}
-        answers: Schema = {str(about.status): _answer("The result.", envelope)}
+        answers: Schema = {str(about.status): _answer(text, envelope)}
         if endpoint.operation is Operation.ACTION and about.response is None and about.data_schema is None:
-            answers["204"] = {"description": "Done; there is nothing to show.", "headers": HEADERS}
+            answers["204"] = _answer(texts.answer(about, 204), None)
         return answers
 
     def _own_errors(self, endpoint: Endpoint, about: About, takes_body: bool) -> set[int]:
@@ -217,12 +228,12 @@ class Operations:
             return set(about.errors)
         found = {400, *_FAILURES, *about.errors}
         if endpoint.operation is Operation.ACTION:
-            found |= {404, 409, 422}
+            found |= {404} if endpoint.method == "GET" else {404, 409}
         if "{" in endpoint.path:
             found.add(404)
         if about.grammar:
             found.add(414)
-        if takes_body or endpoint.method in _WITH_BODY:
+        if takes_body:
             found |= set(_BODY)
         return found
 
@@ -238,7 +249,13 @@ class Operations:
 
     def _ids_of(self, endpoint: Endpoint) -> list[Schema]:
         return [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "description": texts.path_parameter(name, endpoint.model),
+                "schema": {"type": "string", "minLength": 1},
+            }
             for name in _PARAMETER.findall(endpoint.path)
         ]
 
@@ -257,17 +274,14 @@ def _paths_of(model: ModelMeta) -> tuple[str, str]:
 
 
 def _only_named(about: About | None) -> bool:
-    """Whether a route is what every model has, though perhaps by another name."""
-    return about is None or about == About(name=about.name, summary=about.summary)
-
-
-def _many(model: ModelMeta) -> str:
-    """The plural, also of a table that is named like one record."""
-    return pluralise(model.table) if model.table == snake_case(model.name) else model.table
+    """Whether a route is what every model has, though perhaps by another name or with further refusals."""
+    if about is None:
+        return True
+    return about == About(name=about.name, summary=about.summary, tags=about.tags, codes=about.codes)
 
 
 def _model_name(endpoint: Endpoint, model: ModelMeta, one: bool) -> str:
-    single, many = snake_case(model.name), _many(model)
+    single, many = snake_case(model.name), texts.plural_name(model)
     if many == single and endpoint.operation is not Operation.LIST:
         many = f"{single}_list"  # nothing else is called list_…
     named_one = one or endpoint.operation is Operation.CREATE
@@ -284,62 +298,14 @@ def _path_name(endpoint: Endpoint) -> str:
     return f"head_{name}" if endpoint.method == "HEAD" else name
 
 
-def _summary(operation: Operation, model: ModelMeta, one: bool) -> str:
-    single, many = _words(snake_case(model.name)).lower(), _words(_many(model)).lower()
-    match operation:
-        case Operation.LIST:
-            return f"List {many}"
-        case Operation.CREATE:
-            return f"Create one {single}"
-        case Operation.READ:
-            return f"Get the {single}" if model.options.singleton else f"Get one {single}"
-        case Operation.UPDATE:
-            return f"Change the {single}" if model.options.singleton else f"Change one {single}"
-        case Operation.DELETE:
-            return f"Delete one {single}"
-        case Operation.HEAD:
-            return f"Headers of {'one ' + single if one else 'the list of ' + many}"
-        case _:
-            return f"Methods for {'one ' + single if one else many}"
+def _answer(text: str, schema: Schema | None, headers: Mapping[str, Any] | None = None) -> Schema:
+    """An answer; without a schema it has no body."""
+    content = {} if schema is None else {"content": {JSON: {"schema": schema}}}
+    return {"description": text, "headers": {**HEADERS, **(headers or {})}, **content}
 
 
-def _description(operation: Operation, model: ModelMeta, *, locked: bool) -> str:
-    many = _words(_many(model)).lower()
-    softly = model.soft_delete is not None
-    match operation:
-        case Operation.LIST:
-            searched = " `q` searches their texts." if any(f.searchable for f in model.fields) else ""
-            return f"One page of {many}, filtered, sorted and with their relations as asked for.{searched}"
-        case Operation.CREATE:
-            return "Stores a new record and answers it as it was stored. Every field that is wrong is named."
-        case Operation.READ:
-            return "One record, with the relations that `include` names."
-        case Operation.UPDATE:
-            text = "Changes the fields that are sent and leaves the others as they are."
-            return f"{text} With `If-Match`, only if nobody has changed the record since." if locked else text
-        case Operation.DELETE:
-            return "Marks the record as deleted; it is no longer shown." if softly else "Removes the record."
-        case Operation.HEAD:
-            return "As GET, without the body."
-        case _:
-            return "The methods of the path, in `Allow`."
-
-
-def _words(name: str) -> str:
-    text = re.sub(r"[\W_]+", " ", name).strip()
-    return text[:1].upper() + text[1:]
-
-
-def _said(status: int) -> str:
-    return "The answer." if status < 400 else errors.meaning(status)
-
-
-def _answer(text: str, schema: Schema, headers: Mapping[str, Any] | None = None) -> Schema:
-    return {
-        "description": text,
-        "headers": {**HEADERS, **(headers or {})},
-        "content": {JSON: {"schema": schema}},
-    }
+def _body(text: str, schema: Schema, *, required: bool = True) -> Schema:
+    return {"description": text, "required": required, "content": {JSON: {"schema": schema}}}
 
 
 def in_order(paths: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

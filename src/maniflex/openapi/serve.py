@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,10 +36,16 @@ _ABOUT = About(
     name="get_openapi",
     summary="This description",
     tags=("Documentation",),
-    answers={200: {"type": "object"}},
+    description="The OpenAPI 3.1 document that you are reading, for programs.",
+    answers={200: {"type": "object"}, 304: None},
+    answer_texts={
+        200: "The document, with an `ETag`.",
+        304: "The caller has this version already: `If-None-Match` names its `ETag`.",
+    },
     errors=(500,),
 )
 _PAGE = About(hidden=True)
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 class Description:
@@ -122,14 +129,16 @@ class Description:
         if ctx.response is not None:
             return
         body = msgspec.json.encode(ctx.spec) if ctx.spec else self.document()
-        etag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
-        headers = {"etag": etag, "cache-control": "no-cache", "vary": "accept-encoding"}
-        if etag in (ctx.header("if-none-match") or ""):
-            ctx.response = Response(304, headers=headers)
-            return
+        digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+        encoding = {}
         if not ctx.spec and self._compressed and takes_gzip(ctx.header("accept-encoding") or ""):
-            body, headers["content-encoding"] = self._compressed, "gzip"
-        ctx.response = Response(200, body=body, headers=headers)
+            # Other bytes need another tag: a cache would else put half of one form behind half of the other.
+            body, encoding, digest = self._compressed, {"content-encoding": "gzip"}, f"{digest}-gzip"
+        headers = {"etag": f'"{digest}"', "cache-control": "no-cache", "vary": "accept-encoding"}
+        if names_tag(ctx.header("if-none-match") or "", digest):
+            ctx.response = Response(304, headers=headers)
+        else:
+            ctx.response = Response(200, body=body, headers={**headers, **encoding})
 
     # -- the page ------------------------------------------------------------------------------
 
@@ -170,6 +179,11 @@ def takes_gzip(accept: str) -> bool:
         coding, _, weight = part.partition(";")
         weights[coding.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
     return weights.get("gzip", weights.get("*", False))
+
+
+def names_tag(wanted: str, tag: str) -> bool:
+    """Whether an `If-None-Match` names this tag: by itself, in a list, weakly, or with `*`."""
+    return wanted.strip() == "*" or tag in _TAG.findall(wanted)
 
 
 _HEADERS = {

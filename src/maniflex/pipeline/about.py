@@ -24,12 +24,14 @@ class About:
     request_schema: Mapping[str, Any] | None = None  # wins over `request`
     data_schema: Mapping[str, Any] | None = None  # wins over `response`
     body_required: bool = True
+    body_text: str = "What the operation is given."
     status: int = 200
     query: Mapping[str, Any] = field(default_factory=dict)  # name → type of a query parameter
     grammar: Sequence[str] = ()  # parameters of the list grammar it takes: "filter", "sort", …
     parameters: Sequence[Mapping[str, Any]] = ()  # further OpenAPI parameters
     media: Sequence[str] = ()  # what it answers with, when that is not JSON
-    answers: Mapping[int, Mapping[str, Any]] | None = None  # JSON without an envelope, by status
+    answers: Mapping[int, Mapping[str, Any] | None] | None = None  # JSON without an envelope, by status
+    answer_texts: Mapping[int, str] = field(default_factory=dict)  # what an answer is, by status
     errors: Sequence[int] = ()  # statuses of its refusals, in addition to those of its kind
     codes: Sequence[str] = ()  # error codes that only such operations give
     security: Sequence[Mapping[str, Sequence[str]]] | None = None  # empty: open to everybody

@@ -97,10 +97,14 @@ class _Maker:
         yield self._endpoint("DELETE", Operation.DELETE, {"db": db.delete}, gone, item=True)
         yield self._options("DELETE, GET, HEAD, OPTIONS, PATCH", item=True)
         if self._model.options.restore:
+            locked = bool(self._model.options.optimistic_lock)
             about = About(
                 summary=f"Bring a deleted {self._model.name} back",
+                description="Takes the mark of deletion off the record.",
+                answer_texts={200: "The record, which is there again."},
                 response=self._model.cls,
-                errors=(404, 409),
+                parameters=[{"$ref": "#/components/parameters/If-Match"}] if locked else (),
+                errors=(404, 409, 412) if locked else (404, 409),
             )
             bringing: dict[str, Default] = {"db": db.restore}
             yield self._endpoint(

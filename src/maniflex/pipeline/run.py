@@ -8,7 +8,7 @@ import traceback
 from typing import Any
 
 from maniflex._caller import asking
-from maniflex.errors import ExportBusy, NotFound, RequestError
+from maniflex.errors import ExportBusy, NotFound, RequestError, Timeout
 from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
@@ -75,6 +75,9 @@ def _refusal(ctx: Context, error: RequestError) -> Response:
         ctx.logger.info("%s %s: %s", error.status, error.code, error)
     elif is_outage(error):
         ctx.runtime.outages.note(error, ctx.logger)
+    elif isinstance(error, Timeout):  # where it was cut off says nothing of why it took so long
+        line = f"{ctx.scope['method']} {ctx.scope['path']}".encode("unicode_escape").decode()
+        ctx.logger.error("%s %s: %s: %s", error.status, error.code, line, error)
     elif error.status >= 500 and not isinstance(error, ExportBusy):  # that one is a limit at work
         ctx.logger.error("%s %s: %s", error.status, error.code, error, exc_info=error)
     elif isinstance(error, NotFound) and error.model:

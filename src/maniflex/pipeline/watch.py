@@ -120,7 +120,7 @@ class RequestWatch:
                 continue
             age = now - watched.since
             if self._timeout and age >= self._timeout:
-                watched.end(Timeout())
+                watched.end(Timeout(limit=f"query_timeout of {self._timeout:g} s"))
                 continue
             if self._timeout:
                 wait = min(wait, self._timeout - age)

@@ -1,0 +1,186 @@
+"""The indexes of a table beside those its model declares, and the promises of uniqueness they stand for."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex
+
+from maniflex.db.port import Executor
+from maniflex.errors import DeclarationError
+from maniflex.sql.decimal_order import decimal_column
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import NAMED_BY_CONDITION, index_name, quoted, sa_dialect
+
+log = logging.getLogger("maniflex.migrate")
+
+_EXAMPLES = 3  # of rows that are not told apart, in a message
+
+
+def ddl(element: Any, model: ModelSql) -> str:
+    """A statement of SQLAlchemy as text for the database of the model."""
+    return str(element.compile(dialect=sa_dialect(model.dialect))).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    columns: tuple[str, ...]
+    unique: bool
+    predicate: str  # "" when it covers every row
+
+    def __str__(self) -> str:
+        kind = "unique" if self.unique else "not unique"
+        condition = f" where {self.predicate}" if self.predicate else ""
+        return f"{kind} on {', '.join(self.columns)}{condition}"
+
+    @property
+    def promise(self) -> tuple[bool, frozenset[str], str]:
+        """What it means for the rows, which the order of its columns does not change."""
+        return self.unique, frozenset(self.columns), self.predicate
+
+
+_SQLITE_INDEXES = """
+SELECT l.name, l."unique", i.name, m.sql
+  FROM pragma_index_list(?) l JOIN pragma_index_info(l.name) i
+  LEFT JOIN sqlite_master m ON m.type = 'index' AND m.name = l.name
+ ORDER BY l.name, i.seqno
+"""
+_POSTGRES_INDEXES = """
+SELECT c.relname, i.indisunique AND i.indisvalid, a.attname, pg_get_expr(i.indpred, i.indrelid)
+  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+  CROSS JOIN LATERAL unnest(i.indkey[0 : i.indnkeyatts - 1]) WITH ORDINALITY k (attnum, place)
+  LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum AND k.attnum <> 0
+ WHERE i.indrelid = to_regclass($1) ORDER BY c.relname, k.place
+"""
+
+
+async def read_indexes(run: Executor, model: ModelSql) -> dict[str, Index]:
+    """The indexes of the table by name."""
+    if model.dialect is Dialect.SQLITE:
+        rows = await run.fetch(Sql(_SQLITE_INDEXES, (model.table.name,)))
+    else:
+        rows = await run.fetch(Sql(_POSTGRES_INDEXES, (quoted(model.table.name, model.dialect),)))
+    columns: dict[str, list[str]] = {}
+    for name, _, column, _ in rows:
+        columns.setdefault(name, []).append(column or "an expression")
+    return {
+        row[0]: Index(tuple(columns[row[0]]), bool(row[1]), _predicate(row[3], model.dialect)) for row in rows
+    }
+
+
+def _predicate(text: str | None, dialect: Dialect) -> str:
+    """The condition of a partial index, bare of what each database puts around it."""
+    if text and dialect is Dialect.SQLITE:  # the whole statement
+        _, *condition = re.split(r"\sWHERE\s", text, maxsplit=1, flags=re.IGNORECASE)
+        text = " ".join(condition)
+    return " ".join(re.sub(r'[()"`\[\]]', "", text or "").lower().split())
+
+
+def _predicates(model: ModelSql) -> tuple[str, ...]:
+    """How the condition "not deleted" may be written; the first is how we write it."""
+    marker = model.meta.soft_delete
+    if marker is None:
+        return ("",)
+    name = model.meta.by_name[marker.field].column.lower()
+    if marker.timestamp:
+        return (f"{name} is null",)
+    forms = ("{} is false", "{} is 0", "{} = false", "{} = 0", "not {}", "{} is not true")
+    return tuple(form.format(name) for form in forms)
+
+
+def compare_index(model: ModelSql, index: sa.Index, found: Index) -> None:
+    """Stop where a promise of uniqueness would not be kept; warn about any other difference."""
+    predicates = _predicates(model) if index.unique else ("",)
+    if index.info.get(NAMED_BY_CONDITION):  # another condition would be another index
+        predicates = (found.predicate,)
+    columns = tuple(column.name for column in index.columns)
+    expected = Index(columns, bool(index.unique), predicates[0])
+    if found.predicate in predicates:
+        found = replace(found, predicate=expected.predicate)
+    if found == expected:
+        return
+    text = (
+        f"{model.meta.name}: the index {index.name!r} of {model.table.name!r} should be {expected},"
+        f" and the one in the database is {found}"
+    )
+    if expected.unique and found.promise != expected.promise:
+        drop = f"DROP INDEX {quoted(str(index.name), model.dialect)}"
+        raise DeclarationError(f"{text}; drop it in a migration and the next start builds it anew: {drop}")
+    log.warning("%s", text)
+
+
+async def refuse_old_promises(run: Executor, model: ModelSql, existing: Mapping[str, Index]) -> None:
+    """Stop at a unique index that we made and the model no longer declares: it would refuse equal values."""
+    declared = {str(index.name) for index in model.table.indexes}
+    known = {field.column for field in model.meta.fields}
+    for name, found in existing.items():
+        columns = [decimal_column(column) for column in found.columns]
+        if name in declared or not found.unique or not known.issuperset(columns):
+            continue
+        if name != index_name("uq", model.table.name, *columns) or await _is_constraint(run, model, name):
+            continue
+        raise DeclarationError(
+            f"{model.meta.name}: {', '.join(columns)} of {model.table.name!r} is unique in the database and"
+            f" no longer on {model.meta.name}, so equal values would be refused. Declare it unique again, or"
+            f" drop the index in a migration: DROP INDEX {quoted(name, model.dialect)}"
+        )
+
+
+async def warn_of_missing_promises(run: Executor, model: ModelSql) -> None:
+    """Warn of uniqueness that the model declares and no index of the database keeps."""
+    existing = await read_indexes(run, model)
+    await refuse_old_promises(run, model, existing)
+    kept = {found.promise[:2] for found in existing.values() if found.unique}
+    for index in sorted(model.table.indexes, key=lambda index: str(index.name)):
+        if index.unique and (True, frozenset(column.name for column in index.columns)) not in kept:
+            names = ", ".join(decimal_column(column.name) for column in index.columns)
+            log.warning(
+                "%s: %s is unique on %s and not in the database, so equal values would be stored;"
+                " start once with auto_migrate=True, or build the index in a migration: %s",
+                *(model.meta.name, names, model.meta.name, " ".join(ddl(CreateIndex(index), model).split())),
+            )
+
+
+async def _is_constraint(run: Executor, model: ModelSql, index: str) -> bool:
+    """Whether a constraint stands on the index, which then is none of ours."""
+    if model.dialect is not Dialect.POSTGRES:
+        return False
+    text = "SELECT 1 FROM pg_constraint WHERE conindid = to_regclass($1)"
+    return await run.fetch_one(Sql(text, (quoted(index, model.dialect),))) is not None
+
+
+async def duplicates(run: Executor, model: ModelSql, index: sa.Index) -> str:
+    """What is to be done before a unique index can be built; nothing when no values are equal."""
+    examples = await _equal_rows(run, model, index)
+    if not examples:
+        return ""
+    columns = ", ".join(quoted(column.name, model.dialect) for column in index.columns)
+    names = ", ".join(decimal_column(column.name) for column in index.columns)
+    where = " AND ".join([f"{quoted(c.name, model.dialect)} IS NOT NULL" for c in index.columns])
+    live = "".join(f" AND {condition}" for condition in _predicates(model)[:1] if condition)
+    return (
+        f"{model.meta.name}: {model.table.name!r} has rows with equal values in {names}, which is unique on"
+        f" {model.meta.name}. Change or delete all but one row of each group and start again; equal are for"
+        f" example the rows with the ids {'; '.join(examples)}. All groups:"
+        f" SELECT {columns}, count(*) FROM {quoted(model.table.name, model.dialect)}"
+        f" WHERE {where}{live} GROUP BY {columns} HAVING count(*) > 1"
+    )
+
+
+async def _equal_rows(run: Executor, model: ModelSql, index: sa.Index) -> list[str]:
+    """A few groups of rows with equal values, by their ids: the values themselves may be secrets."""
+    columns, rows = list(index.columns), sa.func.count()
+    query: sa.Select[Any] = sa.select(sa.func.min(model.id), sa.func.max(model.id), rows)
+    query = query.select_from(model.table).where(*(c.is_not(None) for c in columns), *model.live())
+    query = query.group_by(*columns).having(rows > sa.literal_column("1"))
+    query = query.order_by(sa.func.min(model.id)).limit(sa.literal_column(str(_EXAMPLES)))
+    groups = await run.fetch(Sql(ddl(query.offset(sa.literal_column("0")), model)))
+    return [
+        f"{first!r} and {last!r}" + (f" ({count} rows)" if count > 2 else "") for first, last, count in groups
+    ]
