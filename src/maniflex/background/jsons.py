@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -36,6 +37,23 @@ def encode(value: Any, what: str) -> str:
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         message = f"cannot be stored as JSON: {_short(error)}"
         raise ValidationFailed(f"the {what} {message}", [{"field": what, "message": message}]) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a stored value that is not JSON."""
+
+    reason: str
+
+
+def decode_stored(stored: str | bytes | None) -> Any:
+    """The value of a stored text; `Unreadable` when it has none, because somebody wrote something else."""
+    if stored is None:
+        return None
+    try:
+        return decode(stored)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return Unreadable(_short(error))
 
 
 def _listed(value: Any) -> list[Any]:

@@ -103,15 +103,14 @@ class SqlQueue:
         for run in claimed:
             try:
                 deliveries.append(Delivery(_of_claimed(run), run.held.lease))
-            except (ValueError, msgspec.MsgspecError) as error:
+            except (ValueError, RecursionError, msgspec.MsgspecError) as error:
                 await self._refuse(run, f"the payload cannot be read: {error}")
         return deliveries
 
     async def _refuse(self, run: Claimed, reason: str) -> None:
         """Fail a run at once that no handler can be given."""
         delivery = Delivery(Job(run.type, id=run.id, attempt=run.attempt), run.held.lease)
-        raw = await self._work.store.broken_payload(run)
-        change = _failed(delivery, "failed", "failed", reason, None, raw)
+        change = _failed(delivery, "failed", "failed", reason, None)
         await self._work.store.settle([change], self._work.clock.now())
 
     async def extend(self, held: Sequence[Held]) -> set[str]:
@@ -245,17 +244,13 @@ def _of_claimed(run: Claimed) -> Job:
     )
 
 
-def _failed(
-    delivery: Delivery, status: str, event: str, error: str, at: datetime | None, raw: str | None = None
-) -> Change:
+def _failed(delivery: Delivery, status: str, event: str, error: str, at: datetime | None) -> Change:
     attempt = delivery.job.attempt
     kept = {"code": "error", "message": error, "attempt": attempt}
-    if raw is not None:
-        kept["raw"] = raw
     data: dict[str, Any] = {"attempt": attempt, "error": error}
     if at is not None:
         data["run_at"] = at.isoformat()
-    return Change(delivery.held, status, event, _json(data), at, 0, _json(kept), error, blank=raw is not None)
+    return Change(delivery.held, status, event, _json(data), at, 0, _json(kept), error)
 
 
 def _json(value: Any) -> str:

@@ -7,7 +7,7 @@ that is over, so their workers write it down here (`TableStatus`).
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
@@ -34,23 +34,39 @@ SELECT id, type, CASE status WHEN 'leased' THEN 'running' WHEN 'failed' THEN 'de
        CASE WHEN status IN ('succeeded', 'failed', 'cancelled') THEN updated_at END AS completed_at,
        updated_at
   FROM workflow_run WHERE deleted_at IS NULL"""
-OF_RUNS = {
-    "sqlite": TypedSelect(
-        _OF_RUNS.format(
-            url="CAST(result ->> '$.url' AS TEXT)",
-            output="result -> '$.output'",
-            code="CAST(error ->> '$.code' AS TEXT)",
-        )
+# What cannot be read would fail the whole list: text that is no JSON, and escapes that Postgres stores and
+# does not take apart.
+_READABLE = {"sqlite": "json_valid({0})", "postgresql": r"{0}::text !~* '\\u(0000|d[89a-f])'"}
+_PARTS = {
+    "sqlite": (
+        "CAST(result ->> '$.url' AS TEXT)",
+        "result -> '$.output'",
+        "CAST(error ->> '$.code' AS TEXT)",
     ),
-    "postgresql": TypedSelect(
-        _OF_RUNS.format(url="result ->> 'url'", output="result -> 'output'", code="error ->> 'code'")
-    ),
+    "postgresql": ("result ->> 'url'", "result -> 'output'", "error ->> 'code'"),
 }
+
+
+def _of_runs(dialect: str) -> TypedSelect:
+    url, output, code = _PARTS[dialect]
+    readable = _READABLE[dialect].format
+    return TypedSelect(
+        _OF_RUNS.format(
+            url=f"CASE WHEN {readable('result')} THEN {url} END",
+            output=f"CASE WHEN {readable('result')} THEN {output} ELSE result END",
+            code=f"CASE WHEN {readable('error')} THEN {code} END",
+        )
+    )
+
+
+OF_RUNS = {dialect: _of_runs(dialect) for dialect in _PARTS}
 OF_ROWS = TypedSelect("SELECT * FROM job_status")
 
 
 class StatusModel(Model, table="job_statuses", query=OF_RUNS):
     """How a job is doing. `failed` waits for its next attempt, `dead` has none left."""
+
+    __shows_unreadable__: ClassVar = True
 
     id: str = field(filterable=True, sortable=True)
     type: str = field(filterable=True, sortable=True)

@@ -63,7 +63,6 @@ class Failed:
     final: bool = False
     delay: timedelta | None = None
     taken_back: Sequence[str] = ()  # the steps that were, the last one first
-    raw: str | None = None  # what the payload was, where that is no JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +147,13 @@ def _failed(run: Claimed, outcome: Failed, status: str, event: str, run_at: date
     error = {"code": outcome.code, "message": outcome.message, "attempt": run.attempt}
     if outcome.trace:
         error["trace"] = outcome.trace
-    if outcome.raw is not None:
-        error["raw"] = outcome.raw
     data: dict[str, Any] = {"attempt": run.attempt, "code": outcome.code, "error": outcome.message}
     if run_at is not None:
         data["run_at"] = run_at.isoformat()
     if outcome.taken_back:
         data["taken_back"] = list(outcome.taken_back)
     last_error = outcome.code if outcome.code == NO_HANDLER else outcome.message
-    blank = outcome.raw is not None
-    return Change(run.held, status, event, _json(data), run_at, 0, _json(error), last_error, blank=blank)
+    return Change(run.held, status, event, _json(data), run_at, 0, _json(error), last_error)
 
 
 def _json(value: Any) -> str:
@@ -376,7 +372,7 @@ async def without_handler(run: Run, failed: Failed) -> Outcome:
     if not owed:
         return failed
     message = clean(f"{failed.message}; these steps are not taken back: {', '.join(owed)}")
-    return Failed(NOT_TAKEN_BACK, message, final=True, raw=failed.raw)
+    return Failed(NOT_TAKEN_BACK, message, final=True)
 
 
 async def _turned_back(run: Run, failed: Failed) -> Outcome | None:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from maniflex._ids import new_id
-from maniflex.background.jsons import clean, decode, instant
+from maniflex.background.jsons import decode, instant
 from maniflex.background.lease import Held
 from maniflex.background.primary import Primary
 from maniflex.background.runs.rows import Change, Claimed, Draft, Reaped, Renewed, State
@@ -221,19 +221,6 @@ class RunStore:
         claimed = [_claimed(row, token) for row in found]
         return _ordered(claimed) if self._sqlite else claimed
 
-    async def broken_payload(self, claimed: Claimed) -> str | None:
-        """What a payload is that is no JSON, as a text; None where it is. Only SQLite stores such."""
-        if not self._sqlite:
-            return None
-        if claimed.payload is not None:
-            try:
-                decode(claimed.payload)
-                return None
-            except (msgspec.MsgspecError, ValueError, RecursionError):
-                pass
-        rows = await self.adapter.write(self._sql["payload_bytes"].bind(id=claimed.id))
-        return clean(bytes.fromhex(rows[0][0]).decode(errors="backslashreplace"), 1 << 30) if rows else ""
-
     async def renew(self, adapter: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
         """Extend leases; the ids of those that are no longer ours, and of those that have to wait."""
         statement = self._sql["renew"]
@@ -293,8 +280,7 @@ class RunStore:
         ]
         if self._sqlite:
             log = [(*c.held, c.event, c.data) for c in changes]
-            blanked = [(*row, c.blank) for row, c in zip(rows, changes, strict=True)]
-            return await self._settled("settle", _json(blanked), log, stamp, tx)
+            return await self._settled("settle", _json(rows), log, stamp, tx)
         names = ("ids", "leases", "statuses", "run_ats", "unspents", "errors", "last_errors", "waits")
         columns = dict(zip(names, zip(*rows, strict=True), strict=True))
         events, datas = [c.event for c in changes], [c.data for c in changes]
