@@ -22,6 +22,7 @@ from maniflex.background.jobs.port import Delivery, Recovered
 from maniflex.background.jsons import decode, encode
 from maniflex.background.lease import Held
 from maniflex.background.runs.client import Work
+from maniflex.background.runs.handlers import payload_text
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.rows import Change, Claimed, Draft, Reaped
 from maniflex.background.runs.store import CHANNEL
@@ -54,7 +55,9 @@ class SqlQueue:
         """Store the job; inside a transaction it is there when that commits."""
         work = self._work
         work.ready()
-        job, now = checked(job), work.clock.now()
+        payload = job.payload
+        job, now = checked(replace(job, payload=None)), work.clock.now()
+        text = payload_text(work.handlers.get(job.type), payload)
         when = job.not_before or now
         draft = Draft(
             job.type,
@@ -65,7 +68,7 @@ class SqlQueue:
             tenant_id=job.tenant_id,
             trace_id=job.trace_id,
         )
-        await work.store.submit(draft, [(job.id, encode(job.payload, "payload"), None)], now, tx)
+        await work.store.submit(draft, [(job.id, text, None)], now, tx)
         if when <= now:
             work.wake_after(tx)
         return job.id

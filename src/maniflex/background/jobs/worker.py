@@ -364,7 +364,7 @@ async def _perform(job: Job, handler: Handler) -> Result | Failed:
 
 
 def _payload(job: Job, handler: Handler) -> Any:
-    return job.payload if handler.payload is None else handler.payload.validate_python(job.payload)
+    return job.payload if handler.payload is None else handler.payload.read_value(job.payload)
 
 
 async def _called(job: Job, handler: Handler) -> Any:

@@ -164,10 +164,7 @@ def read_payload(handler: Handler, text: str | None) -> Any:
     """The payload as the handler wants it; it raises when it does not fit."""
     if text is None:
         raise ValueError("what is stored is not text")
-    value = decode(text)
-    if handler.payload is None:
-        return value
-    return handler.payload.validate_python(value)
+    return decode(text) if handler.payload is None else handler.payload.read(text)
 
 
 async def perform(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
