@@ -7,11 +7,12 @@ that is over, so their workers write it down here (`TableStatus`).
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
 from pydantic import JsonValue
 
-from maniflex.background.jobs.job import Job, Result
+from maniflex.background.jobs.job import Job
+from maniflex.background.jobs.port import AttemptEnd
 from maniflex.background.jsons import encode
 from maniflex.background.loop import Loop
 from maniflex.background.parts import Parts
@@ -110,17 +111,9 @@ class TableStatus:
         self._clock = parts.clock
         self._sql = load("jobs", parts.adapter.dialect)
 
-    async def put(
-        self,
-        job: Job,
-        status: str,
-        *,
-        result: Result | None = None,
-        error: str | None = None,
-        error_code: str | None = None,
-    ) -> None:
+    async def put(self, job: Job, status: str, **end: Unpack[AttemptEnd]) -> None:
         """Note the status of an attempt; an older attempt, or one that is over, changes nothing."""
-        now = self._clock.now()
+        now, result = self._clock.now(), end.get("result")
         over = status in ("succeeded", "dead")
         output = None if result is None or result.output is None else encode(result.output, "output")
         await self._run(
@@ -135,8 +128,8 @@ class TableStatus:
             trace_id=job.trace_id,
             result_url=None if result is None else result.url,
             output=output,
-            error=error,
-            error_code=error_code,
+            error=end.get("error"),
+            error_code=end.get("error_code"),
             completed_at=self._time(now) if over else None,
             now=self._time(now),
         )

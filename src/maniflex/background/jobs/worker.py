@@ -134,7 +134,7 @@ class Worker:
             await asyncio.wait(self._running, timeout=HAND_BACK)
 
     @property
-    def watched(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[Watched]:
         """What should be alive as long as this is started."""
         return (self._feeder, self._rescuer, self._heart)
 
@@ -355,7 +355,7 @@ async def _perform(job: Job, handler: Handler) -> Result | Failed:
         return bad_payload(fence.absorb(error))
     try:
         result = Result.of(await _called(job, handler))
-        fence.returned()
+        fence.end_if_forked()
         encode(result.stored(), RESULT)
         return result
     except BaseException as error:

@@ -29,6 +29,7 @@ from maniflex.background.outbox.inbox import Inbox
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.model import InboxMessage, OutboxMessage
 from maniflex.background.outbox.outcomes import Policy
+from maniflex.background.outbox.relay import Relay
 from maniflex.background.outbox.store import OutboxStore, schema
 from maniflex.background.outbox.worker import Pruner, Worker
 from maniflex.background.parts import Parts
@@ -270,7 +271,8 @@ class Outbox:
             lease=config.work_lease,
             grace=config.shutdown_timeout,
         )
-        return Dispatcher(store, self._handlers, policy, parts.clock, parts.logger, parts.metrics, stopping)
+        relay = Relay(self._handlers, policy, parts.clock, parts.logger, parts.metrics)
+        return Dispatcher(store, relay, stopping)
 
     # -- numbers
 

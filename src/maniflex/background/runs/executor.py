@@ -192,7 +192,7 @@ async def _called_outcome(run: Run, handler: Handler, timeout: float | None, thr
             result = await handler.fn(run)
         else:
             result = await _called(run, handler, timeout, threads)
-        fence.returned()
+        fence.end_if_forked()
         if run.handed_back and not handler.is_async:
             return Released()  # told to stop, it may have returned half way
         if run.undoing is not None:  # what failed then would not fail now; half is taken back already

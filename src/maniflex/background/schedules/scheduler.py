@@ -79,8 +79,8 @@ class Scheduler:
         await self.loop.stop()
 
     @property
-    def watched(self) -> Sequence[Watched]:
-        return self.loop.watched
+    def parts_to_watch(self) -> Sequence[Watched]:
+        return self.loop.parts_to_watch
 
     def wake(self) -> None:
         """A schedule has changed; look again when the next one is due."""
