@@ -23,6 +23,7 @@ from pydantic import (
     SecretStr,
     computed_field,
     field_serializer,
+    field_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -294,6 +295,23 @@ REFUSED: list[tuple[Any, Any, str]] = [
 def test_what_would_arrive_changed_is_refused_by_its_place(declared: Any, value: Any, place: str) -> None:
     with pytest.raises(ValidationFailed, match=place):
         carried(declared, value)
+
+
+class Exiting(BaseModel):
+    n: int = 0
+
+    @field_validator("n")
+    @classmethod
+    def _exit(cls, n: int) -> int:
+        if n < 0:
+            raise SystemExit("not from here")
+        return n
+
+
+def test_a_validator_that_would_end_the_process_refuses_the_payload_instead() -> None:
+    with pytest.raises(ValidationFailed, match=r"payload \(SystemExit\) would not reach"):
+        carried(Exiting, Exiting.model_construct(n=-1))
+    assert PayloadType(list[Exiting]).write([{"n": -1}], "usual") == "usual"
 
 
 def test_a_private_attribute_does_not_count() -> None:

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaSerializer
 
@@ -52,7 +52,9 @@ class PayloadType:
             try:
                 text = written()
                 place = _difference(payload, self.read(text), "payload")
-            except Exception as error:  # the type's own functions may raise anything
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # the type's own functions may raise anything
                 place = place or f"payload ({_first_line(error)})"
                 continue
             if not place:
@@ -65,7 +67,9 @@ class PayloadType:
         try:
             taken = self.adapter.validate_python(payload, by_alias=True, by_name=True)
             return taken is payload or not _difference(payload, taken, "payload")
-        except Exception:  # it does not fit, which its run will say; or the type is not complete yet
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # it does not fit, which its run will say; or the type is not complete yet
             return False
 
     def _writers(self, payload: Any) -> Iterator[Callable[[], str]]:
@@ -159,12 +163,11 @@ def _equal(given: Any, arrived: Any) -> bool:
         return False
 
 
-def _first_line(error: Exception) -> str:
-    errors = getattr(error, "errors", None)
-    if errors is not None:  # pydantic's, whose text holds values
-        [first, *_] = errors(include_url=False, include_input=False, include_context=False)
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, ValidationError):  # whose text holds values
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
-    return str(getattr(error, "message", None) or type(error).__name__)
+    return error.message if isinstance(error, ValidationFailed) else type(error).__name__
 
 
 def _lost(place: str) -> ValidationFailed:

@@ -18,6 +18,7 @@ from typing import Any
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock, SystemClock
 from maniflex._fence import Fence
+from maniflex._logging import guarded
 from maniflex.background.declaring import as_duration
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, dead_letter
@@ -65,7 +66,7 @@ class Worker:
         self._dlq_type = dlq_type
         self._bus = event_bus
         self._clock = clock or SystemClock()
-        self._logger = logger or logging.getLogger("maniflex.jobs")
+        self._logger = guarded(logger or logging.getLogger("maniflex.jobs"))
         self._heart: Heart[Any] = Heart(
             source, lambda line, held: line.extend(held), source.lease / 3, self._logger
         )

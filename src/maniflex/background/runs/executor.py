@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from maniflex._backoff import Backoff
 from maniflex._caller import asking
 from maniflex._fence import Fence, describe, leaves_of, text_of
+from maniflex._logging import guarded
 from maniflex.background.jsons import clean, decode, encode
 from maniflex.background.runs.handlers import Handler
 from maniflex.background.runs.open_steps import GRACE
@@ -43,7 +44,7 @@ _ENGINE = (
     "maniflex.background.threads",
 )
 
-log = logging.getLogger("maniflex.work")
+log = guarded(logging.getLogger("maniflex.work"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock
 from maniflex._ids import new_id
+from maniflex._logging import guarded
 from maniflex.background.jsons import Unreadable, decode, decode_stored, encode
 from maniflex.background.lease import Held
 from maniflex.background.runs.open_steps import OpenSteps
@@ -29,7 +30,7 @@ from maniflex.sql.statement import Sql
 
 _PAUSE = Backoff(base=timedelta(milliseconds=50), cap=timedelta(seconds=2))
 
-log = logging.getLogger("maniflex.work")
+log = guarded(logging.getLogger("maniflex.work"))
 
 
 class Memory:
