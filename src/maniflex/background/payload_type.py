@@ -51,7 +51,7 @@ class PayloadType:
         for written in (lambda: usual, *self._writers(payload)):
             try:
                 text = written()
-                place = _difference(payload, self.read(text), "payload")
+                place = _first_difference(payload, self.read(text))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # the type's own functions may raise anything
@@ -66,7 +66,7 @@ class PayloadType:
             return False
         try:
             taken = self.adapter.validate_python(payload, by_alias=True, by_name=True)
-            return taken is payload or not _difference(payload, taken, "payload")
+            return taken is payload or not _first_difference(payload, taken)
         except KeyboardInterrupt:
             raise
         except BaseException:  # it does not fit, which its run will say; or the type is not complete yet
@@ -121,6 +121,11 @@ def _read_name(alias: Any) -> str | None:
         return alias or None
     paths = alias if isinstance(alias[0], list) else [alias]
     return next((path[0] for path in paths if len(path) == 1), None)
+
+
+def _first_difference(given: Any, arrived: Any) -> str:
+    """Where a payload differs from what arrives; nothing when they are equal."""
+    return "" if _equal(given, arrived) else _difference(given, arrived, "payload")
 
 
 def _difference(given: Any, arrived: Any, place: str) -> str:
