@@ -24,10 +24,11 @@ from maniflex._caller import asking
 from maniflex._fence import Fence, describe, leaves_of, text_of
 from maniflex._logging import guarded
 from maniflex.background.jsons import clean, decode, encode
+from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.runs.handlers import Handler
 from maniflex.background.runs.open_steps import GRACE
 from maniflex.background.runs.rows import Change, Claimed
-from maniflex.background.runs.run import FOREVER, RetryIn, Run, Suspend, Undone
+from maniflex.background.runs.run import FOREVER, Run
 from maniflex.background.runs.store import passes
 from maniflex.background.threads import on_thread
 from maniflex.errors import Fatal, LeaseLost, RequestError, RunCancelled, ValidationFailed

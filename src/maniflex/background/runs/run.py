@@ -20,6 +20,7 @@ from maniflex.background.declaring import as_duration
 from maniflex.background.jsons import Unreadable, instant, is_text
 from maniflex.background.lease import Held
 from maniflex.background.runs import checks
+from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
@@ -42,26 +43,6 @@ CHILD = "run:"  # and its id: what a parent waits for
 UNDO_ATTEMPTS = 10
 
 log = logging.getLogger("maniflex.work")
-
-
-class Suspend(BaseException):
-    """The handler leaves the worker until a time or a signal; no `except Exception` stops it."""
-
-    def __init__(self, until: datetime, waiting_for: str | None = None) -> None:
-        self.until, self.waiting_for = until, waiting_for
-        super().__init__()
-
-
-class RetryIn(Exception):
-    """The attempt failed, and the handler says when to try again."""
-
-    def __init__(self, delay: timedelta, reason: str) -> None:
-        self.delay = delay
-        super().__init__(reason)
-
-
-class Undone(Exception):
-    """Raised where a failed saga would go forward again: it only goes back from here."""
 
 
 class Run:
@@ -406,6 +387,3 @@ async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await fn(*args, **kwargs)
     outcome = await on_thread(partial(fn, *args, **kwargs))
     return await outcome if inspect.isawaitable(outcome) else outcome
-
-
-__all__ = ["RetryIn", "Run", "Suspend", "Tx", "Undone", "call"]
