@@ -65,7 +65,7 @@ class Fence:
         failure.__cause__ = error
         return failure
 
-    def returned(self) -> None:
+    def end_if_forked(self) -> None:
         """The call returned: in a process that it forked off, that is where the process ends."""
         if _forks != self._forks:
             end_child()
@@ -79,8 +79,8 @@ class ThreadFence:
     def __init__(self) -> None:
         self._forks = _forks
 
-    def left(self, error: BaseException | None = None) -> None:
-        """The call returned or raised."""
+    def end_if_forked(self, error: BaseException | None = None) -> None:
+        """The call returned or raised: in a process that it forked off, that is where the process ends."""
         if _forks != self._forks:
             end_child(error)
 

@@ -1,9 +1,14 @@
-"""How log lines look when maniflex serves: one line of text, or one JSON object."""
+"""How log lines look when maniflex serves: one line of text, or one JSON object.
+
+Background work logs through a `GuardedLogger`, so that a log that fails does not fail the work.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
+import traceback
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -73,3 +78,39 @@ def logging_config(settings: LogSettings) -> dict[str, Any]:
         "handlers": {"maniflex": {"class": "logging.StreamHandler", "formatter": "maniflex"}},
         "root": {"level": settings.log_level.upper(), "handlers": ["maniflex"]},
     }
+
+
+class GuardedLogger(logging.Logger):
+    """Logs as the logger it stands for. A log handler that raises costs the line, and not what logged it."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger.name)
+        self._logger = logger
+
+    def isEnabledFor(self, level: int) -> bool:  # the name is logging's
+        return self._logger.isEnabledFor(level)
+
+    def makeRecord(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        return self._logger.makeRecord(*args, **kwargs)
+
+    def handle(self, record: logging.LogRecord) -> None:
+        try:
+            self._logger.handle(record)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # nothing is awaited in it, so none of this is meant for us
+            _complain(error)
+
+
+def _complain(error: BaseException) -> None:
+    """Tell of a log handler that raised where logging itself would."""
+    try:
+        if logging.raiseExceptions and sys.stderr is not None:
+            traceback.print_exception(error, limit=-5)
+    except Exception:  # standard error is closed
+        pass
+
+
+def guarded(logger: logging.Logger) -> logging.Logger:
+    """The logger, guarded if it is not yet."""
+    return logger if isinstance(logger, GuardedLogger) else GuardedLogger(logger)

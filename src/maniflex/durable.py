@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from maniflex._logging import guarded
 from maniflex._service import Service
 from maniflex.background.clock import HOLD_OFF, ClockKeeper, ServerClock, shared_clock
 from maniflex.background.jobs.client import Jobs
@@ -100,11 +101,10 @@ class Durable:
         """The server is sealed: bring the parts to its database."""
         beat = runtime.config.work_lease / 3
         clock = shared_clock(runtime.clock, HOLD_OFF + beat)
-        sealed = (runtime.adapter, clock, runtime.config, runtime.logger, runtime.stores)
+        logger = guarded(runtime.logger)
+        sealed = (runtime.adapter, clock, runtime.config, logger, runtime.stores)
         parts = Parts(*sealed, self.work, self.metrics)
-        self.keeper = (
-            ClockKeeper(clock, runtime.adapter, runtime.logger) if isinstance(clock, ServerClock) else None
-        )
+        self.keeper = ClockKeeper(clock, runtime.adapter, logger) if isinstance(clock, ServerClock) else None
         self.repairer = Repairer(parts, list(self._repairs(parts)))
         self.schedules.call_actions(ActionCaller(runtime, endpoints))
         for part in self._all():

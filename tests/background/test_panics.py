@@ -173,7 +173,7 @@ async def test_a_started_worker_goes_on_whatever_its_handlers_raise(database_url
         made = await work.submit_many("default.bad", [{"n": n} for n in range(len(NAMES))])
         for run in made:
             assert (await work.wait(run.id, 60)).status == "failed"
-        assert [part.name for part in worker.watched if part.dead] == []
+        assert [part.name for part in worker.parts_to_watch if part.dead] == []
         await worker.stop()
 
 
@@ -302,7 +302,7 @@ async def test_a_relay_charges_a_message_for_whatever_its_handler_raises_and_goe
         for n in range(len(NAMES)):
             await bench.enqueue(("bad", {"n": n}), ("good", n))
         await until(lambda: len(delivered) == len(NAMES), 60)
-        assert [part.name for part in worker.watched if part.dead] == []
+        assert [part.name for part in worker.parts_to_watch if part.dead] == []
         await worker.stop()
         rows = [row for row in await bench.rows() if row.kind == "bad"]
     assert all(row.attempts >= 1 for row in rows)
@@ -356,7 +356,7 @@ async def test_a_sweep_goes_on_whatever_its_hooks_raise(
         )
         await runner.start()
         await until(lambda: len(told) == 2 * len(NAMES), 60)
-        assert [part.name for part in runner.watched if part.dead] == []
+        assert [part.name for part in runner.parts_to_watch if part.dead] == []
         await runner.stop()
         rows = await stored(server, "posts")
     assert sum(row["status"] == "published" for row in rows) == len(NAMES)

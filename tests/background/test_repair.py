@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,10 +13,11 @@ import pytest
 from maniflex import Run, Server
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background.outbox.store import Claim
+from maniflex.background.outbox.store import FIRST, Claim
 from maniflex.background.repair import EVERY, LEAST_LEASE, LOOK_AGAIN, Repairer
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.model import Schedule
+from maniflex.sql.statement import Sql
 from maniflex.testing.clock import FakeClock
 from tests.background.machines import a_world
 from tests.background.working import minutes, seconds
@@ -161,3 +163,68 @@ async def test_nothing_is_brought_back_while_the_time_is_in_doubt(database_url: 
         await found.tick()
         assert found.pause() > EVERY / 2
         assert first.metrics.value("impossible_times_total") == 0
+
+
+async def test_the_cost_for_messages_does_not_grow_with_those_that_wait(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_server(database_url, clock) as (server, _):
+        kinds = [f"kind-{n}" for n in range(20)]
+        for kind in kinds:
+            await server.outbox.enqueue_many(kind, [0] * 1000, outside_transaction=True)
+        if "postgres" in database_url:
+            await server.raw_exec("ANALYZE outbox_event")
+        adapter: Any = server._sealed().runtime.adapter
+        asked: list[Sql] = []
+        for name in ("fetch", "write"):
+            monkeypatch.setattr(type(adapter), name, noting(getattr(type(adapter), name), asked))
+        await repairer(server).tick()
+        asked = [sql for sql in asked if "outbox_event" in sql.text]
+        monkeypatch.undo()
+
+        assert len(asked) == 3
+        if "postgres" in database_url:
+            text = "EXPLAIN (ANALYZE, FORMAT JSON) "
+            plans = [(await adapter.write(Sql(text + sql.text, sql.params)))[0][0] for sql in asked]
+            rows = [rows_read(json.loads(plan)[0]["Plan"]) for plan in plans]
+            assert rows[0] <= 25
+            assert rows[1] <= 20 * (FIRST + 1)
+            assert rows[2] == 0
+        else:
+            for sql in asked:
+                steps = await adapter.fetch(Sql(f"EXPLAIN QUERY PLAN {sql.text}", sql.params))
+                plan = [str(step[3]) for step in steps]
+                assert not [one for one in plan if one.startswith("SCAN") and "outbox_event" in one], plan
+                assert any("outbox_event_kind_idx (kind" in one for one in plan), plan
+
+
+def noting(ask: Any, asked: list[Sql]) -> Any:
+    async def noted(self: Any, sql: Sql, *rest: Any, **options: Any) -> Any:
+        asked.append(sql)
+        return await ask(self, sql, *rest, **options)
+
+    return noted
+
+
+def rows_read(plan: dict[str, Any]) -> float:
+    """How many rows of messages a plan of PostgreSQL looked at, also those it left out."""
+    own = 0.0
+    if plan.get("Relation Name") == "outbox_event" or "Index Name" in plan:
+        own = plan["Actual Loops"] * (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0))
+    return own + sum(rows_read(part) for part in plan.get("Plans", ()))
+
+
+async def test_messages_of_many_kinds_are_repaired_some_kinds_at_a_time(
+    database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maniflex.background.repair.KINDS", 2)
+    monkeypatch.setattr("maniflex.background.outbox.store.AT_ONCE", 3)
+    async with a_server(database_url, clock) as (server, _):
+        for kind in "abcde":
+            await server.outbox.enqueue_many(kind, [0] * 4, outside_transaction=True)
+        far = "'2036-01-01T00:00:00.000000Z'"
+        await server.raw_exec(f"UPDATE outbox_event SET retry_at = {far}")
+        for left in (12, 4, 0, 0):
+            await repairer(server).tick()
+            [row] = await server.raw_query(f"SELECT count(*) AS n FROM outbox_event WHERE retry_at = {far}")
+            assert row["n"] == left

@@ -566,6 +566,24 @@ def test_runs_can_be_looked_after_from_a_terminal(here: Path, database_url: str)
     assert [event["event_type"] for event in events] == ["created", "cancelled", "retried"]
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_run_that_cannot_be_read_is_looked_after_like_the_others(
+    here: Path, request: pytest.FixtureRequest, database: str
+) -> None:
+    url = request.getfixturevalue(f"{database}_url")
+    bad, good = (submitted(url, "default.note", n) for n in range(2))
+    broken = "x'ff'" if database == "sqlite" else r"""'"\ud800"'"""
+    spoil = f"UPDATE workflow_run SET payload = {broken} WHERE id = '{bad.id}'"
+    asked(url, lambda server: server.raw_exec(spoil))
+
+    listed = run("runs", "list", "app:server", "--json", cwd=here, DB_WRITE_URL=url)
+    assert {one["id"] for one in json.loads(listed.stdout)} == {bad.id, good.id}
+    for command in ("show", "cancel", "retry", "show"):
+        ended = run("runs", command, "app:server", bad.id, cwd=here, DB_WRITE_URL=url)
+        assert ended.returncode == 0, ended.stderr
+    assert "$unreadable" in ended.stdout
+
+
 def test_looking_at_runs_makes_no_database(here: Path) -> None:
     ended = run("runs", "list", "app:server", cwd=here, DB_WRITE_URL="sqlite:///typo.db")
 

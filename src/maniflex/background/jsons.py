@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -28,14 +29,43 @@ def encode(value: Any, what: str) -> str:
     """The value as JSON text; `ValidationFailed` naming `what` when there is no such text."""
     try:
         text = to_json(value, inf_nan_mode="constants", fallback=_listed, context=TO_READ_BACK)
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        raise _not_stored(error, what) from None
+    return check_text(text, what)
+
+
+def check_text(text: bytes, what: str) -> str:
+    """JSON as every database takes it; `ValidationFailed` naming `what` where one would not."""
+    try:
         if _SUSPECT.search(text):
             json.loads(text, parse_constant=_not_json)
             if _NUL.search(text):
                 raise ValueError("it contains the NUL character")
         return text.decode()
-    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
-        message = f"cannot be stored as JSON: {_short(error)}"
-        raise ValidationFailed(f"the {what} {message}", [{"field": what, "message": message}]) from None
+    except (ValueError, RecursionError) as error:
+        raise _not_stored(error, what) from None
+
+
+def _not_stored(error: Exception, what: str) -> ValidationFailed:
+    message = f"cannot be stored as JSON: {_short(error)}"
+    return ValidationFailed(f"the {what} {message}", [{"field": what, "message": message}])
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a stored value that is not JSON."""
+
+    reason: str
+
+
+def decode_stored(stored: str | bytes | None) -> Any:
+    """The value of a stored text; `Unreadable` when it has none, because somebody wrote something else."""
+    if stored is None:
+        return None
+    try:
+        return decode(stored)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return Unreadable(_short(error))
 
 
 def _listed(value: Any) -> list[Any]:

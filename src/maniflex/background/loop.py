@@ -87,7 +87,7 @@ class Loop:
         return self._task.dead
 
     @property
-    def watched(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[Watched]:
         """What should be alive as long as this is started."""
         return (self,)
 

@@ -28,6 +28,7 @@ MARGIN = timedelta(days=1)
 LEAST_LEASE = timedelta(minutes=5)
 CLOCKS_DIFFER = timedelta(minutes=1)  # by less than that
 PAGE = 500
+KINDS = 500  # of messages, looked at each time
 
 Repair = Callable[[datetime], Awaitable[int]]
 
@@ -71,16 +72,20 @@ def repair_runs(parts: Parts) -> Repair:
 
 
 def repair_messages(parts: Parts) -> Repair:
-    """End leases of messages, and pauses between attempts, that last far too long."""
+    """End leases of messages, and pauses between attempts, that last far too long.
+
+    Each time for so many kinds, along an index: the cost does not grow with the messages that wait.
+    """
     store, lease = OutboxStore(parts.adapter), parts.config.work_lease
+    after = ""  # the kind to go on behind
 
     async def repair(now: datetime) -> int:
-        return await store.bring_back(
-            now,
-            until=now + max(lease, LEAST_LEASE),
-            latest=now + lease + MARGIN,
-            latest_retry=now + LONGEST_BACKOFF + MARGIN,
-        )
+        nonlocal after
+        kinds = await store.kinds_behind(after, KINDS)
+        after = kinds[-1] if len(kinds) == KINDS else ""
+        until, latest = now + max(lease, LEAST_LEASE), now + lease + MARGIN
+        leases = await store.bring_back_leases(kinds, until=until, latest=latest)
+        return leases + await store.bring_back_pauses(kinds, now, latest=now + LONGEST_BACKOFF + MARGIN)
 
     return repair
 

@@ -111,9 +111,9 @@ def _deliverable(call: Callable[[], T]) -> T:
     try:
         result = call()
     except BaseException as error:
-        fence.left(error)
+        fence.end_if_forked(error)
         if isinstance(error, StopIteration | GeneratorExit):
             raise RuntimeError(f"{describe(error)} was raised") from error
         raise
-    fence.left()
+    fence.end_if_forked()
     return result

@@ -30,8 +30,8 @@ class Watched(Protocol):
 
 
 def dead_parts(services: Iterable[object]) -> list[str]:
-    """The names of what has ended though its service runs; a service names its parts as `watched`."""
-    parts: list[Watched] = [part for service in services for part in getattr(service, "watched", ())]
+    """The names of what has ended though its service runs; a service names its parts as `parts_to_watch`."""
+    parts: list[Watched] = [part for service in services for part in getattr(service, "parts_to_watch", ())]
     return [part.name for part in parts if part.dead]
 
 
@@ -54,7 +54,7 @@ class LastingTask:
         return self._task is not None and self._task.done() and not self._stopping
 
     @property
-    def watched(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[Watched]:
         return (self,)
 
     def start(self) -> None:

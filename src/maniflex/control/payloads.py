@@ -29,7 +29,7 @@ def _stored(payload: Any, handler: Handler | None, *, exclude_unset: bool) -> An
         return payload
     options: Any = {"by_alias": True, "exclude_unset": exclude_unset, "context": BY_ATTRIBUTE}
     try:
-        return decode(handler.payload.dump_json(bound[0], **options))
+        return decode(handler.payload.adapter.dump_json(bound[0], **options))
     except PydanticSerializationError:
         encode(bound[0], "payload")  # says why in plain words
         raise
@@ -39,11 +39,11 @@ def _bound(payload: Any, handler: Handler | None) -> tuple[Any] | None:
     """The payload as its type, if that holds models; `ValidationFailed` when a client cannot say it."""
     if handler is None or handler.payload is None:
         return None
-    known = binder(handler.payload_type)
+    known = binder(handler.payload.declared)
     try:
         if known.holds_models:
             return (known.fit(payload),)
-        fit(payload, handler.payload)
+        fit(payload, handler.payload.adapter)
     except ValidationFailed as failed:
         details: Any = failed.details
         found = [{**d, "field": f"payload.{d['field']}".rstrip(".")} for d in details]

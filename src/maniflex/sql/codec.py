@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_origin
 from uuid import UUID
 
 from pydantic_core import to_json
 
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.unreadable import json_guard
 from maniflex.sql.statement import Dialect
 
 Codec = Callable[[Any], Any]
@@ -94,11 +95,15 @@ def decoder(kind: Kind, dialect: Dialect) -> Codec | None:
 
 
 def row_decoder(
-    fields: Sequence[FieldMeta], dialect: Dialect
+    fields: Sequence[FieldMeta], dialect: Dialect, *, guards_json: bool = False
 ) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
     """What turns a stored row into values; None when the driver already gives them."""
     known = _SQLITE_DECODERS if dialect is Dialect.SQLITE else _POSTGRES_DECODERS
     decoders = [(i, known[f.kind]) for i, f in enumerate(fields) if f.kind in known]
+    if guards_json:
+        for i, f in enumerate(fields):
+            if f.load_json is not None:
+                decoders.append((i, json_guard(f.load_json, is_object=get_origin(f.type) is dict)))
 
     def decode(row: Sequence[Any]) -> Sequence[Any]:
         values = list(row)

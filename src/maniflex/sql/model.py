@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -40,7 +40,8 @@ class ModelSql:
         # Whether rows tell their versions; a table that turns out to be a view does not.
         self.versioned = dialect is Dialect.POSTGRES and not self.readonly
         self.version = self.version_in(self.table)
-        self.columns = [self.table.c[f.column] for f in meta.fields]
+        self.guards_json: bool = getattr(meta.cls, "__shows_unreadable__", False)
+        self.columns = [self.read_column(f) for f in meta.fields]
         self.names = tuple(f.name for f in meta.fields)
         # A query model may have none; then nothing that needs one can be asked of it.
         self.id: Any = self.table.c[meta.by_name["id"].column] if "id" in meta.by_name else None
@@ -49,7 +50,7 @@ class ModelSql:
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
         self.all_plain = not any(self.encoders.values())
         self.lock_values = self._lock_values()
-        self.decode = row_decoder(meta.fields, dialect)
+        self.decode = self.decoder(meta.fields)
         self._peers: Mapping[str, ModelSql] = {}
         self._by_table: dict[str, ModelSql] = {}
 
@@ -72,6 +73,17 @@ class ModelSql:
 
     def column(self, field: FieldMeta) -> sa.Column[Any]:
         return self.table.c[field.column]
+
+    def read_column(self, field: FieldMeta) -> Any:
+        """What a row is read by: the column, or where SQLite may hold no text in it, its bytes."""
+        column = self.column(field)
+        if self.guards_json and field.kind is Kind.JSON and self.dialect is Dialect.SQLITE:
+            return sa.cast(column, sa.LargeBinary()).label(field.column)
+        return column
+
+    def decoder(self, fields: Sequence[FieldMeta]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+        """What turns a stored row of these fields into values; None when the driver already gives them."""
+        return row_decoder(fields, self.dialect, guards_json=self.guards_json)
 
     def compared(self, field: FieldMeta, table: FromClause | None = None) -> Any:
         """What conditions, sorts and groups look at: the column, or the order key beside it."""

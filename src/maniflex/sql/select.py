@@ -14,7 +14,6 @@ from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
 from maniflex.query.operators import Op
 from maniflex.query.tree import Cursor, Filter, Query, Sort
 from maniflex.sql import search
-from maniflex.sql.codec import row_decoder
 from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import ModelSql
 from maniflex.sql.shapes import Compiled, compile_statement
@@ -142,7 +141,7 @@ def _listing(model: ModelSql, query: Query, *, counted: bool = True, versioned: 
         found["after_id"] = query.cursor.after[1]
     if query.search is not None:
         found["q"] = search.query_text(model, query.search)
-    decode = model.decode if query.select is None else row_decoder(fields, model.dialect)
+    decode = model.decode if query.select is None else model.decoder(fields)
     return Listing(compiled.bind(found), fields, decode)
 
 
@@ -179,7 +178,7 @@ def _page(
     conditions = where(
         model, model.table, query.filters, query.forced, live=not asks_for_deleted(model, query.filters)
     )
-    columns: list[Any] = [model.column(f) for f in fields]
+    columns: list[Any] = [model.read_column(f) for f in fields]
     if versioned:
         columns.append(model.version)
     source, relevance = _search(model, query, conditions)

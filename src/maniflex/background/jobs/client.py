@@ -22,9 +22,10 @@ from maniflex.background.jobs.port import Cancellable, EventBus, Queue
 from maniflex.background.jobs.sql import SqlQueue, of_run
 from maniflex.background.jobs.status import JobStatus, StatusModel, StatusPruner, TableStatus, schema
 from maniflex.background.jobs.worker import CONCURRENCY, Worker, publish
+from maniflex.background.jsons import decode
 from maniflex.background.parts import Parts
 from maniflex.background.runs.client import Work
-from maniflex.background.runs.handlers import Handlers
+from maniflex.background.runs.handlers import Handlers, check_type, payload_text
 from maniflex.background.runs.run import Run
 from maniflex.db.port import Tx
 from maniflex.errors import Conflict, DeclarationError
@@ -218,7 +219,7 @@ class Jobs:
         one = _of_caller(Job(job, payload, **fields) if isinstance(job, str) else replace(job, **fields))
         if isinstance(self.queue, SqlQueue):
             return await self.queue.enqueue(one, tx=tx)
-        given, one = one.id, checked(one)
+        given, one = one.id, checked(self._carried(one))
         if self._sink is None:
             return await self.queue.enqueue(one)
         if given:
@@ -231,6 +232,11 @@ class Jobs:
         except BaseException:
             await self._sink.forget(one.id)
             raise
+
+    def _carried(self, job: Job) -> Job:
+        """The job with its payload as its queue carries it."""
+        handler = self._handlers.get(check_type(job.type))
+        return replace(job, payload=decode(payload_text(handler, job.payload)))
 
     async def enqueue_at(
         self, job: Job | str, when: datetime, payload: Any = None, *, tx: Tx | None = None, **fields: Any

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 from maniflex.background.jobs.job import Job, Result
 from maniflex.background.lease import Held
@@ -95,18 +95,18 @@ class Source(Protocol):
         """Call `wake` when there may be something to claim; a hint, whoever listens also polls."""
 
 
+class AttemptEnd(TypedDict, total=False):
+    """What came of an attempt: its result, or its error."""
+
+    result: Result | None
+    error: str | None
+    error_code: str | None
+
+
 class StatusSink(Protocol):
     """Where clients see what became of a job."""
 
-    async def put(
-        self,
-        job: Job,
-        status: str,
-        *,
-        result: Result | None = None,
-        error: str | None = None,
-        error_code: str | None = None,
-    ) -> None:
+    async def put(self, job: Job, status: str, **end: Unpack[AttemptEnd]) -> None:
         """Note the status of an attempt; an older attempt changes nothing any more."""
 
     async def cancelled(self, id: str) -> None:

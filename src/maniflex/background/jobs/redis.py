@@ -22,6 +22,7 @@ from maniflex._backoff import Backoff
 from maniflex._clock import Clock, SystemClock
 from maniflex._fence import Fence
 from maniflex._ids import new_id
+from maniflex._logging import guarded
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, checked, dead_letter, dump, load
 from maniflex.background.jobs.port import Delivery, Recovered
@@ -39,7 +40,7 @@ except ImportError as missing:
 BLOCK = timedelta(seconds=2)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-log = logging.getLogger("maniflex.jobs")
+log = guarded(logging.getLogger("maniflex.jobs"))
 
 
 class RedisQueue:

@@ -22,6 +22,7 @@ from maniflex.background.jobs.port import Delivery, Recovered
 from maniflex.background.jsons import decode, encode
 from maniflex.background.lease import Held
 from maniflex.background.runs.client import Work
+from maniflex.background.runs.handlers import payload_text
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.rows import Change, Claimed, Draft, Reaped
 from maniflex.background.runs.store import CHANNEL
@@ -54,7 +55,9 @@ class SqlQueue:
         """Store the job; inside a transaction it is there when that commits."""
         work = self._work
         work.ready()
-        job, now = checked(job), work.clock.now()
+        payload = job.payload
+        job, now = checked(replace(job, payload=None)), work.clock.now()
+        text = payload_text(work.handlers.get(job.type), payload)
         when = job.not_before or now
         draft = Draft(
             job.type,
@@ -65,7 +68,7 @@ class SqlQueue:
             tenant_id=job.tenant_id,
             trace_id=job.trace_id,
         )
-        await work.store.submit(draft, [(job.id, encode(job.payload, "payload"), None)], now, tx)
+        await work.store.submit(draft, [(job.id, text, None)], now, tx)
         if when <= now:
             work.wake_after(tx)
         return job.id
@@ -103,15 +106,14 @@ class SqlQueue:
         for run in claimed:
             try:
                 deliveries.append(Delivery(_of_claimed(run), run.held.lease))
-            except (ValueError, msgspec.MsgspecError) as error:
+            except (ValueError, RecursionError, msgspec.MsgspecError) as error:
                 await self._refuse(run, f"the payload cannot be read: {error}")
         return deliveries
 
     async def _refuse(self, run: Claimed, reason: str) -> None:
         """Fail a run at once that no handler can be given."""
         delivery = Delivery(Job(run.type, id=run.id, attempt=run.attempt), run.held.lease)
-        raw = await self._work.store.broken_payload(run)
-        change = _failed(delivery, "failed", "failed", reason, None, raw)
+        change = _failed(delivery, "failed", "failed", reason, None)
         await self._work.store.settle([change], self._work.clock.now())
 
     async def extend(self, held: Sequence[Held]) -> set[str]:
@@ -245,17 +247,13 @@ def _of_claimed(run: Claimed) -> Job:
     )
 
 
-def _failed(
-    delivery: Delivery, status: str, event: str, error: str, at: datetime | None, raw: str | None = None
-) -> Change:
+def _failed(delivery: Delivery, status: str, event: str, error: str, at: datetime | None) -> Change:
     attempt = delivery.job.attempt
     kept = {"code": "error", "message": error, "attempt": attempt}
-    if raw is not None:
-        kept["raw"] = raw
     data: dict[str, Any] = {"attempt": attempt, "error": error}
     if at is not None:
         data["run_at"] = at.isoformat()
-    return Change(delivery.held, status, event, _json(data), at, 0, _json(kept), error, blank=raw is not None)
+    return Change(delivery.held, status, event, _json(data), at, 0, _json(kept), error)
 
 
 def _json(value: Any) -> str:

@@ -7,11 +7,12 @@ that is over, so their workers write it down here (`TableStatus`).
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
 from pydantic import JsonValue
 
-from maniflex.background.jobs.job import Job, Result
+from maniflex.background.jobs.job import Job
+from maniflex.background.jobs.port import AttemptEnd
 from maniflex.background.jsons import encode
 from maniflex.background.loop import Loop
 from maniflex.background.parts import Parts
@@ -34,23 +35,39 @@ SELECT id, type, CASE status WHEN 'leased' THEN 'running' WHEN 'failed' THEN 'de
        CASE WHEN status IN ('succeeded', 'failed', 'cancelled') THEN updated_at END AS completed_at,
        updated_at
   FROM workflow_run WHERE deleted_at IS NULL"""
-OF_RUNS = {
-    "sqlite": TypedSelect(
-        _OF_RUNS.format(
-            url="CAST(result ->> '$.url' AS TEXT)",
-            output="result -> '$.output'",
-            code="CAST(error ->> '$.code' AS TEXT)",
-        )
+# What cannot be read would fail the whole list: text that is no JSON, and escapes that Postgres stores and
+# does not take apart.
+_READABLE = {"sqlite": "json_valid({0})", "postgresql": r"{0}::text !~* '\\u(0000|d[89a-f])'"}
+_PARTS = {
+    "sqlite": (
+        "CAST(result ->> '$.url' AS TEXT)",
+        "result -> '$.output'",
+        "CAST(error ->> '$.code' AS TEXT)",
     ),
-    "postgresql": TypedSelect(
-        _OF_RUNS.format(url="result ->> 'url'", output="result -> 'output'", code="error ->> 'code'")
-    ),
+    "postgresql": ("result ->> 'url'", "result -> 'output'", "error ->> 'code'"),
 }
+
+
+def _of_runs(dialect: str) -> TypedSelect:
+    url, output, code = _PARTS[dialect]
+    readable = _READABLE[dialect].format
+    return TypedSelect(
+        _OF_RUNS.format(
+            url=f"CASE WHEN {readable('result')} THEN {url} END",
+            output=f"CASE WHEN {readable('result')} THEN {output} ELSE result END",
+            code=f"CASE WHEN {readable('error')} THEN {code} END",
+        )
+    )
+
+
+OF_RUNS = {dialect: _of_runs(dialect) for dialect in _PARTS}
 OF_ROWS = TypedSelect("SELECT * FROM job_status")
 
 
 class StatusModel(Model, table="job_statuses", query=OF_RUNS):
     """How a job is doing. `failed` waits for its next attempt, `dead` has none left."""
+
+    __shows_unreadable__: ClassVar = True
 
     id: str = field(filterable=True, sortable=True)
     type: str = field(filterable=True, sortable=True)
@@ -94,17 +111,9 @@ class TableStatus:
         self._clock = parts.clock
         self._sql = load("jobs", parts.adapter.dialect)
 
-    async def put(
-        self,
-        job: Job,
-        status: str,
-        *,
-        result: Result | None = None,
-        error: str | None = None,
-        error_code: str | None = None,
-    ) -> None:
+    async def put(self, job: Job, status: str, **end: Unpack[AttemptEnd]) -> None:
         """Note the status of an attempt; an older attempt, or one that is over, changes nothing."""
-        now = self._clock.now()
+        now, result = self._clock.now(), end.get("result")
         over = status in ("succeeded", "dead")
         output = None if result is None or result.output is None else encode(result.output, "output")
         await self._run(
@@ -119,8 +128,8 @@ class TableStatus:
             trace_id=job.trace_id,
             result_url=None if result is None else result.url,
             output=output,
-            error=error,
-            error_code=error_code,
+            error=end.get("error"),
+            error_code=end.get("error_code"),
             completed_at=self._time(now) if over else None,
             now=self._time(now),
         )

@@ -18,6 +18,7 @@ from typing import Any
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock, SystemClock
 from maniflex._fence import Fence
+from maniflex._logging import guarded
 from maniflex.background.declaring import as_duration
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, dead_letter
@@ -65,7 +66,7 @@ class Worker:
         self._dlq_type = dlq_type
         self._bus = event_bus
         self._clock = clock or SystemClock()
-        self._logger = logger or logging.getLogger("maniflex.jobs")
+        self._logger = guarded(logger or logging.getLogger("maniflex.jobs"))
         self._heart: Heart[Any] = Heart(
             source, lambda line, held: line.extend(held), source.lease / 3, self._logger
         )
@@ -134,7 +135,7 @@ class Worker:
             await asyncio.wait(self._running, timeout=HAND_BACK)
 
     @property
-    def watched(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[Watched]:
         """What should be alive as long as this is started."""
         return (self._feeder, self._rescuer, self._heart)
 
@@ -355,7 +356,7 @@ async def _perform(job: Job, handler: Handler) -> Result | Failed:
         return bad_payload(fence.absorb(error))
     try:
         result = Result.of(await _called(job, handler))
-        fence.returned()
+        fence.end_if_forked()
         encode(result.stored(), RESULT)
         return result
     except BaseException as error:
@@ -364,7 +365,7 @@ async def _perform(job: Job, handler: Handler) -> Result | Failed:
 
 
 def _payload(job: Job, handler: Handler) -> Any:
-    return job.payload if handler.payload is None else handler.payload.validate_python(job.payload)
+    return job.payload if handler.payload is None else handler.payload.read_value(job.payload)
 
 
 async def _called(job: Job, handler: Handler) -> Any:

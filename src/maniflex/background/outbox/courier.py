@@ -7,19 +7,19 @@ courier of that one is put aside with its message and stops after it, so that ot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
+from typing import Protocol
 
-from maniflex._clock import Clock
 from maniflex._fence import Fence, describe, leaves_of
 from maniflex.background.jsons import clean
-from maniflex.background.metrics import Metrics
-from maniflex.background.outbox.handlers import Handler, Handlers, Unreadable, readable
+from maniflex.background.outbox.handlers import Handler, Unreadable, readable
 from maniflex.background.outbox.ledger import Ledger
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.outcomes import Delivered, Failed, Hopeless, Policy, change
+from maniflex.background.outbox.outcomes import Delivered, Failed, Hopeless, change
+from maniflex.background.outbox.relay import Relay
 from maniflex.background.outbox.store import Change, Claimed
 from maniflex.errors import Fatal
 
@@ -35,33 +35,33 @@ class Round:
     stuck: set[str] = field(default_factory=set)  # keys whose first message has to wait
 
 
+class Sender(Protocol):
+    """Who sends couriers out, and hears of what they do."""
+
+    def may_begin(self, message: Claimed, ledger: Ledger) -> bool | None:
+        """Whether a message may be delivered; None when nothing may any more."""
+
+    def on_outcome(self) -> None:
+        """A message has its outcome."""
+
+    def report(self, message: Claimed, made: Change) -> None:
+        """A message was not delivered, and becomes this."""
+
+
 class Courier:
     """Delivers lane after lane of a round, until there is none, or it is put aside."""
 
-    def __init__(
-        self,
-        round: Round,
-        handlers: Handlers,
-        policy: Policy,
-        clock: Clock,
-        metrics: Metrics,
-        *,
-        may_begin: Callable[[Claimed, Ledger], bool | None],
-        on_outcome: Callable[[], None],
-        report: Callable[[Claimed, Change], None],
-    ) -> None:
+    def __init__(self, round: Round, relay: Relay, sender: Sender) -> None:
         self.message: Claimed | None = None  # that is being delivered
         self.aside = False
         self.overdue = False  # its handler was told to stop, or would have been if it could
         self.unfinished: Claimed | None = None  # the message it was stopped over
         self._round = round
-        self._handlers = handlers
-        self._policy = policy
-        self._clock = clock
-        self._metrics = metrics
-        self._may_begin = may_begin
-        self._on_outcome = on_outcome
-        self._report = report
+        self._handlers = relay.handlers
+        self._policy = relay.policy
+        self._clock = relay.clock
+        self._metrics = relay.metrics
+        self._sender = sender
         self._handler: Handler | None = None
         self._began = 0.0
         self._told_to_stop = False
@@ -72,7 +72,7 @@ class Courier:
         return self._round.ledger
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.task.done()
 
     def cancel(self) -> None:
@@ -86,7 +86,7 @@ class Courier:
         ledger, stuck = self.ledger, self._round.stuck
         for lane in self._round.lanes:
             for message in lane:
-                begin = self._may_begin(message, ledger)
+                begin = self._sender.may_begin(message, ledger)
                 if begin is None:
                     return  # what is left may be somebody else's by now
                 if not begin or message.key in stuck:
@@ -97,13 +97,13 @@ class Courier:
                 finally:
                     self.message = None
                 self.unfinished = None
-                self._on_outcome()
+                self._sender.on_outcome()
                 if self.aside:
                     return
 
     # -- for the one who watches
 
-    def taken(self) -> float:
+    def handler_seconds(self) -> float:
         """How many seconds the handler that runs has taken."""
         return 0.0 if self._handler is None else monotonic() - self._began
 
@@ -116,7 +116,7 @@ class Courier:
     def check_timeout(self) -> bool:
         """Whether its handler is overdue since this call; one that can be stopped is told to."""
         handler = self._handler
-        if handler is None or self.overdue or self.taken() < handler.timeout.total_seconds():
+        if handler is None or self.overdue or self.handler_seconds() < handler.timeout.total_seconds():
             return False
         self.overdue = True
         if handler.is_async:
@@ -135,7 +135,7 @@ class Courier:
             outcome = await self._perform(message, handler)
         except BaseException as error:  # a validator may raise anything, and what we do about it may fail
             fence.absorb(error)
-            outcome = Failed(_described(error))
+            outcome = Failed(_error_text(error))
         if isinstance(outcome, Delivered):
             self._round.ledger.deliver(message)
         else:
@@ -149,7 +149,7 @@ class Courier:
             self._round.stuck.add(message.key)
         self.ledger.change(made)
         try:
-            self._report(message, made)
+            self._sender.report(message, made)
         except BaseException as error:  # out of somebody's log: the message has its outcome
             fence.absorb(error)
 
@@ -183,20 +183,20 @@ class Courier:
         try:
             await handler(*arguments)
         except Fatal as error:
-            return Hopeless(_described(error))
+            return Hopeless(_error_text(error))
         except asyncio.CancelledError as error:
             told = self._stop_counts()
             fence.absorb(error)
-            return Failed(_timed_out(handler.timeout) if told else _described(error))
+            return Failed(_timed_out(handler.timeout) if told else _error_text(error))
         except BaseException as error:
             fence.absorb(error)
             hopeless = any(isinstance(leaf, Fatal) for leaf in leaves_of(error))
-            return Hopeless(_described(error)) if hopeless else Failed(_described(error))
+            return Hopeless(_error_text(error)) if hopeless else Failed(_error_text(error))
         finally:
             self._handler = None
             if self._told_to_stop:
                 self._stop_counts()
-        fence.returned()
+        fence.end_if_forked()
         return Delivered()
 
     def _stop_counts(self) -> bool:
@@ -224,7 +224,7 @@ def _reason(outcome: Failed | Hopeless) -> str:
     return outcome.error if isinstance(outcome, Failed) else outcome.reason
 
 
-def _described(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return clean(describe(error))
 
 

@@ -9,7 +9,6 @@ nothing. A handler that takes long is put aside with its message, and the other 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -17,15 +16,13 @@ from datetime import timedelta
 from functools import partial
 
 from maniflex._backoff import Backoff
-from maniflex._clock import Clock
 from maniflex._fence import Fence
 from maniflex.background.clock import may_take_over
 from maniflex.background.lease import Heart, Held
-from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.courier import Courier, Round, lanes_of
-from maniflex.background.outbox.handlers import Handlers
 from maniflex.background.outbox.ledger import Ledger
-from maniflex.background.outbox.outcomes import HandedBack, Policy, change
+from maniflex.background.outbox.outcomes import HandedBack, change
+from maniflex.background.outbox.relay import Relay
 from maniflex.background.outbox.store import Batch, Change, Claim, Claimed, OutboxStore, Settlement
 from maniflex.db.current import detached
 from maniflex.db.port import Adapter
@@ -44,23 +41,17 @@ class Dispatcher:
     """
 
     def __init__(
-        self,
-        store: OutboxStore,
-        handlers: Handlers,
-        policy: Policy,
-        clock: Clock,
-        logger: logging.Logger,
-        metrics: Metrics,
-        stopping: Callable[[], bool] = lambda: False,
+        self, store: OutboxStore, relay: Relay, stopping: Callable[[], bool] = lambda: False
     ) -> None:
         self.delivered = 0
         self.on_room: Callable[[], object] = lambda: None
         self._store = store
-        self._handlers = handlers
-        self._policy = policy
-        self._clock = clock
-        self._logger = logger
-        self._metrics = metrics
+        self._relay = relay
+        self._handlers = relay.handlers
+        self._policy = policy = relay.policy
+        self._clock = relay.clock
+        self._logger = relay.logger
+        self._metrics = relay.metrics
         self._stopping = stopping
         self._next: Batch | None = None
         self._due_kinds: Sequence[str] = ()  # of the last claim, if it filled its batch
@@ -70,15 +61,15 @@ class Dispatcher:
         self._owed: list[Settlement] = []
         self._lost: set[str] = set()
         self._aside: set[Courier] = set()
-        self._returned = False  # one of those, and it is not written down yet
+        self._has_room = False  # one of those came back, and nobody was told yet
         self._watching: asyncio.Task[None] | None = None
         self._turns = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._flush_failures = 0
-        self._look = min(policy.slow_after, handlers.least_timeout).total_seconds()
-        failed = partial(metrics.add, "outbox_renewal_errors_total")
-        self.heart = Heart(store.adapter, self._renew, policy.lease / 3, logger, lambda error: failed())
+        self._look = min(policy.slow_after, relay.handlers.least_timeout).total_seconds()
+        failed = partial(relay.metrics.add, "outbox_renewal_errors_total")
+        self.heart = Heart(store.adapter, self._renew, policy.lease / 3, relay.logger, lambda error: failed())
 
     async def step(self) -> bool:
         """Deliver one batch; whether there is another, or may be."""
@@ -153,7 +144,7 @@ class Dispatcher:
 
     # -- writing down
 
-    def _outcome_came(self) -> None:
+    def on_outcome(self) -> None:
         """Write it down soon, should the batch not be through by then."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SETTLE_WITHIN, self._flush)
@@ -161,9 +152,9 @@ class Dispatcher:
     def _flush(self) -> None:
         self._timer = None
         if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.create_task(self._flushed(), context=detached())
+            self._flushing = asyncio.create_task(self._write_outcomes(), context=detached())
 
-    async def _flushed(self) -> None:
+    async def _write_outcomes(self) -> None:
         try:
             await self._turn(claim=False)
         except Exception as error:
@@ -177,9 +168,9 @@ class Dispatcher:
 
     async def _turn(self, *, claim: bool) -> None:
         """Settle what is owed and claim `_next`; it goes to its end though the caller is cancelled."""
-        await asyncio.shield(asyncio.ensure_future(self._turned(claim)))
+        await asyncio.shield(asyncio.ensure_future(self._take_turn(claim)))
 
-    async def _turned(self, claim: bool) -> None:
+    async def _take_turn(self, claim: bool) -> None:
         async with self._turns:
             now, policy = self._clock.now(), self._policy
             wanted = None
@@ -193,7 +184,7 @@ class Dispatcher:
             del self._owed[: len(owed)]
             self._flush_failures = 0
             for settlement in owed:
-                self._settled(settlement, kept)
+                self._note_settled(settlement, kept)
             if wanted is not None:
                 self._remember_kinds(batch)
             if batch is not None:
@@ -201,8 +192,8 @@ class Dispatcher:
                 self._metrics.add("outbox_claimed_total", len(batch.messages))
                 for held in batch.held():
                     self.heart.hold(held, partial(self._lost.add, held.id))
-        if self._returned:
-            self._returned = False
+        if self._has_room:
+            self._has_room = False
             self.on_room()
 
     def _remember_kinds(self, batch: Batch | None) -> None:
@@ -219,10 +210,10 @@ class Dispatcher:
             self._timer.cancel()
             self._timer = None
         self._owed += [part for ledger in self._ledgers if (part := ledger.cut()) is not None]
-        self._ledgers = [ledger for ledger in self._ledgers if not ledger.done]
+        self._ledgers = [ledger for ledger in self._ledgers if not ledger.is_done]
         return list(self._owed)
 
-    def _settled(self, settlement: Settlement, kept: set[str]) -> None:
+    def _note_settled(self, settlement: Settlement, kept: set[str]) -> None:
         lease = settlement.batch.lease
         for message in settlement.messages:
             self.heart.drop(Held(message.id, lease))
@@ -278,7 +269,7 @@ class Dispatcher:
             while active:
                 await _first(active, self._until_slow(active))
                 for courier in list(active):
-                    if courier.done:
+                    if courier.is_done:
                         active.discard(courier)
                         courier.raise_failure()
                     elif self._put_aside(courier):
@@ -293,18 +284,10 @@ class Dispatcher:
             raise
 
     def _courier(self, round: Round) -> Courier:
-        return Courier(
-            round,
-            self._handlers,
-            self._policy,
-            self._clock,
-            self._metrics,
-            may_begin=self._may_begin,
-            on_outcome=self._outcome_came,
-            report=self._report,
-        )
+        return Courier(round, self._relay, self)
 
-    def _may_begin(self, message: Claimed, ledger: Ledger) -> bool | None:
+    def may_begin(self, message: Claimed, ledger: Ledger) -> bool | None:
+        """Whether a courier may deliver the message; None when it has to stop."""
         if self._stopping() or self._clock.now() >= ledger.batch.until:
             return None
         return message.id not in self._lost
@@ -312,12 +295,12 @@ class Dispatcher:
     # -- handlers that take long
 
     def _until_slow(self, couriers: Iterable[Courier]) -> float:
-        return max(self._look - max(courier.taken() for courier in couriers), SHORTEST_LOOK)
+        return max(self._look - max(courier.handler_seconds() for courier in couriers), SHORTEST_LOOK)
 
     def _put_aside(self, courier: Courier) -> bool:
         """Leave a courier alone whose handler takes long; whether it does."""
         self._check_timeout(courier)
-        if courier.taken() < self._policy.slow_after.total_seconds():
+        if courier.handler_seconds() < self._policy.slow_after.total_seconds():
             return False
         courier.put_aside()
         self._aside.add(courier)
@@ -330,14 +313,14 @@ class Dispatcher:
         while self._aside:
             await _first(self._aside, self._look)
             for courier in list(self._aside):
-                if courier.done:
+                if courier.is_done:
                     self._came_back(courier)
                 else:
                     self._check_timeout(courier)
 
     def _came_back(self, courier: Courier) -> None:
         self._aside.discard(courier)
-        self._returned = True
+        self._has_room = True
         if courier.unfinished is not None:
             unfinished, ledger = courier.unfinished.id, courier.ledger
             self._hand_back(ledger, [one for one in ledger.without_outcome() if one.id == unfinished])
@@ -347,7 +330,7 @@ class Dispatcher:
             pass
         except Exception:
             self._logger.exception("outbox: a delivery failed for a reason that is not its handler's")
-        self._outcome_came()
+        self.on_outcome()
 
     def _check_timeout(self, courier: Courier) -> None:
         message = courier.message
@@ -357,7 +340,8 @@ class Dispatcher:
                 "outbox: the handler of %s %s takes longer than its timeout", message.kind, message.id
             )
 
-    def _report(self, message: Claimed, made: Change) -> None:
+    def report(self, message: Claimed, made: Change) -> None:
+        """Count and log a message that was not delivered."""
         about = (message.kind, message.id, message.attempts, made.last_error)
         if made.status == "dead":
             self._metrics.add("outbox_dead_total", kind=message.kind)

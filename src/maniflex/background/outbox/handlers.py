@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 from msgspec import MsgspecError
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from maniflex.background.declaring import as_duration, duration_problems
 from maniflex.background.jsons import decode
 from maniflex.background.outbox.message import Message
+from maniflex.background.payload_type import PayloadType
 from maniflex.background.threads import DaemonThreads, on_thread
 
 EVERY_KIND = "*"
@@ -39,7 +40,7 @@ class Handler:
 
     kind: str
     fn: Callable[..., Any]
-    payload: TypeAdapter[Any] | None
+    payload: PayloadType | None
     is_async: bool
     timeout: timedelta  # after which a message counts as failed; a plain function cannot be stopped
 
@@ -48,7 +49,7 @@ class Handler:
         cls, kind: str, fn: Callable[..., Any], payload: Any = None, timeout: timedelta = TIMEOUT
     ) -> Handler:
         is_async = any(inspect.iscoroutinefunction(part) for part in (fn, type(fn).__call__))
-        return cls(kind, fn, None if payload is None else TypeAdapter(payload), is_async, timeout)
+        return cls(kind, fn, None if payload is None else PayloadType(payload), is_async, timeout)
 
     def read(self, stored: str | bytes) -> Any:
         """The payload as the function takes it."""
@@ -59,7 +60,7 @@ class Handler:
         if self.payload is None:
             return value
         try:
-            return self.payload.validate_json(stored)
+            return self.payload.read(stored)
         except ValidationError as error:
             shown = error.errors(include_url=False, include_input=False, include_context=False)
             places = [".".join(map(str, e["loc"])) + f": {e['msg']}" for e in shown[:5]]

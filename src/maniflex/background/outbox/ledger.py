@@ -30,7 +30,7 @@ class Ledger:
         return len(self._delivered) + len(self._changes)
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether every message has an outcome that is part of a settlement."""
         return not self._open
 

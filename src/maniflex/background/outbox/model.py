@@ -24,6 +24,8 @@ class OutboxMessage(Model, table="outbox_event"):
         checks={"outbox_event_status_check": is_one_of("status", get_args(Status))}
     )
 
+    __shows_unreadable__: ClassVar = True
+
     # A relay's claim is no part of what a message says, so a message may be a payload or a result.
     __omitted__: ClassVar = frozenset({"lease", "claimed_with"})
 

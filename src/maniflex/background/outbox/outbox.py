@@ -29,6 +29,7 @@ from maniflex.background.outbox.inbox import Inbox
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.model import InboxMessage, OutboxMessage
 from maniflex.background.outbox.outcomes import Policy
+from maniflex.background.outbox.relay import Relay
 from maniflex.background.outbox.store import OutboxStore, schema
 from maniflex.background.outbox.worker import Pruner, Worker
 from maniflex.background.parts import Parts
@@ -167,7 +168,7 @@ class Outbox:
         wanted = [None] * len(payloads) if keys is None else keys
         known = _kind(kind) if payloads else kind
         rows = [
-            (new_id(), known, _key(key), encode(payload, "payload"))
+            (new_id(), known, _key(key), self._text(known, payload))
             for payload, key in zip(payloads, wanted, strict=True)
         ]
         return await self._store(rows, payloads, joined)
@@ -177,8 +178,13 @@ class Outbox:
     ) -> list[Message]:
         """Store messages of any kinds with one statement, in this order."""
         joined = self._joined(tx, outside_transaction)
-        rows = [(new_id(), _kind(d.kind), _key(d.key), encode(d.payload, "payload")) for d in drafts]
+        rows = [(new_id(), _kind(d.kind), _key(d.key), self._text(d.kind, d.payload)) for d in drafts]
         return await self._store(rows, [draft.payload for draft in drafts], joined)
+
+    def _text(self, kind: str, payload: Any) -> str:
+        """The text to store, so that the handler of the kind, if it is here, gets what was given."""
+        text, handler = encode(payload, "payload"), self._handlers.of(kind)
+        return text if handler is None or handler.payload is None else handler.payload.write(payload, text)
 
     async def _store(
         self, rows: Sequence[tuple[str, str, str | None, str]], payloads: Sequence[Any], tx: Tx | None
@@ -265,7 +271,8 @@ class Outbox:
             lease=config.work_lease,
             grace=config.shutdown_timeout,
         )
-        return Dispatcher(store, self._handlers, policy, parts.clock, parts.logger, parts.metrics, stopping)
+        relay = Relay(self._handlers, policy, parts.clock, parts.logger, parts.metrics)
+        return Dispatcher(store, relay, stopping)
 
     # -- numbers
 

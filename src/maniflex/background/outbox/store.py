@@ -25,6 +25,8 @@ from maniflex.sql.statement import Dialect, Sql
 
 CHANNEL = "maniflex_outbox"
 MOST_KINDS = 50  # in one statement; each has a part of its own there
+FIRST = 200  # messages of a kind that are looked at for leases no clock can have meant
+AT_ONCE = 1000  # pauses that one statement ends
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 _EACH_KIND = re.compile(r"/\* each kind \*/(.*?)/\* end \*/", re.DOTALL)
@@ -225,14 +227,29 @@ class OutboxStore:
         kept = {row[0] for row in await run.write(statement)}
         return {one.id for one in held} - kept
 
-    async def bring_back(
-        self, now: datetime, *, until: datetime, latest: datetime, latest_retry: datetime
-    ) -> int:
-        """End leases and pauses that last beyond the latest possible moments; how many messages had one."""
-        end, retry = self._time(latest), self._time(latest_retry)
-        leases = self._sql["bring_back_leases"].bind(until=self._time(until), latest=end)
-        pauses = self._sql["bring_back_pauses"].bind(now=self._time(now), latest=retry)
-        return sum(map(len, await self.adapter.batch([leases, pauses])))
+    async def kinds_behind(self, after: str, limit: int) -> list[str]:
+        """The first kinds in their order, behind `after`, of which something waits."""
+        statement = self._sql["kinds_behind"].bind(after=after, limit=limit)
+        return [row[0] for row in await Primary(self.adapter).fetch(statement)]
+
+    async def bring_back_leases(self, kinds: Sequence[str], *, until: datetime, latest: datetime) -> int:
+        """Shorten leases that end after the latest possible moment; how many messages had one.
+
+        Looks at the first `FIRST` messages of each kind: what is leased is among them.
+        """
+        times = {"until": self._time(until), "latest": self._time(latest)}
+        statement = self._sql["bring_back_leases"].bind(kinds=self._texts(kinds), first=FIRST, **times)
+        return len(await self.adapter.write(statement))
+
+    async def bring_back_pauses(self, kinds: Sequence[str], now: datetime, *, latest: datetime) -> int:
+        """End pauses that last beyond the latest possible moment; how many messages had one."""
+        times = {"now": self._time(now), "latest": self._time(latest)}
+        statement = self._sql["bring_back_pauses"].bind(kinds=self._texts(kinds), limit=AT_ONCE, **times)
+        count, changed = 0, AT_ONCE if kinds else 0
+        while changed == AT_ONCE:
+            changed = len(await self.adapter.write(statement))
+            count += changed
+        return count
 
     async def redrive(self, run: Executor, message_id: str, now: datetime) -> bool:
         statement = self._sql["redrive"].bind(id=message_id, now=self._time(now), channel=CHANNEL)

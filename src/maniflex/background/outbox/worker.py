@@ -46,7 +46,7 @@ class Worker(Loop):
         return self._dispatcher.delivered
 
     @property
-    def watched(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[Watched]:
         return (self, self._dispatcher.heart)
 
     async def tick(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextvars import Context
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from maniflex._backoff import Backoff
@@ -133,7 +132,6 @@ class Attempt:
     async def _hopeless(self, failed: Failed) -> Outcome:
         """A run that fails because there is nothing to call with its payload."""
         worker, claimed = self._worker, self.claimed
-        failed = replace(failed, raw=await worker.store.broken_payload(claimed))
         return await without_handler(Run(claimed, None, worker.new_memory, worker.work), failed)
 
     def _tell(self, failed: Failed) -> None:

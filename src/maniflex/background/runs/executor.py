@@ -22,11 +22,13 @@ from pydantic import ValidationError
 from maniflex._backoff import Backoff
 from maniflex._caller import asking
 from maniflex._fence import Fence, describe, leaves_of, text_of
+from maniflex._logging import guarded
 from maniflex.background.jsons import clean, decode, encode
+from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.runs.handlers import Handler
 from maniflex.background.runs.open_steps import GRACE
 from maniflex.background.runs.rows import Change, Claimed
-from maniflex.background.runs.run import FOREVER, RetryIn, Run, Suspend, Undone
+from maniflex.background.runs.run import FOREVER, Run
 from maniflex.background.runs.store import passes
 from maniflex.background.threads import on_thread
 from maniflex.errors import Fatal, LeaseLost, RequestError, RunCancelled, ValidationFailed
@@ -43,7 +45,7 @@ _ENGINE = (
     "maniflex.background.threads",
 )
 
-log = logging.getLogger("maniflex.work")
+log = guarded(logging.getLogger("maniflex.work"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,6 @@ class Failed:
     final: bool = False
     delay: timedelta | None = None
     taken_back: Sequence[str] = ()  # the steps that were, the last one first
-    raw: str | None = None  # what the payload was, where that is no JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +149,13 @@ def _failed(run: Claimed, outcome: Failed, status: str, event: str, run_at: date
     error = {"code": outcome.code, "message": outcome.message, "attempt": run.attempt}
     if outcome.trace:
         error["trace"] = outcome.trace
-    if outcome.raw is not None:
-        error["raw"] = outcome.raw
     data: dict[str, Any] = {"attempt": run.attempt, "code": outcome.code, "error": outcome.message}
     if run_at is not None:
         data["run_at"] = run_at.isoformat()
     if outcome.taken_back:
         data["taken_back"] = list(outcome.taken_back)
     last_error = outcome.code if outcome.code == NO_HANDLER else outcome.message
-    blank = outcome.raw is not None
-    return Change(run.held, status, event, _json(data), run_at, 0, _json(error), last_error, blank=blank)
+    return Change(run.held, status, event, _json(data), run_at, 0, _json(error), last_error)
 
 
 def _json(value: Any) -> str:
@@ -168,10 +166,7 @@ def read_payload(handler: Handler, text: str | None) -> Any:
     """The payload as the handler wants it; it raises when it does not fit."""
     if text is None:
         raise ValueError("what is stored is not text")
-    value = decode(text)
-    if handler.payload is None:
-        return value
-    return handler.payload.validate_python(value)
+    return decode(text) if handler.payload is None else handler.payload.read(text)
 
 
 async def perform(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
@@ -199,7 +194,7 @@ async def _called_outcome(run: Run, handler: Handler, timeout: float | None, thr
             result = await handler.fn(run)
         else:
             result = await _called(run, handler, timeout, threads)
-        fence.returned()
+        fence.end_if_forked()
         if run.handed_back and not handler.is_async:
             return Released()  # told to stop, it may have returned half way
         if run.undoing is not None:  # what failed then would not fail now; half is taken back already
@@ -376,7 +371,7 @@ async def without_handler(run: Run, failed: Failed) -> Outcome:
     if not owed:
         return failed
     message = clean(f"{failed.message}; these steps are not taken back: {', '.join(owed)}")
-    return Failed(NOT_TAKEN_BACK, message, final=True, raw=failed.raw)
+    return Failed(NOT_TAKEN_BACK, message, final=True)
 
 
 async def _turned_back(run: Run, failed: Failed) -> Outcome | None:

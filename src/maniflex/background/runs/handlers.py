@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from maniflex._backoff import Backoff
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
+from maniflex.background.jsons import encode
+from maniflex.background.payload_type import PayloadType
 from maniflex.errors import ValidationFailed
 from maniflex.model.omission import losses
 
@@ -38,12 +38,17 @@ class Handler:
     lease: timedelta | None = None
     timeout: timedelta | None = None
     backoff: Callable[[int], timedelta] = _BACKOFF
-    payload: TypeAdapter[Any] | None = None
-    payload_type: Any = None
+    payload: PayloadType | None = None
     internal: bool = False  # True: over REST only operators see it
     public: bool = False  # True: clients submit it over REST, and change their runs of it
     max_priority: int = 0  # how far from 0 the priority of a client may be
     dead_letter: str | None = None  # a run of this type is submitted for each that fails for good
+
+
+def payload_text(handler: Handler | None, payload: Any) -> str:
+    """The text to store for a payload, so that its handler gets what was given."""
+    text = encode({} if payload is None else payload, "payload")
+    return text if handler is None or handler.payload is None else handler.payload.write(payload, text)
 
 
 class Handlers:
@@ -71,8 +76,7 @@ class Handlers:
             self._problems.append(f"{where}: there is a handler of this type already")
         given = {name: value for name, value in options.items() if value is not None}
         if "payload" in given:
-            given["payload_type"] = given["payload"]
-            given["payload"] = TypeAdapter(given["payload"])
+            given["payload"] = PayloadType(given["payload"])
         if not problems:
             given |= {name: as_duration(given[name], name) for name in ("lease", "timeout") if name in given}
         self._by_type[type] = Handler(type, fn, _is_async(fn), **given)
@@ -88,8 +92,9 @@ class Handlers:
     def _losses(self) -> Iterator[str]:
         """What clients submit is stored as it is bound, so its type must be one that can be stored."""
         for handler in self._by_type.values():
-            if handler.public and handler.payload is not None and handler.payload.rebuild() is not False:
-                for why in dict.fromkeys(losses(handler.payload.core_schema)):
+            adapter = handler.payload.adapter if handler.public and handler.payload is not None else None
+            if adapter is not None and adapter.rebuild() is not False:
+                for why in dict.fromkeys(losses(adapter.core_schema)):
                     yield f"work handler {handler.type!r}: {why}"
 
     def hidden_types(self) -> list[str]:

@@ -26,6 +26,8 @@ class WorkflowRun(Model, WithDeletedAt, table="workflow_run"):
         checks={"workflow_run_status_check": is_one_of("status", get_args(Status))},
     )
 
+    __shows_unreadable__: ClassVar = True
+
     # A worker's claim is no part of what a run says, so a run may be a payload or a result.
     __omitted__: ClassVar = frozenset({"lease"})
 
@@ -62,6 +64,7 @@ class WorkflowEvent(Model, table="workflow_event"):
     """What happened to a run; written in the same transaction as the change."""
 
     __table_rules__: ClassVar = TableRules(defaults=("id", "created_at", "updated_at"))
+    __shows_unreadable__: ClassVar = True
 
     workflow_id: str = field(filterable=True, index=True, relation="WorkflowRun")
     event_type: str = field(filterable=True)
@@ -70,6 +73,8 @@ class WorkflowEvent(Model, table="workflow_event"):
 
 class WorkflowStep(Model, table="workflow_step", headless=True):
     """What a step of a run returned, so that a retry does not repeat it."""
+
+    __shows_unreadable__: ClassVar = True
 
     workflow_id: str = field(relation=None)
     name: str
@@ -80,6 +85,8 @@ class WorkflowStep(Model, table="workflow_step", headless=True):
 
 class WorkflowSignal(Model, table="workflow_signal", headless=True):
     """Something told to a run from outside, kept until the run asks for it."""
+
+    __shows_unreadable__: ClassVar = True
 
     workflow_id: str = field(relation=None)
     name: str

@@ -64,13 +64,13 @@ class OpenSteps:
             # A task that somebody else started would pass the first two on to the loop, and end the process;
             # the third would close whoever awaits it.
             raise fence.absorb(error) from error
-        fence.returned()
+        fence.end_if_forked()
         if keep is None:
             return result
         try:
             return await keep(result)
         except asyncio.CancelledError:
-            self._outlast(name, _awaited(keep, result))  # to keep it twice does no harm
+            self._outlast(name, _keep(keep, result))  # to keep it twice does no harm
             raise
 
     async def _call_plain(self, name: str, call: Callable[[], Any], keep: Keep | None) -> Any:
@@ -91,9 +91,9 @@ class OpenSteps:
     def _outlast(self, name: str, rest: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(rest)
         self._lasting[name] = task
-        task.add_done_callback(partial(self._lasted, name))
+        task.add_done_callback(partial(self._forget_lasting, name))
 
-    def _lasted(self, name: str, task: asyncio.Task[Any]) -> None:
+    def _forget_lasting(self, name: str, task: asyncio.Task[Any]) -> None:
         del self._lasting[name]
         if not task.cancelled():
             task.exception()  # the step failed, or the run is not ours any more: the outcome shows it
@@ -129,5 +129,5 @@ class OpenSteps:
             task.cancel()
 
 
-async def _awaited(keep: Keep, result: Any) -> None:
+async def _keep(keep: Keep, result: Any) -> None:
     await keep(result)

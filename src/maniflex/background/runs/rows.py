@@ -61,7 +61,6 @@ class Change:
     error: str | None = None
     last_error: str | None = None
     waiting_for: str | None = None
-    blank: bool = False  # its payload is no JSON and goes; what it was is part of the error
 
 
 @dataclass(frozen=True, slots=True)

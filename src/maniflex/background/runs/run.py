@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 from maniflex._caller import Caller
 from maniflex._ids import new_id
 from maniflex.background.declaring import as_duration
-from maniflex.background.jsons import instant, is_text
+from maniflex.background.jsons import Unreadable, instant, is_text
 from maniflex.background.lease import Held
 from maniflex.background.runs import checks
+from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
-from maniflex.errors import DeclarationError, LeaseLost, NotFound, RunCancelled, RunFailed
+from maniflex.errors import DeclarationError, Fatal, LeaseLost, NotFound, RunCancelled, RunFailed
+from maniflex.model.unreadable import is_unreadable
 
 if TYPE_CHECKING:
     from maniflex.background.runs.client import Work
@@ -41,26 +43,6 @@ CHILD = "run:"  # and its id: what a parent waits for
 UNDO_ATTEMPTS = 10
 
 log = logging.getLogger("maniflex.work")
-
-
-class Suspend(BaseException):
-    """The handler leaves the worker until a time or a signal; no `except Exception` stops it."""
-
-    def __init__(self, until: datetime, waiting_for: str | None = None) -> None:
-        self.until, self.waiting_for = until, waiting_for
-        super().__init__()
-
-
-class RetryIn(Exception):
-    """The attempt failed, and the handler says when to try again."""
-
-    def __init__(self, delay: timedelta, reason: str) -> None:
-        self.delay = delay
-        super().__init__(reason)
-
-
-class Undone(Exception):
-    """Raised where a failed saga would go forward again: it only goes back from here."""
 
 
 class Run:
@@ -199,7 +181,10 @@ class Run:
             raise LeaseLost("this attempt is over; it begins no step any more")
         steps = await self._memory.steps(self.id)
         if name in steps:
-            return True, steps[name]
+            result = steps[name]
+            if isinstance(result, Unreadable):  # done again, it would be done twice
+                raise Fatal(f"what step {name!r} returned cannot be read: {result.reason}")
+            return True, result
         if self.undoing is not None:
             raise Undone(self.undoing)
         return False, None
@@ -240,6 +225,8 @@ class Run:
             until = instant(kept)
         async with transaction(self._work.store.adapter) as tx:
             found = await self._memory.take_signal(self.id, name, tx)
+            if found is not None and isinstance(found[0], Unreadable):
+                raise Fatal(f"the signal {name!r} cannot be read: {found[0].reason}")
             if found is None and until > self._work.clock.now():
                 raise Suspend(until, name)
             outcome = {"timed_out": found is None, "payload": None if found is None else found[0]}
@@ -296,6 +283,9 @@ class Run:
             now = self._work.clock.now()
             pause = min(max(LOOK_AGAIN, now - child.created_at), LOOK_RARELY)
             raise Suspend(now + pause, f"{CHILD}{child_id}")
+        if is_unreadable(child.result):
+            why = "its result cannot be read"
+            return {"id": child_id, "status": "unreadable", "result": None, "error": why}
         return {
             "id": child_id,
             "status": child.status,
@@ -397,6 +387,3 @@ async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await fn(*args, **kwargs)
     outcome = await on_thread(partial(fn, *args, **kwargs))
     return await outcome if inspect.isawaitable(outcome) else outcome
-
-
-__all__ = ["RetryIn", "Run", "Suspend", "Tx", "Undone", "call"]

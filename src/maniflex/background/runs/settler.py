@@ -114,7 +114,7 @@ class Settler:
             self._running = False
 
     @property
-    def watched(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[Watched]:
         """What should be alive as long as this is started."""
         return (self._task,)
 

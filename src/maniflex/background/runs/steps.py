@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock
 from maniflex._ids import new_id
-from maniflex.background.jsons import decode, encode
+from maniflex._logging import guarded
+from maniflex.background.jsons import Unreadable, decode, decode_stored, encode
 from maniflex.background.lease import Held
 from maniflex.background.runs.open_steps import OpenSteps
 from maniflex.background.runs.run import FAILED, UNDO_ATTEMPTS
@@ -29,7 +30,7 @@ from maniflex.sql.statement import Sql
 
 _PAUSE = Backoff(base=timedelta(milliseconds=50), cap=timedelta(seconds=2))
 
-log = logging.getLogger("maniflex.work")
+log = guarded(logging.getLogger("maniflex.work"))
 
 
 class Memory:
@@ -58,7 +59,7 @@ class Memory:
 
     async def _read(self, run_id: str) -> dict[str, Any]:
         rows = await self._ask(self._store.bind("steps", id=run_id), None)
-        self._steps = {row[0]: None if row[1] is None else decode(row[1]) for row in rows}
+        self._steps = {row[0]: decode_stored(row[1]) for row in rows}
         self._compensated = {row[0] for row in rows if row[2]}
         self._undoable = {row[0] for row in rows if row[3]}
         self._doubted.clear()
@@ -103,12 +104,14 @@ class Memory:
     async def take_signal(self, run_id: str, name: str, tx: Tx) -> tuple[Any] | None:
         """The oldest signal of that name, taken; None when there is none."""
         rows = await tx.write(self._store.bind("take_signal", id=run_id, name=name))
-        return (None if rows[0][0] is None else decode(rows[0][0]),) if rows else None
+        return (decode_stored(rows[0][0]),) if rows else None
 
     @property
     def undoing(self) -> str | None:
         """Why the run failed for good, if it did and only goes back."""
         found = None if self._steps is None else self._steps.get(FAILED)
+        if isinstance(found, Unreadable):
+            return "why it failed cannot be read"
         return None if found is None else str(found["reason"])
 
     @property

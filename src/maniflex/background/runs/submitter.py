@@ -10,9 +10,9 @@ from typing import Any, TypeAlias, Unpack, overload
 from maniflex._caller import caller
 from maniflex._clock import Clock
 from maniflex._ids import new_ids
-from maniflex.background.jsons import decode, encode
+from maniflex.background.jsons import decode
 from maniflex.background.runs import checks
-from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers, check_type
+from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers, check_type, payload_text
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.rows import Draft
 from maniflex.background.runs.store import RunStore
@@ -59,8 +59,9 @@ class Submitter:
         checks.known(options)
         now = self._clock.now()
         draft = self._draft(type, now, **options)
+        handler = self._handlers.get(type)
         rows = [
-            (id, encode({} if payload is None else payload, "payload"), checks.key(key))
+            (id, payload_text(handler, payload), checks.key(key))
             for id, payload, key in zip(new_ids(len(payloads)), payloads, keys, strict=True)
         ]
         common = _common(draft, now)

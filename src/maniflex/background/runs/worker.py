@@ -225,9 +225,9 @@ class Worker:
         return self._feeder
 
     @property
-    def watched(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[Watched]:
         """What should be alive as long as this is started."""
-        return (self._feeder, self._rescuer, *self.settler.watched, self._heart)
+        return (self._feeder, self._rescuer, *self.settler.parts_to_watch, self._heart)
 
     def wake(self) -> None:
         """Look for work now."""

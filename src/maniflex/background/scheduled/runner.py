@@ -70,8 +70,8 @@ class Runner:
         return self._ticker
 
     @property
-    def watched(self) -> Sequence[Watched]:
-        return self._ticker.watched
+    def parts_to_watch(self) -> Sequence[Watched]:
+        return self._ticker.parts_to_watch
 
     async def sweep(self, *, until: Callable[[], bool] = lambda: False) -> Report:
         """Serve what is due now, unless `until` asks to stop between two batches."""

@@ -207,7 +207,7 @@ class LaneSweep:
                         await outcome
                 except BaseException as error:
                     self._fail(id, fence.absorb(error), "a hook of %s.%s failed")
-                fence.returned()
+                fence.end_if_forked()
 
     def _take(self, after: due.Place | None, most: int) -> Sql:
         return due.take(self._store.sql, self._lane, self._now, after, most, whole=self._whole)

@@ -14,11 +14,12 @@ from datetime import datetime
 from typing import Any, Protocol, get_args
 from urllib.parse import urlsplit
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from maniflex._names import did_you_mean
 from maniflex.background.jsons import decode, encode
-from maniflex.background.runs.handlers import Handlers, check_type
+from maniflex.background.payload_type import PayloadType
+from maniflex.background.runs.handlers import Handlers, check_type, payload_text
 from maniflex.background.schedules.cron import Cron, Times
 from maniflex.background.schedules.model import Kind, Policy, Schedule, Status
 from maniflex.background.schedules.post import is_public
@@ -106,6 +107,7 @@ def created(values: Mapping[str, Any], now: datetime, known: Known) -> dict[str,
     """The fields of a new schedule, with the time it is due first."""
     full = {**_DEFAULTS, **values}
     cron = check(full, known)
+    full["payload"] = _stored_payload(full, known)
     check_firing(full, known)
     return {**full, "next_run_at": _next(cron, now) if full["status"] == "active" else None}
 
@@ -118,6 +120,8 @@ def revised(before: Schedule, changes: Mapping[str, Any], now: datetime, known: 
     current = {name: getattr(before, name) for name in CHANGEABLE}
     after = {**current, **changes}
     cron = check(after, known)
+    if "payload" in changes:
+        after["payload"] = _stored_payload(after, known)
     written = {name: value for name, value in after.items() if value != current[name]}
     # One that cannot fire any more can still be renamed, closed to the inner network or switched off.
     if written.keys() & _DOES or written.get("status") == "active":
@@ -155,11 +159,22 @@ def _check_payload(payload: Any) -> None:
         raise InvalidSchedule("payload", error.message) from None
 
 
-def _check_taken(payload: Any, adapter: TypeAdapter[Any]) -> None:
-    """Whether a handler takes the payload, as it comes back from the database."""
-    stored = decode(encode({} if payload is None else payload, "payload"))
+def _stored_payload(values: Mapping[str, Any], known: Known) -> Any:
+    """The payload as plain JSON, from which a handler that is known here reads what was given."""
+    payload = values.get("payload")
+    handler = known.handlers.get(values["target"]) if values["kind"] == "run" else None
+    if payload is None:
+        return None
     try:
-        adapter.validate_python(stored)
+        return decode(payload_text(handler, payload))
+    except ValidationFailed as error:
+        raise InvalidSchedule("payload", error.message) from None
+
+
+def _check_taken(payload: Any, declared: PayloadType) -> None:
+    """Whether a handler takes the payload, as it comes back from the database."""
+    try:
+        declared.read(encode({} if payload is None else payload, "payload"))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InvalidSchedule(".".join(("payload", *map(str, first["loc"]))), first["msg"]) from None

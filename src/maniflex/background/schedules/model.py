@@ -7,7 +7,7 @@ sure it comes once. The unique index on (schedule, due time) is in `background/s
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import JsonValue
 
@@ -21,6 +21,8 @@ Status = Literal["active", "inactive"]
 
 class Schedule(Model, table="schedules"):
     """Something that happens again and again, at the times of a cron expression."""
+
+    __shows_unreadable__: ClassVar = True
 
     name: str = field(unique=True, min_length=1, max_length=100, filterable=True, sortable=True)
     cron: str = field(max_length=100)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from maniflex._clock import Clock
 from maniflex.background.clock import may_fire
+from maniflex.background.jsons import Unreadable
 from maniflex.background.loop import Loop
 from maniflex.background.parts import Parts
 from maniflex.background.schedules.cron import Cron
@@ -78,8 +79,8 @@ class Scheduler:
         await self.loop.stop()
 
     @property
-    def watched(self) -> Sequence[Watched]:
-        return self.loop.watched
+    def parts_to_watch(self) -> Sequence[Watched]:
+        return self.loop.parts_to_watch
 
     def wake(self) -> None:
         """A schedule has changed; look again when the next one is due."""
@@ -192,6 +193,8 @@ class Scheduler:
     def _plan(self, schedule: Due, now: datetime, most: int) -> Plan:
         cron = Cron.parse(schedule.cron, schedule.timezone)
         check_target(schedule.kind, schedule.target)
+        if isinstance(schedule.payload, Unreadable):
+            raise InvalidSchedule("payload", f"what is stored cannot be read: {schedule.payload.reason}")
         return plan(cron, schedule.policy, schedule.next_run_at, now, grace=self.grace, most=most)
 
     def _pass_over(self, schedule: Due) -> None:

@@ -41,6 +41,7 @@ from maniflex.db.current import current_tx, executor, transaction
 from maniflex.db.records import Records
 from maniflex.errors import ConstraintViolation, DeclarationError, Fatal, InvalidSchedule, NotFound
 from maniflex.model.base import Model
+from maniflex.model.unreadable import is_unreadable
 from maniflex.sql.statement import Dialect, Sql
 
 LIST_LIMIT = 100
@@ -345,6 +346,8 @@ class Schedules:
         parts, store = self._ready()
         found = await self.get(id_or_name)
         check_target(found.kind, found.target)  # a row of an older version may say anything
+        if is_unreadable(found.payload):
+            raise InvalidSchedule("payload", "what is stored cannot be read; give it another one")
         now = parts.clock.now()
         due = Due(*(getattr(found, name) for name in Due.__slots__))
         async with transaction(parts.adapter) as tx:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from maniflex._ids import new_id
-from maniflex.background.jsons import clean, decode, instant
+from maniflex.background.jsons import clean, decode_stored, instant
 from maniflex.background.schedules.plan import Firing
 from maniflex.background.statements import load
 from maniflex.db.port import Adapter, Executor, Row, Tx
@@ -28,7 +28,7 @@ class Due:
     timezone: str
     kind: str
     target: str
-    payload: Any
+    payload: Any  # `Unreadable` where what is stored is no JSON
     policy: str
     attempts: int | None
     allow_private: bool
@@ -185,7 +185,7 @@ class ScheduleStore:
 
 def _due(row: Row) -> Due:
     id, name, cron, timezone, kind, target, payload, policy, attempts, allow_private, due = row
-    value = None if payload is None else decode(payload)
+    value = decode_stored(payload)
     allowed = bool(allow_private)
     return Due(id, name, cron, timezone, kind, target, value, policy, attempts, allowed, instant(due))
 

@@ -170,21 +170,42 @@ UPDATE outbox_event f SET retry_at = e.retry_at
  WHERE e.id = ANY(:ids::text[]) AND e.status = 'pending' AND e.retry_at > :now
    AND CASE f.status WHEN 'pending' THEN 1 END IS NOT NULL AND f.key = e.key AND f.seq > e.seq AND f.retry_at < e.retry_at;
 
+-- name: kinds_behind
+-- The first kinds behind :after of which something waits, from kind to kind along the index.
+WITH RECURSIVE pending (kind) AS (
+    SELECT min(m.kind) FROM outbox_event m WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind > :after
+    UNION ALL
+    SELECT (SELECT min(m.kind) FROM outbox_event m WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind > p.kind)
+      FROM pending p WHERE p.kind IS NOT NULL
+)
+SELECT kind FROM (SELECT kind FROM pending LIMIT :limit) p WHERE kind IS NOT NULL;
+
 -- name: bring_back_leases
--- Those that no clock of ours can have meant: they end far later than any of them lasts.
+-- Those that no clock of ours can have meant: they end far later than any of them lasts. What is leased is among the
+-- first of its kind, because that is where claims begin.
 WITH lane AS (
     UPDATE outbox_lane SET lease_until = :until WHERE lease_until > :latest
+), found AS MATERIALIZED (
+    SELECT f.id FROM unnest(:kinds::text[]) AS k (kind) CROSS JOIN LATERAL (
+        SELECT m.id, m.lease, m.lease_until FROM outbox_event m
+         WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind = k.kind
+         ORDER BY m.retry_at, m.seq LIMIT :first) f
+     WHERE f.lease IS NOT NULL AND f.lease_until > :latest
 )
 UPDATE outbox_event SET lease_until = :until
- WHERE lease IS NOT NULL AND id IN (
-    SELECT p.id FROM (SELECT id, lease_until FROM outbox_event WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL
-                       ORDER BY kind, retry_at, seq LIMIT 100000) p -- along the index, past all that is delivered
-     WHERE p.lease_until > :latest)
+ WHERE id = ANY(ARRAY(SELECT id FROM found)) AND lease IS NOT NULL AND status = 'pending'
 RETURNING id;
 
 -- name: bring_back_pauses
+WITH found AS MATERIALIZED (
+    SELECT f.id FROM unnest(:kinds::text[]) AS k (kind) CROSS JOIN LATERAL (
+        SELECT m.id FROM outbox_event m
+         WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind = k.kind AND m.retry_at > :latest
+         ORDER BY m.retry_at, m.seq LIMIT :limit) f
+     LIMIT :limit
+)
 UPDATE outbox_event SET retry_at = :now
- WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL AND retry_at > :latest
+ WHERE id = ANY(ARRAY(SELECT id FROM found)) AND status = 'pending'
 RETURNING id;
 
 -- name: redrive

@@ -117,18 +117,33 @@ UPDATE outbox_event SET retry_at = e.retry_at
  WHERE outbox_event.status = 'pending' AND outbox_event.key = e.key AND outbox_event.key IS NOT NULL
    AND outbox_event.seq > e.seq AND outbox_event.retry_at < e.retry_at;
 
+-- name: kinds_behind
+-- The first kinds behind :after of which something waits, from kind to kind along the index.
+WITH RECURSIVE pending (kind) AS (
+    SELECT min(kind) FROM outbox_event WHERE status = 'pending' AND kind > :after
+    UNION ALL
+    SELECT (SELECT min(m.kind) FROM outbox_event m WHERE m.status = 'pending' AND m.kind > p.kind)
+      FROM pending p WHERE p.kind IS NOT NULL
+     LIMIT :limit
+)
+SELECT kind FROM pending WHERE kind IS NOT NULL;
+
 -- name: bring_back_leases
--- Those that no clock of ours can have meant: they end far later than any of them lasts.
+-- Those that no clock of ours can have meant: they end far later than any of them lasts. What is leased is among the
+-- first of its kind, because that is where claims begin.
 UPDATE outbox_event SET lease_until = :until
- WHERE lease IS NOT NULL AND id IN (
-    SELECT p.id FROM (SELECT id, lease_until FROM outbox_event WHERE status = 'pending'
-                       ORDER BY kind, retry_at, seq LIMIT 100000) p -- along the index, past all that is delivered
-     WHERE p.lease_until > :latest)
+ WHERE id IN (
+    SELECT m.id FROM json_each(:kinds) k CROSS JOIN outbox_event m
+     WHERE m.rowid IN (SELECT h.rowid FROM outbox_event h WHERE h.status = 'pending' AND h.kind = k.value
+                        ORDER BY h.retry_at, h.seq LIMIT :first)
+       AND m.lease IS NOT NULL AND m.lease_until > :latest)
 RETURNING id;
 
 -- name: bring_back_pauses
 UPDATE outbox_event SET retry_at = :now
- WHERE status = 'pending' AND retry_at > :latest
+ WHERE id IN (
+    SELECT m.id FROM json_each(:kinds) k CROSS JOIN outbox_event m
+     WHERE m.status = 'pending' AND m.kind = k.value AND m.retry_at > :latest LIMIT :limit)
 RETURNING id;
 
 -- name: redrive

@@ -189,7 +189,7 @@ RETURNING id;
 UPDATE workflow_run
    SET status = d.value ->> 2, run_at = coalesce(d.value ->> 3, run_at), attempt = attempt - (d.value ->> 4),
        error = coalesce(d.value ->> 5, error), last_error = coalesce(d.value ->> 6, last_error),
-       waiting_for = d.value ->> 7, payload = CASE WHEN d.value ->> 8 THEN 'null' ELSE payload END,
+       waiting_for = d.value ->> 7,
        lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
   FROM (SELECT value FROM json_each(:rows)) d
  WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased'
@@ -299,9 +299,6 @@ SELECT id, type, payload, attempt, max_attempts, timeout, priority, run_at, grou
 SELECT id, type, NULL, attempt, max_attempts, timeout, priority, run_at, NULL, NULL, NULL, NULL, NULL, 0
   FROM workflow_run WHERE id = :id;
 
--- name: payload_bytes
-SELECT hex(payload) FROM workflow_run WHERE id = :id;
-
 -- name: changes
 SELECT changes();
 
@@ -365,7 +362,8 @@ SELECT type, sum(due), min(oldest) FROM (
  WHERE due > 0 GROUP BY type;
 
 -- name: steps
-SELECT name, result, compensated, undoable FROM workflow_step WHERE workflow_id = :id;
+-- As bytes: SQLite takes anything for a text, and one that is none must not hide the others.
+SELECT name, CAST(result AS BLOB), compensated, undoable FROM workflow_step WHERE workflow_id = :id;
 
 -- name: remember
 -- Only while the run is ours; the lock keeps it so until this is committed. A row of the same id is our own,
@@ -440,4 +438,4 @@ SELECT 1 FROM workflow_signal WHERE workflow_id = :id AND name = :name LIMIT 1;
 -- name: take_signal
 DELETE FROM workflow_signal WHERE id = (
     SELECT id FROM workflow_signal WHERE workflow_id = :id AND name = :name ORDER BY id LIMIT 1)
-RETURNING payload;
+RETURNING CAST(payload AS BLOB);

@@ -19,13 +19,13 @@ SELECT next_run_at FROM schedules
 SELECT count(*), min(next_run_at) FROM schedules WHERE status = 'active' AND next_run_at <= :now;
 
 -- name: claim
-SELECT id, name, cron, timezone, kind, target, payload, policy, attempts, allow_private, next_run_at
+SELECT id, name, cron, timezone, kind, target, CAST(payload AS BLOB), policy, attempts, allow_private, next_run_at
   FROM schedules
  WHERE status = 'active' AND next_run_at <= :now AND id NOT IN (SELECT value FROM json_each(:passed))
  ORDER BY next_run_at, id LIMIT :limit;
 
 -- name: claim_one
-SELECT id, name, cron, timezone, kind, target, payload, policy, attempts, allow_private, next_run_at
+SELECT id, name, cron, timezone, kind, target, CAST(payload AS BLOB), policy, attempts, allow_private, next_run_at
   FROM schedules
  WHERE id = :id AND status = 'active' AND next_run_at <= :now;
 

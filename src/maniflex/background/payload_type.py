@@ -1,0 +1,180 @@
+"""Typed payloads on their way through the database: what arrives is equal to what was given, or is refused.
+
+A value is written by its type's serializer and read by its type's validation, and the two need not agree: a
+field may have one name to be written by and another to be read by. So a value of the declared type is read
+back before it is stored. Where the usual names lose something, those that the type reads are written
+instead; where that loses something too, `ValidationFailed` names the place.
+
+A value that is not of the declared type (a dict for a model) is data for its validation, stored as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import SchemaSerializer
+
+from maniflex.background.jsons import check_text, encode
+from maniflex.errors import ValidationFailed
+from maniflex.model.omission import TO_READ_BACK
+
+_FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
+_CLASSES = frozenset({"model", "dataclass"})
+_NO_SCHEMA = frozenset({"default", "expected", "members", "metadata", "cls", "config"})
+
+
+class PayloadType:
+    """The declared type of a payload."""
+
+    def __init__(self, declared: Any) -> None:
+        self.declared = declared
+        self.adapter: TypeAdapter[Any] = TypeAdapter(declared)
+        self._by_read_names: SchemaSerializer | None = None
+
+    def read(self, text: str | bytes) -> Any:
+        """The stored payload as a value of the type."""
+        return self.adapter.validate_json(text)
+
+    def read_value(self, value: Any) -> Any:
+        """As `read`, for JSON that a queue has decoded already."""
+        return self.read(encode(value, "payload"))
+
+    def write(self, payload: Any, usual: str) -> str:
+        """The text to store, `usual` if possible; `ValidationFailed` when what is read would differ."""
+        if not self._is_of_type(payload):
+            return usual
+        place = ""
+        for written in (lambda: usual, *self._writers(payload)):
+            try:
+                text = written()
+                place = _first_difference(payload, self.read(text))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # the type's own functions may raise anything
+                place = place or f"payload ({_first_line(error)})"
+                continue
+            if not place:
+                return text
+        raise _lost(place)
+
+    def _is_of_type(self, payload: Any) -> bool:
+        if isinstance(payload, dict) and _outermost(self.adapter) in _CLASSES:
+            return False
+        try:
+            taken = self.adapter.validate_python(payload, by_alias=True, by_name=True)
+            return taken is payload or not _first_difference(payload, taken)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # it does not fit, which its run will say; or the type is not complete yet
+            return False
+
+    def _writers(self, payload: Any) -> Iterator[Callable[[], str]]:
+        yield lambda: self._written(payload, by_alias=True)
+        yield lambda: self._written(payload, by_alias=False)  # for types that are not read by their aliases
+
+    def _written(self, payload: Any, *, by_alias: bool) -> str:
+        if self._by_read_names is None:
+            self._by_read_names = _serializer(_with_read_names(self.adapter.core_schema))
+        options: Any = {"by_alias": by_alias, "context": TO_READ_BACK, "warnings": "none"}
+        return check_text(self._by_read_names.to_json(payload, **options), "payload")
+
+
+def _outermost(adapter: TypeAdapter[Any]) -> str:
+    try:
+        schema: Any = adapter.core_schema
+        while schema["type"] == "definitions":
+            schema = schema["schema"]
+        return str(schema["type"])
+    except (PydanticUserError, AttributeError, KeyError):  # not complete yet
+        return ""
+
+
+def _serializer(schema: Any) -> SchemaSerializer:
+    try:
+        make: Any = SchemaSerializer
+        return make(schema, None, _use_prebuilt=False)  # type: ignore[no-any-return]  # not in its stub
+    except TypeError:  # an older pydantic, which never uses those of the classes
+        return SchemaSerializer(schema)
+
+
+def _with_read_names(schema: Any) -> Any:
+    """The schema with fields that are written by the names they are read by, and without computed ones."""
+    if isinstance(schema, dict):
+        made = {key: part if key in _NO_SCHEMA else _with_read_names(part) for key, part in schema.items()}
+        if "computed_fields" in made:
+            made["computed_fields"] = []
+        if schema.get("type") in _FIELDS:
+            made.pop("serialization_alias", None)
+            if name := _read_name(schema.get("validation_alias")):
+                made["serialization_alias"] = name
+        return made
+    return [_with_read_names(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def _read_name(alias: Any) -> str | None:
+    """The first name of a field's validation alias that is not a path into something."""
+    if isinstance(alias, str) or not alias:
+        return alias or None
+    paths = alias if isinstance(alias[0], list) else [alias]
+    return next((path[0] for path in paths if len(path) == 1), None)
+
+
+def _first_difference(given: Any, arrived: Any) -> str:
+    """Where a payload differs from what arrives; nothing when they are equal."""
+    return "" if _equal(given, arrived) else _difference(given, arrived, "payload")
+
+
+def _difference(given: Any, arrived: Any, place: str) -> str:
+    """Where two values differ first; nothing when they are equal, but for what no payload carries."""
+    parts = _parts(given), _parts(arrived)
+    if parts[0] is None or parts[1] is None:
+        return "" if _equal(given, arrived) else place
+    if _kind(given) is not _kind(arrived) or parts[0].keys() != parts[1].keys():
+        return place
+    found = (_difference(value, parts[1][name], f"{place}.{name}") for name, value in parts[0].items())
+    return next(filter(None, found), "")
+
+
+def _parts(value: Any) -> Mapping[Any, Any] | None:
+    """What a value consists of by name; None for one without parts."""
+    if isinstance(value, BaseModel):
+        left_out = getattr(type(value), "__omitted__", ())
+        fields = {n: value.__dict__.get(n) for n in type(value).model_fields if n not in left_out}
+        return {**fields, **(value.__pydantic_extra__ or {})}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value) if f.compare}
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple):
+        return dict(enumerate(value))
+    return None
+
+
+def _kind(value: Any) -> type:
+    """What two values have to have in common; a tuple may arrive as the list that its type reads."""
+    if isinstance(value, dict) or (isinstance(value, list | tuple) and not hasattr(value, "_fields")):
+        return dict if isinstance(value, dict) else list
+    return type(value)
+
+
+def _equal(given: Any, arrived: Any) -> bool:
+    try:
+        return bool(given == arrived)
+    except Exception:  # a comparison of somebody's own
+        return False
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, ValidationError):  # whose text holds values
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+    return error.message if isinstance(error, ValidationFailed) else type(error).__name__
+
+
+def _lost(place: str) -> ValidationFailed:
+    message = "would not reach its handler as it is: what its type writes as JSON it reads as another value"
+    return ValidationFailed(f"{place} {message}", [{"field": place.split(" ")[0], "message": message}])
