@@ -39,7 +39,7 @@ def detached() -> Context:
     return context
 
 
-def executor(adapter: Adapter, tx: Executor | None = None) -> Executor:
+def executor(adapter: Adapter, tx: Tx | None = None) -> Executor:
     """Where a statement for `adapter` goes: the transaction handed over, the open one, or the pool."""
     if tx is not None:
         return tx

@@ -20,6 +20,7 @@ class IndexedTexts:
         limits = {} if meta.options.query is not None else longest_indexed(meta)
         # A character has four bytes at the most, so short texts need not be looked at.
         self._limits = tuple((name, most // 4, most) for name, most in limits.items())
+        self.can_change = any(name != "id" for name in limits)
         self._meta = meta
 
     def check(self, values: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ which stays text until somebody looks at it. Whoever wants records asks `Records
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from decimal import Decimal
 from typing import Any
@@ -202,12 +202,13 @@ class Store:
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
         self._indexed.check(values)
         given = await self.references.given(values, scope) if self.references is not None else ()
+        run = executor(self.adapter, tx)
         if given or (scope and parent_keys(self.meta, scope)):
-            rows = await self._translated(write.insert_referring(self.sql, values, given, scope), tx)
+            rows = await self._translated(write.insert_referring(self.sql, values, given, scope), run)
             if not rows:
                 raise await self._dangling(given, values, scope, tx)
         else:
-            rows = await self._translated(write.insert(self.sql, values), tx)
+            rows = await self._translated(write.insert(self.sql, values), run)
         return rows[0] if self._decode is None else self._decode(rows[0])
 
     async def provision(self, record: Model) -> None:
@@ -233,16 +234,22 @@ class Store:
         self, record_id: str, changes: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
     ) -> Row:
         """Change fields of a live row inside the scope that is not locked."""
-        self._indexed.check(changes)
+        if self._indexed.can_change:
+            self._indexed.check(changes)
         stamped = {**changes, "updated_at": self.clock.now()}
         given = await self.references.given(changes, scope) if self.references is not None else ()
         run = executor(self.adapter, tx)
-
-        def put(version: int | None) -> Awaitable[Sequence[Row]]:
-            return self._translated(write.update(self.sql, record_id, stamped, scope, given, version), run)
-
-        plain = run.read_versions is None
-        rows = await (put(None) if plain else write_unchanged(self.sql, record_id, run, put))
+        if run.read_versions is None:
+            rows = await self._translated(write.update(self.sql, record_id, stamped, scope, given), run)
+        else:
+            rows = await write_unchanged(
+                self.sql,
+                record_id,
+                run,
+                lambda version: self._translated(
+                    write.update(self.sql, record_id, stamped, scope, given, version), run
+                ),
+            )
         if not rows:
             named = given or any(key in changes for key in parent_keys(self.meta, scope))
             dangling = await self._dangling(given, changes, scope, tx) if named else None
@@ -299,7 +306,8 @@ class Store:
             return await self._increment_decimal(record_id, deltas, scope, tx)
         stamps = {"updated_at": self.clock.now()}
         try:
-            rows = await self._translated(write.increment(self.sql, record_id, deltas, stamps, scope), tx)
+            statement = write.increment(self.sql, record_id, deltas, stamps, scope)
+            rows = await self._translated(statement, executor(self.adapter, tx))
         except ValidationFailed as error:  # beyond what the column holds
             raise self._out_of_bounds(record_id, deltas) from error
         if not rows:
@@ -390,19 +398,19 @@ class Store:
         values = {**dict(zip(self.sql.names, row, strict=True)), **stamps}
         given = self.references.kept(values) if self.references is not None else ()
         statement = removal.restore(self.sql, record_id, stamps, given, values, scope)
-        rows = await self._translated(statement, tx)
+        rows = await self._translated(statement, executor(self.adapter, tx))
         if not rows and self.references is not None:
             circle = await circle_of(self, values, scope, tx)
             if circle is None:
                 raise await self.references.dangling(given, values, scope, tx)
             await bring_back(circle, stamped, tx)
-            rows = await self._translated(statement, tx)
+            rows = await self._translated(statement, executor(self.adapter, tx))
         return rows[0] if self._decode is None else self._decode(rows[0])
 
-    async def _translated(self, statement: Any, tx: Executor | None) -> Sequence[Row]:
+    async def _translated(self, statement: Any, run: Executor) -> Sequence[Row]:
         """Run a write; a refused constraint names the fields as clients know them."""
         try:
-            return await executor(self.adapter, tx).write(statement)
+            return await run.write(statement)
         except ConstraintViolation as error:
             if error.details is None and error.columns:
                 error.details = self._refused(error)
