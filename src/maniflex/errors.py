@@ -14,7 +14,7 @@
         ├── Conflict                                                         409
         │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted
         │   └── SerializationFailure    retryable
-        ├── PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
+        ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
         ├── UnsupportedMediaType 415
         ├── ValidationFailed · RecordLocked                                  422
         ├── UnusableScope                                                    500
@@ -168,6 +168,13 @@ class InvalidBody(RequestError):
     """The body could not be read to its end."""
 
     status, code, message = 400, "BODY_READ_ERROR", "the request body could not be read"
+
+
+class BodyTooSlow(InvalidBody):
+    """The body arrived slowly while other large ones waited for its place."""
+
+    status, message = 408, "the request body arrived too slowly; send it again"
+    retryable = True
 
 
 class InvalidQuery(RequestError):

@@ -12,7 +12,7 @@ from maniflex.http.inbound import Inbound, Rest
 from maniflex.http.routing import Router
 from maniflex.http.streaming import Send, deliver, quiet_aborts
 from maniflex.model.values import text_trouble
-from maniflex.pipeline.context import AsgiScope, Context, Receive
+from maniflex.pipeline.context import CONTEXT, AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import JSON, Response, error_response
@@ -25,7 +25,6 @@ _JSON_TYPE = (b"content-type", JSON.encode())
 # Answers are somebody's data, and what was true a moment ago; whoever knows better sets the header.
 _NO_STORE = (b"cache-control", b"no-store")
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
-CONTEXT = "maniflex.context"  # where the access log finds the context and the route of a request
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 

@@ -17,6 +17,7 @@ from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
+from maniflex.pipeline.body_room import BodyRoom
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.threads import Threads, refuse_when_over
@@ -51,6 +52,7 @@ class Runtime:
         self.tasks = Tasks(logger)
         self.threads = Threads()
         self.offload = Offload()
+        self.bodies = BodyRoom(config.max_body_size)
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
         self.watch = RequestWatch(config.query_timeout.total_seconds())
