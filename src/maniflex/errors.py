@@ -318,10 +318,19 @@ class UnsupportedMediaType(RequestError):
 
 
 class ValidationFailed(RequestError):
-    """One or more fields break their rules; `details` lists every one of them."""
+    """One or more fields break their rules; `details` lists every one of them, or the first hundred."""
 
     status, code = 422, "VALIDATION_FAILED"
     message = "one or more fields failed validation"
+    MOST_TOLD: ClassVar[int] = 100
+
+    def __init__(
+        self, message: str | None = None, details: Sequence[Detail] | Detail | None = None, **more: Any
+    ) -> None:
+        if isinstance(details, Sequence) and len(details) > self.MOST_TOLD:
+            details = details[: self.MOST_TOLD]
+            message = f"{message or self.message}; the first {self.MOST_TOLD} are listed"
+        super().__init__(message, details, **more)
 
 
 class RecordLocked(RequestError):
