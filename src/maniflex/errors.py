@@ -34,6 +34,7 @@ from typing import Any, ClassVar
 
 Detail = Mapping[str, Any]
 _MOST_TOLD = 10
+MOST_DETAILS = 100  # in one answer
 
 
 class ManiflexError(Exception):
@@ -292,6 +293,12 @@ class AnswerTooLarge(RequestError):
     status, code, message = 400, "ANSWER_TOO_LARGE", "the answer is too large; ask for fewer rows or fields"
 
 
+class OwnAnswerTooLarge(AnswerTooLarge):
+    """The application's own code answers with more than the limit; it can return less, or stream it."""
+
+    status, message = 500, "the answer is larger than the server allows"
+
+
 class InvalidFormat(RequestError):
     """An export was asked for in a format there is none of."""
 
@@ -318,19 +325,10 @@ class UnsupportedMediaType(RequestError):
 
 
 class ValidationFailed(RequestError):
-    """One or more fields break their rules; `details` lists every one of them, or the first hundred."""
+    """One or more fields break their rules; `details` lists them, of very many the first."""
 
     status, code = 422, "VALIDATION_FAILED"
     message = "one or more fields failed validation"
-    MOST_TOLD: ClassVar[int] = 100
-
-    def __init__(
-        self, message: str | None = None, details: Sequence[Detail] | Detail | None = None, **more: Any
-    ) -> None:
-        if isinstance(details, Sequence) and len(details) > self.MOST_TOLD:
-            details = details[: self.MOST_TOLD]
-            message = f"{message or self.message}; the first {self.MOST_TOLD} are listed"
-        super().__init__(message, details, **more)
 
 
 class RecordLocked(RequestError):

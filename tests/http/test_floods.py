@@ -12,11 +12,10 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from maniflex import Context, Model, Server, field
+from maniflex.errors import MOST_DETAILS as MOST
 from maniflex.errors import ValidationFailed
 from maniflex.model.floods import BoundedValidator
 from maniflex.testing import client
-
-MOST = ValidationFailed.MOST_TOLD
 
 
 class Part(BaseModel, extra="forbid"):

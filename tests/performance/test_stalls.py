@@ -239,3 +239,35 @@ async def test_no_large_answer_stalls_the_loop(unit: str, database_url: str) -> 
                 assert answer.status_code == 200, answer.text[:200]
 
             assert await _least_stall(get) < MOST, path
+
+
+ANSWERS: dict[str, Callable[[], Any]] = {
+    "rows": lambda: [{"id": i, "text": "t" * 100, "ok": True} for i in range(90_000)],
+    "named rows": lambda: {"rows": {"all": [{"id": i, "text": "t" * 100} for i in range(90_000)]}},
+    "numbers": lambda: list(range(1_900_000)),
+    "a text": lambda: "\n" * 8_000_000,
+    "an iterator": lambda: ({"id": i, "text": "t" * 100} for i in range(90_000)),
+    "too many": lambda: [{"id": i, "text": "t" * 100} for i in range(400_000)],
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_no_large_answer_of_an_action_stalls_the_loop(kind: str, sqlite_url: str) -> None:
+    server = Server()
+    held: list[Any] = []
+
+    @server.action("GET", "/answer")
+    async def give(ctx: Context) -> Any:
+        return held[0]
+
+    async with client(server, database=sqlite_url) as http:
+
+        async def get() -> None:
+            answer = await http.get("/api/answer")
+            assert answer.status_code == (500 if kind == "too many" else 200)
+
+        stalls = []
+        for _ in range(3):
+            held[:] = [ANSWERS[kind]()]
+            stalls.append(await _worst_stall(get))
+        assert min(stalls) < MOST, stalls

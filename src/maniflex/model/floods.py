@@ -15,9 +15,9 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, SchemaValidator, core_schema
 
-from maniflex.errors import ValidationFailed
+from maniflex.errors import MOST_DETAILS
 
-ENOUGH = ValidationFailed.MOST_TOLD + 1  # one more, so that it can be said that there are more
+ENOUGH = MOST_DETAILS + 1  # one more, so that it can be said that there are more
 NOT_WALKED = frozenset(
     {"cls", "config", "default", "default_factory", "expected", "members", "metadata", "serialization"}
 )

@@ -22,7 +22,7 @@ from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.threads import Threads, refuse_when_over
 from maniflex.pipeline.watch import RequestWatch
-from maniflex.pipeline.wire import Wire, encoder
+from maniflex.pipeline.wire import Wire, encoder, simplifier
 
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
 
@@ -48,7 +48,8 @@ class Runtime:
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
         self.wires = {cls: Wire(store.meta) for cls, store in stores.items()}
-        self.encode = encoder(self.wires)
+        self.simplify = simplifier(self.wires)
+        self.encode = encoder(self.simplify)
         self.tasks = Tasks(logger)
         self.threads = Threads()
         self.offload = Offload()
