@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -26,6 +26,8 @@ MAX_DEPTH = 100  # levels below the body's own
 
 _fast = msgspec.json.Decoder(strict=True).decode
 _fast_exact = msgspec.json.Decoder(float_hook=Decimal).decode
+# Between two calls of a function in Python other threads have their turn.
+_exact_by_turns = msgspec.json.Decoder(float_hook=lambda text: Decimal(text)).decode
 
 
 def loads(body: bytes, *, exact: bool = False, most: int = DEFAULT_LIMITS.body_values) -> Any:
@@ -36,12 +38,11 @@ def loads(body: bytes, *, exact: bool = False, most: int = DEFAULT_LIMITS.body_v
     if len(body) > 2 * most:  # a value takes a byte, and another keeps it from the next
         _refuse_many_values(body, most)
     try:
-        decode = _fast_exact if exact else _fast
         if len(body) < _MANY_BYTES:
-            value = decode(body)
+            value = (_fast_exact if exact else _fast)(body)
         else:
             with _without_collector():
-                value = decode(body)
+                value = (_exact_by_turns if exact else _fast)(body)
     except (msgspec.MsgspecError, UnicodeError, ValueError) as error:
         raise InvalidJson(_HALF if _has_half(str(error), body) else _plain(str(error))) from None
     except ArithmeticError:  # an exponent that no Decimal has
@@ -209,25 +210,22 @@ def _has_nul(value: Any) -> bool:
     return False
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    if len({key for key, _ in pairs}) != len(pairs):
-        seen: set[str] = set()
-        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise InvalidJson(f"the key {repeated!r} is given twice")
-
-
-def _constant(name: str) -> NoReturn:
-    raise InvalidJson(f"{name} is not valid JSON")
-
-
-_careful = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant, parse_int=str, parse_float=str)
+_KEY_OR_OBJECT = re.compile(rb'("(?:[^"\\]++|\\.)*+")(\s*+:)?|[{}]', re.DOTALL)
 
 
 def _refuse_repeated_keys(body: bytes) -> None:
-    try:
-        with _without_collector():
-            _careful.decode(body.decode())
-    except RecursionError:
-        raise InvalidJson("the body is nested too deeply") from None
-    except ValueError as error:
-        raise InvalidJson("the body is not valid JSON") from error
+    """Walk the keys of a body that is well-formed; in Python, so that other threads have their turns."""
+    objects: list[set[bytes]] = []
+    for token in _KEY_OR_OBJECT.finditer(body):
+        text, is_key = token.groups()
+        if text is None:
+            if token[0] == b"{":
+                objects.append(set())
+            else:
+                objects.pop()
+        elif is_key:
+            # Only a key with an escape may be the same as one that is written otherwise.
+            key = json.loads(text).encode() if b"\\" in text else text[1:-1]
+            if key in objects[-1]:
+                raise InvalidJson(f"the key {key.decode()!r} is given twice")
+            objects[-1].add(key)

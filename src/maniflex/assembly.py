@@ -40,6 +40,7 @@ from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint, model_endpoints
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.read_body import IN_PROCESS
 from maniflex.pipeline.registration import Pipeline, takes
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.model import ModelSql
@@ -87,6 +88,7 @@ class Assembly:
         content = b"" if body is None else self.runtime.encode(body)
         scope: AsgiScope = {
             "type": "http",
+            IN_PROCESS: True,
             "method": found[0].method,
             "path": path,
             "query_string": raw.encode(errors="surrogatepass"),

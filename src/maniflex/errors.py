@@ -14,7 +14,7 @@
         ├── Conflict                                                         409
         │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted
         │   └── SerializationFailure    retryable
-        ├── PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
+        ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
         ├── UnsupportedMediaType 415
         ├── ValidationFailed · RecordLocked                                  422
         ├── UnusableScope                                                    500
@@ -34,6 +34,7 @@ from typing import Any, ClassVar
 
 Detail = Mapping[str, Any]
 _MOST_TOLD = 10
+MOST_DETAILS = 100  # in one answer
 
 
 class ManiflexError(Exception):
@@ -170,6 +171,13 @@ class InvalidBody(RequestError):
     status, code, message = 400, "BODY_READ_ERROR", "the request body could not be read"
 
 
+class BodyTooSlow(InvalidBody):
+    """The body arrived slowly while other large ones waited for its place."""
+
+    status, message = 408, "the request body arrived too slowly; send it again"
+    retryable = True
+
+
 class InvalidQuery(RequestError):
     """A query parameter is unknown, malformed or not allowed."""
 
@@ -285,6 +293,12 @@ class AnswerTooLarge(RequestError):
     status, code, message = 400, "ANSWER_TOO_LARGE", "the answer is too large; ask for fewer rows or fields"
 
 
+class OwnAnswerTooLarge(AnswerTooLarge):
+    """The application's own code answers with more than the limit; it can return less, or stream it."""
+
+    status, message = 500, "the answer is larger than the server allows"
+
+
 class InvalidFormat(RequestError):
     """An export was asked for in a format there is none of."""
 
@@ -311,7 +325,7 @@ class UnsupportedMediaType(RequestError):
 
 
 class ValidationFailed(RequestError):
-    """One or more fields break their rules; `details` lists every one of them."""
+    """One or more fields break their rules; `details` lists them, of very many the first."""
 
     status, code = 422, "VALIDATION_FAILED"
     message = "one or more fields failed validation"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
-from maniflex import Context, Model, ModelOptions, Server, field, has_many, with_transaction
+from maniflex import Context, Model, ModelOptions, Response, Server, field, has_many, with_transaction
 from maniflex.config import Limits
 from maniflex.testing import client
 from tests.http.kit import data_of, error_of
@@ -166,3 +172,122 @@ async def test_an_answer_of_the_application_s_own_is_its_own_affair(database_url
 
     async with client(server, database=database_url) as http:
         assert data_of(await http.get("/api/long")) == "a" * 5000
+
+
+# -- what the application answers with
+
+
+class Shelf(BaseModel):
+    books: list[dict[str, str]]
+
+
+@dataclass
+class Row:
+    text: str
+    at: datetime
+
+
+def _values() -> dict[str, Any]:
+    """Answers of all kinds that are written in pieces, by name."""
+    text = 'é\n"x"' * 3000
+    rows = [{"text": text[:200], "number": i, "none": None} for i in range(300)]
+    when = datetime(2024, 5, 31, tzinfo=UTC)
+    return {
+        "text": text,
+        "rows": rows,
+        "named": {"rows": rows, "text": text, "few": [1, 2], 5: {"deep": [rows, [], {}]}},
+        "tuple and set": (tuple(rows), {text}, frozenset()),
+        "records": [Author(name=text[:200]) for _ in range(100)],
+        "a model": Shelf(books=[{"text": text[:300]} for _ in range(100)]),
+        "models": [Shelf(books=[{"text": "a"}] * 50) for _ in range(50)],
+        "dataclasses": [Row(text[:300], when) for _ in range(100)],
+        "scalars": [Decimal("1.5"), UUID(int=5), when, when.date(), b"bytes", 1.5, True] * 1000,
+        "values": dict(enumerate(rows)).values(),
+        "small": {"a": 1},
+        "nothing": [],
+    }
+
+
+@pytest.mark.parametrize("name", _values())
+async def test_an_answer_in_pieces_is_what_it_would_be_in_one(name: str, sqlite_url: str) -> None:
+    server = Server()
+    server.register(Author, Book)
+    value = _values()[name]
+
+    @server.action("GET", "/value")
+    async def give(ctx: Context) -> Any:
+        return value
+
+    @server.action("GET", "/each")
+    async def give_each(ctx: Context) -> Any:
+        return {"items": (item for item in [value, 1, value])}
+
+    async with client(server, database=sqlite_url) as http:
+        whole = server._sealed().runtime.encode(value)
+
+        assert (await http.get("/api/value")).content == b'{"data":' + whole + b"}"
+        each = (await http.get("/api/each")).content
+        assert each == b'{"data":{"items":[' + whole + b",1," + whole + b"]}}"
+
+
+def _endless(made: list[int]) -> Iterator[dict[str, str]]:
+    for i in itertools.count():
+        made.append(i)
+        yield {"text": "t" * 1000}
+
+
+async def _endless_async(made: list[int]) -> AsyncIterator[dict[str, str]]:
+    for item in _endless(made):
+        yield item
+
+
+TOO_MUCH: dict[str, Callable[[list[int]], Any]] = {
+    "an iterator": _endless,
+    "an async iterator": _endless_async,
+    "an iterator inside": lambda made: {"items": [_endless(made)]},
+    "a list": lambda made: [{"text": "t" * 1000}] * 300,
+    "a text": lambda made: "t" * 2 * LIMIT,
+    "a model": lambda made: Shelf(books=[{"text": "t" * 1000}] * 300),
+    "numbers": lambda made: list(range(100_000)),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_MUCH)
+async def test_an_action_that_returns_too_much_is_told_to_stream_it(
+    kind: str, sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(limits=Limits(answer_size=LIMIT))
+    made: list[int] = []
+
+    @server.action("GET", "/much")
+    async def much(ctx: Context) -> Any:
+        return TOO_MUCH[kind](made)
+
+    async with client(server, database=sqlite_url) as http:
+        answer = await http.get("/api/much")
+
+    assert answer.status_code == 500
+    assert answer.json()["error"] == {
+        "code": TOO_LARGE,
+        "message": "the answer is larger than the server allows",
+    }
+    assert f"larger than {LIMIT} bytes (Limits.answer_size)" in caplog.text
+    assert "stream" in caplog.text
+    assert len(made) < 300
+
+
+async def test_an_answer_that_is_streamed_has_no_limit(sqlite_url: str) -> None:
+    server = Server(limits=Limits(answer_size=1000))
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        for _ in range(100):
+            yield b"t" * 1000
+
+    @server.action("GET", "/much")
+    async def much(ctx: Context) -> Any:
+        return Response(200, stream=pieces(), content_type="text/plain")
+
+    async with client(server, database=sqlite_url) as http:
+        answer = await http.get("/api/much")
+
+    assert (answer.status_code, len(answer.content)) == (200, 100_000)

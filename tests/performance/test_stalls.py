@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
 from maniflex import Context, Model, Server, field
 from maniflex.testing import client
@@ -29,6 +30,18 @@ JSON = {"content-type": "application/json"}
 class Paper(Model):
     data: list[Any] = field(default_factory=list)
     price: Decimal = field(default=Decimal(0))
+
+
+class Part(BaseModel, extra="forbid"):
+    number: int
+    text: str
+
+
+class Form(Model):
+    numbers: list[int] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    choices: list[int | float | list[int] | dict[str, int] | None] = field(default_factory=list)
+    named: dict[str, int] = field(default_factory=dict)
 
 
 class Letter(Model):
@@ -78,9 +91,42 @@ SHAPES: dict[str, Callable[[], bytes]] = {
     "a repeated key after many others": lambda: _keys(',"' + "0" * 30 + '":2'),
     "one key over and over": lambda: b'{"data":{' + b",".join([b'"a":1'] * (SIZE // 6)) + b"}}",
     "texts with escaped colons": lambda: _list('"' + "\\u003a" * 5 + '"', 99_000),
+    "unknown keys": lambda: ("{" + ",".join(f'"k{i}":1' for i in range(95_000)) + "}").encode(),
+    "a repeated key among unknown ones": lambda: (
+        "{" + ",".join(f'"k{i}":1' for i in range(90_000)) + ',"k0":2}'
+    ).encode(),
+    "wrong numbers": lambda: _list('"a"', 99_000),
+    "few wrong numbers": lambda: _list("1", 98_000)[:-2] + b',"a"]}',
+    "a wrong number at the end": lambda: ('{"numbers":[' + "1," * 98_000 + '"a"],"data":[]}').encode(),
+    "many wrong numbers": lambda: ('{"numbers":[' + '"a",' * 98_000 + "1]}").encode(),
+    "many wrong entries": lambda: ('{"parts":[' + "{}," * 45_000 + "{}]}").encode(),
+    "many wrong entries in a small body": lambda: ('{"parts":[' + "{}," * 20_000 + "{}]}").encode(),
+    "many alternatives that do not fit": lambda: ('{"choices":[' + '"a",' * 98_000 + '"a"]}').encode(),
+    "alternatives in a small body": lambda: ('{"choices":[' + '"a",' * 14_000 + '"a"]}').encode(),
+    "many wrong values": lambda: (
+        '{"named":{' + ",".join(f'"k{i}":"x"' for i in range(90_000)) + "}}"
+    ).encode(),
+    "many unknown names in a part": lambda: (
+        '{"parts":[{' + ",".join(f'"k{i}":1' for i in range(95_000)) + "}]}"
+    ).encode(),
+    "many wrong records": lambda: ("[" + '{"price":"x"},' * 40_000 + "{}]").encode(),
+    "many wrong records in a small body": lambda: ("[" + '{"price":"x"},' * 4_000 + "{}]").encode(),
     "blanks": lambda: b'{"data":' + b" " * SIZE + b"1}",
     "a list that does not end": lambda: b'{"data":[' + b"1," * (SIZE // 2),
 }
+
+
+PATHS = (
+    "/api/papers", "/api/letters", "/api/forms", "/api/anything", "/api/papers/import", "/api/papers/all",
+    "/api/forms/import",
+)  # fmt: skip
+
+
+class Filled(BaseModel):
+    numbers: list[int] = []
+    parts: tuple[Part, ...] = ()
+    choices: list[int | float | list[int] | dict[str, int] | None] = []
+    named: dict[str, int] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -128,13 +174,19 @@ async def _least_stall(work: Callable[[], Awaitable[Any]], tries: int = 3) -> fl
 @asynccontextmanager
 async def _serving(database: str) -> AsyncIterator[httpx.AsyncClient]:
     server = Server(max_body_size=SIZE + 4096)
-    server.register(Paper, Letter)
+    server.register(Paper, Letter, Form)
 
     @server.action("POST", "/anything", request=Any)
     async def anything(ctx: Context) -> None: ...
 
     @server.action("POST", "/papers/import", request=list[Paper] | dict[str, Any])
     async def take(ctx: Context) -> None: ...
+
+    @server.action("POST", "/papers/all", request=list[Paper])
+    async def take_all(ctx: Context) -> None: ...
+
+    @server.action("POST", "/forms/import", request=Filled)
+    async def fill(ctx: Context) -> None: ...
 
     async with client(server, database=database) as http:
         yield http
@@ -144,7 +196,7 @@ async def _serving(database: str) -> AsyncIterator[httpx.AsyncClient]:
 async def test_no_large_body_stalls_the_loop(shape: str, sqlite_url: str) -> None:
     body = SHAPES[shape]()
     async with _serving(sqlite_url) as http:
-        for path in ("/api/papers", "/api/letters", "/api/anything", "/api/papers/import"):
+        for path in PATHS:
 
             async def post(path: str = path) -> None:
                 answer = await http.post(path, content=body, headers=JSON)
@@ -187,3 +239,35 @@ async def test_no_large_answer_stalls_the_loop(unit: str, database_url: str) -> 
                 assert answer.status_code == 200, answer.text[:200]
 
             assert await _least_stall(get) < MOST, path
+
+
+ANSWERS: dict[str, Callable[[], Any]] = {
+    "rows": lambda: [{"id": i, "text": "t" * 100, "ok": True} for i in range(90_000)],
+    "named rows": lambda: {"rows": {"all": [{"id": i, "text": "t" * 100} for i in range(90_000)]}},
+    "numbers": lambda: list(range(1_900_000)),
+    "a text": lambda: "\n" * 8_000_000,
+    "an iterator": lambda: ({"id": i, "text": "t" * 100} for i in range(90_000)),
+    "too many": lambda: [{"id": i, "text": "t" * 100} for i in range(400_000)],
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_no_large_answer_of_an_action_stalls_the_loop(kind: str, sqlite_url: str) -> None:
+    server = Server()
+    held: list[Any] = []
+
+    @server.action("GET", "/answer")
+    async def give(ctx: Context) -> Any:
+        return held[0]
+
+    async with client(server, database=sqlite_url) as http:
+
+        async def get() -> None:
+            answer = await http.get("/api/answer")
+            assert answer.status_code == (500 if kind == "too many" else 200)
+
+        stalls = []
+        for _ in range(3):
+            held[:] = [ANSWERS[kind]()]
+            stalls.append(await _worst_stall(get))
+        assert min(stalls) < MOST, stalls

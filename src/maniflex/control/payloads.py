@@ -10,7 +10,7 @@ from maniflex.background.jsons import decode, encode
 from maniflex.background.runs.handlers import Handler
 from maniflex.errors import ValidationFailed
 from maniflex.model.omission import BY_ATTRIBUTE
-from maniflex.pipeline.binding import binder, fit
+from maniflex.pipeline.binding import binder
 
 
 def run_payload(payload: Any, handler: Handler | None) -> Any:
@@ -41,11 +41,9 @@ def _bound(payload: Any, handler: Handler | None) -> tuple[Any] | None:
         return None
     known = binder(handler.payload.declared)
     try:
-        if known.holds_models:
-            return (known.fit(payload),)
-        fit(payload, handler.payload.adapter)
+        bound = known.fit(payload)
     except ValidationFailed as failed:
         details: Any = failed.details
         found = [{**d, "field": f"payload.{d['field']}".rstrip(".")} for d in details]
         raise ValidationFailed(details=found) from None
-    return None
+    return (bound,) if known.holds_models else None

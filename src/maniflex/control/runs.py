@@ -30,7 +30,7 @@ from maniflex.errors import Detail, Forbidden, InvalidJson, InvalidQuery, Valida
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.about import About
-from maniflex.pipeline.binding import fit
+from maniflex.pipeline.binding import binder
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
@@ -206,7 +206,7 @@ class _Routes:
         sent = dict(body)
         body.strip(_OWN)  # leaves what middleware said
         said = {name: body[name] for name in _OWN if name in body}
-        given: Submission = fit({n: v for n, v in sent.items() if n not in said}, _SUBMISSION)
+        given: Submission = binder(Submission).fit({n: v for n, v in sent.items() if n not in said})
         if given.run_at is not None and given.delay is not None:
             raise _wrong("delay", "a run has a run_at or a delay, not both")
         handler = self._work.handlers.get(given.type)
@@ -293,7 +293,7 @@ async def _reason_in_body(ctx: Context) -> str | None:
     said = await ctx.parse_body(_json.loads)
     if not isinstance(said, dict):
         raise InvalidJson("the body must be a JSON object")
-    given: Deletion = fit(said, _DELETION)
+    given: Deletion = binder(Deletion).fit(said)
     return given.reason or None
 
 

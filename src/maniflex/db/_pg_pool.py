@@ -13,13 +13,14 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from maniflex.db._pg_errors import READ_ONLY
 from maniflex.db._pg_slot import Deadlines, Slot, Ticker
+from maniflex.db.current import detached
 from maniflex.errors import RequestError, Unavailable
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Pool:
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Connection]],
+        connect: Callable[[], Coroutine[Any, Any, Connection]],
         *,
         size: int,
         patience: float,
@@ -236,7 +237,7 @@ class Pool:
     async def _open(self) -> Slot | None:
         """A new connection; None when the server has no more for us, but others of ours work."""
         try:
-            con = await self._connect()
+            con = await self._connected()
         except BaseException as error:
             if self._closed or not self.slots or not isinstance(error, Unavailable):
                 self._vacate()
@@ -252,6 +253,15 @@ class Pool:
             raise Unavailable("the database was closed")
         self._open_for_waiters()
         return slot
+
+    async def _connected(self) -> Connection:
+        # A connection keeps the context it is made in, and that of a request would keep the request.
+        opening = self._loop.create_task(self._connect(), context=detached())
+        try:
+            return await opening
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unused)
+            raise
 
     def _open_for_waiters(self) -> None:
         """Let the longest waiting open a connection, while there is room for one."""
@@ -305,3 +315,9 @@ class Pool:
                 raise
         else:
             self.release(slot)
+
+
+def _close_unused(opening: asyncio.Task[Connection]) -> None:
+    """Close a connection that was made just when nobody wanted it any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().terminate()

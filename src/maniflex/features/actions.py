@@ -16,6 +16,7 @@ from maniflex.pipeline.binding import binder
 from maniflex.pipeline.chain import Composer, Handler, is_async
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import TRIMMED, Endpoint
+from maniflex.pipeline.large_answers import collect
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, takes
 from maniflex.pipeline.response import Response
@@ -178,6 +179,6 @@ class _Call:
         if isinstance(result, Response | StarletteResponse):
             ctx.response = result  # type: ignore[assignment]  # a Starlette response is sent as it is
         elif isinstance(result, AsyncIterable):
-            ctx._result = [item async for item in result]
+            ctx._result = await collect(result, ctx.runtime.config.limits.answer_size)
         else:
             ctx._result = result

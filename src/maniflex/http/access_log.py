@@ -12,10 +12,10 @@ from collections.abc import MutableMapping
 from time import perf_counter
 from typing import Any
 
-from maniflex.http.asgi import CONTEXT, App
+from maniflex.http.asgi import App
 from maniflex.http.protocol import PatientProtocol
 from maniflex.http.streaming import Send
-from maniflex.pipeline.context import AsgiScope, Context, Receive
+from maniflex.pipeline.context import CONTEXT, AsgiScope, Context, Receive
 
 log = logging.getLogger("maniflex.access")
 
@@ -62,7 +62,9 @@ class AccessLog:
 
 def _write(scope: AsgiScope, status: int, size: int, request_id: str, milliseconds: float) -> None:
     context: Context | None
-    context, route = scope[CONTEXT] or (None, "")
+    # Taken out: the context has the scope, and in a circle both would wait for the garbage collector,
+    # and with them the body.
+    context, route = scope.pop(CONTEXT) or (None, "")
     auth = context.auth if context is not None else None
     about = {
         "method": scope["method"],

@@ -7,13 +7,14 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from maniflex.errors import MethodNotAllowed, NotFound, RequestError
+from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
 from maniflex.http.inbound import Inbound, Rest
 from maniflex.http.routing import Router
 from maniflex.http.streaming import Send, deliver, quiet_aborts
 from maniflex.model.values import text_trouble
-from maniflex.pipeline.context import AsgiScope, Context, Receive
+from maniflex.pipeline.context import CONTEXT, AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import JSON, Response, error_response
 from maniflex.pipeline.run import failure, run
@@ -25,7 +26,6 @@ _JSON_TYPE = (b"content-type", JSON.encode())
 # Answers are somebody's data, and what was true a moment ago; whoever knows better sets the header.
 _NO_STORE = (b"cache-control", b"no-store")
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
-CONTEXT = "maniflex.context"  # where the access log finds the context and the route of a request
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -121,8 +121,15 @@ class HttpApp:
         inbound: Inbound | None = None,
     ) -> None:
         try:
-            body = response.encode(self._encode)
+            body = response.body
+            if body is None:
+                body = await write_answer(response, self._runtime)
             extra = [_header(*pair) for pair in response.headers.items()] if response.headers else ()
+        except OwnAnswerTooLarge as error:
+            about = {"request_id": request_id.decode("ascii")}
+            self._runtime.logger.error("%s %s: %s", error.status, error.code, error, extra=about)
+            response = error_response(error)
+            body, extra = response.encode(self._encode), ()
         except Exception as error:
             about = {"request_id": request_id.decode("ascii")}
             self._runtime.panic_logger.error("an answer could not be encoded", exc_info=error, extra=about)

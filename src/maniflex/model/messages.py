@@ -72,9 +72,10 @@ _FAMILIES = {
 _BUILT_IN = frozenset(get_args(ErrorType))
 
 
-def details(error: ValidationError, model: type[BaseModel]) -> list[Detail]:
+def details(error: ValidationError | Iterable[ErrorDetails], model: type[BaseModel]) -> list[Detail]:
     """Every offence of a failed validation, in the order of the fields."""
-    return [_detail(item, model) for item in error.errors(include_url=False)]
+    found = error.errors(include_url=False) if isinstance(error, ValidationError) else error
+    return [_detail(item, model) for item in found]
 
 
 def detail(field: str, code: str, text: str) -> Detail:

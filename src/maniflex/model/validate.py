@@ -20,6 +20,7 @@ from pydantic_core import (
 
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model, instance_of
+from maniflex.model.floods import BoundedValidator
 from maniflex.model.kinds import classify
 from maniflex.model.messages import Detail, detail, details, unknown_field
 from maniflex.model.meta import FieldMeta, Kind
@@ -33,11 +34,13 @@ class Validator:
 
     __slots__ = (
         "_create",
+        "_creating",
         "_fields",
         "_json",
         "_merge",
         "_model",
         "_patch",
+        "_patching",
         "_renames",
         "_secrets",
         "has_model_validators",
@@ -50,33 +53,38 @@ class Validator:
         self._json = [(item, classify(item.type).is_structured) for item in fields if item.kind is Kind.JSON]
         renamed = any(item.api != item.name for item in fields)
         self._renames = tuple((item.api, item.name) for item in fields) if renamed else None
-        self._create = self._model.__pydantic_validator__.validate_python
-        self._patch = _patch_validator(self._model).validate_python
+        own: Any = self._model.__pydantic_validator__
+        self._creating = BoundedValidator(self._model.__pydantic_core_schema__, built=own)
+        self._patching = BoundedValidator(_patch_schema(self._model))
+        self._create = self._creating.validate
+        self._patch = self._patching.validate
         decorators = self._model.__pydantic_decorators__
         self.has_model_validators = bool(decorators.model_validators or decorators.root_validators)
         self._merge = _merge_validator(self._model).validate_python if self.has_model_validators else None
 
     def create(self, body: Mapping[str, Any]) -> Model:
         """The record a create body describes."""
+        values = body if self._renames is None else self._renamed(body)
         try:
-            return cast(Model, self._create(body if self._renames is None else self._renamed(body)))
+            return cast(Model, self._create(values))
         except ValidationError as error:
-            raise self._refusal(details(error, self._model)) from None
+            raise self._refusal(details(self._creating.errors(values, error), self._model)) from None
 
     def patch(self, body: Mapping[str, Any]) -> Fields:
         """The changes a patch body describes, by attribute; what it leaves out stays out."""
+        values = body if self._renames is None else self._renamed(body)
         try:
-            return cast(Fields, self._patch(body if self._renames is None else self._renamed(body)))
+            return cast(Fields, self._patch(values))
         except ValidationError as error:
-            raise self._refusal(details(error, self._model)) from None
+            raise self._refusal(details(self._patching.errors(values, error), self._model)) from None
 
     def create_from_code(self, values: Mapping[str, Any]) -> Model:
         """The record made of attribute values."""
-        return cast(Model, self._from_code(values, self._create, lambda record: vars(record)))
+        return cast(Model, self._from_code(values, self._creating, lambda record: vars(record)))
 
     def patch_from_code(self, values: Mapping[str, Any]) -> Fields:
         """The changes made of attribute values."""
-        return cast(Fields, self._from_code(values, self._patch, lambda changes: changes))
+        return cast(Fields, self._from_code(values, self._patching, lambda changes: changes))
 
     def record(self, record: Model) -> Model:
         """A record as it stands now, checked again: its attributes may have been assigned since."""
@@ -107,16 +115,17 @@ class Validator:
     def _from_code(
         self,
         values: Mapping[str, Any],
-        validate: Callable[[Any], Any],
+        validator: BoundedValidator,
         attributes: Callable[[Any], Mapping[str, Any]],
     ) -> Any:
         found = self._text_troubles(values)
         if not values.keys() <= self._fields.keys():
             found += [unknown_field(name, self._fields) for name in values if name not in self._fields]
         try:
-            result = validate(values)
+            result = validator.validate(values)
         except ValidationError as error:
-            raise self._refusal(_once_each(found + details(error, self._model))) from None
+            found += details(validator.errors(values, error), self._model)
+            raise self._refusal(_once_each(found)) from None
         if self._json:
             found += self._json_troubles(attributes(result))
         if found:
@@ -158,8 +167,8 @@ def _once_each(found: list[Detail]) -> list[Detail]:
     return list(seen.values())
 
 
-def _patch_validator(model: type[BaseModel]) -> SchemaValidator:
-    """A validator of single fields: the model's own schemas, without their defaults."""
+def _patch_schema(model: type[BaseModel]) -> CoreSchema:
+    """The schema of single fields: the model's own, without their defaults."""
     schema = model.__pydantic_core_schema__
     fields, config = inside(schema)
     patch: CoreSchema = core_schema.typed_dict_schema(
@@ -171,7 +180,7 @@ def _patch_validator(model: type[BaseModel]) -> SchemaValidator:
     )
     if schema["type"] == "definitions":
         patch = core_schema.definitions_schema(patch, schema["definitions"])
-    return SchemaValidator(patch)
+    return patch
 
 
 def _merge_validator(model: type[BaseModel]) -> SchemaValidator:

@@ -6,27 +6,23 @@ client may not set is not taken from it. That goes for registered and unregister
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import SchemaValidator
 
 from maniflex import _json
 from maniflex._limits import DEFAULT_LIMITS
 from maniflex.errors import InvalidJson, ValidationFailed
 from maniflex.model.base import Model
+from maniflex.model.floods import BoundedValidator
 from maniflex.pipeline.client_schema import RECORD, Rewriter
 
 _MOST_BINDERS = 256
 _binders: dict[Any, Binder] = {}
-_building = threading.Lock()
 
 
 def bind(body: bytes, wanted: Any) -> Any:
-    """The body as `wanted`, or `ValidationFailed` naming every part that does not fit."""
+    """The body as `wanted`, or `ValidationFailed` naming the parts that do not fit."""
     return binder(wanted).bind(body)
 
 
@@ -57,41 +53,22 @@ class Binder:
         schema = rewriter.rewrite(adapter.core_schema)
         self.holds_models = schema is not adapter.core_schema
         self.exact = rewriter.exact or "'type': 'decimal'" in repr(schema)
-        with _as_incomplete(rewriter.holders):
-            self._validator = SchemaValidator(schema)
+        self._validator = BoundedValidator(schema, holders=rewriter.holders)
 
     def bind(self, body: bytes, *, most: int = DEFAULT_LIMITS.body_values) -> Any:
-        """The body as the type, or `ValidationFailed` naming every part that does not fit."""
+        """The body as the type, or `ValidationFailed` naming the parts that do not fit."""
         value = _json.loads(body, exact=self.exact, most=most)
         if self._is_model and type(value) is not dict:
             raise InvalidJson("the body must be a JSON object")
         return self.fit(value)
 
     def fit(self, value: Any) -> Any:
-        """A parsed value as the type, or `ValidationFailed` naming every part that does not fit."""
-        return fit(value, self._validator)
-
-
-@contextmanager
-def _as_incomplete(classes: Sequence[Any]) -> Iterator[None]:
-    """Keep pydantic from using the validators these classes have already instead of our schema."""
-    with _building:
-        complete = [cls for cls in classes if vars(cls).get("__pydantic_complete__")]
-        for cls in complete:
-            cls.__pydantic_complete__ = False
+        """A parsed value as the type, or `ValidationFailed` naming the parts that do not fit."""
         try:
-            yield
-        finally:
-            for cls in complete:
-                cls.__pydantic_complete__ = True
-
-
-def fit(value: Any, validator: SchemaValidator | TypeAdapter[Any]) -> Any:
-    """The value as the validator's type, or `ValidationFailed` naming every part that does not fit."""
-    try:
-        return validator.validate_python(value)
-    except ValidationError as error:
-        raise ValidationFailed(details=[_detail(e) for e in error.errors(include_url=False)]) from None
+            return self._validator.validate(value)
+        except ValidationError as error:
+            found = self._validator.errors(value, error)
+            raise ValidationFailed(details=[_detail(e) for e in found]) from None
 
 
 def _detail(error: Any) -> dict[str, str]:

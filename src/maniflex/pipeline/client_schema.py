@@ -15,13 +15,11 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 from maniflex import _json
 from maniflex.model.base import Model
 from maniflex.model.body import rules_of
+from maniflex.model.floods import NOT_WALKED, is_flood
 from maniflex.model.messages import api_name, details
 from maniflex.model.meta import Kind
 
 RECORD = "maniflex_record"  # marks the errors of a record among those of the type around it
-_NOT_WALKED = frozenset(
-    {"cls", "config", "default", "default_factory", "expected", "members", "metadata", "serialization"}
-)
 
 
 class ClientRecord:
@@ -52,6 +50,8 @@ class ClientRecord:
         try:
             return validate(value)
         except ValidationError as error:
+            if is_flood(error):
+                raise  # nobody looks at these: it is validated again to find the first
             raise self._in_model_words(error) from None
 
     def _in_model_words(self, error: ValidationError) -> ValidationError:
@@ -82,7 +82,7 @@ class Rewriter:
                 return self._bound(schema)
             copied = {
                 key: part
-                if key in _NOT_WALKED
+                if key in NOT_WALKED
                 else self._choices(part)
                 if key == "choices"
                 else self.rewrite(part)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from weakref import ref
 
 from starlette.requests import Request
 
@@ -25,6 +26,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.access import Access, Unscoped
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body
+from maniflex.pipeline.body_room import Place
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.response import Response, status_of
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+CONTEXT = "maniflex.context"  # where the access log finds the context and the route of a request
 
 
 @dataclass(slots=True)
@@ -101,6 +104,7 @@ class Context(Access):
     files: Mapping[str, Any] = {}
     response: Response | None = None
     raw_body: bytes | None = None
+    place: Place | None = None  # of a large body
     trace_id: str = ""
     row: Row | None = None
     rows: Sequence[Row] = ()
@@ -156,8 +160,8 @@ class Context(Access):
     def request(self) -> Request:
         """The request as Starlette shows it."""
         if self._request is None:
-            # Asked late, because whoever watches for the client to leave puts its own in place of it.
-            self._request = Request(dict(self.scope), lambda: self.receive())
+            scope = {name: value for name, value in self.scope.items() if name != CONTEXT}
+            self._request = Request(scope, _later_receive(self))
         if self.raw_body is not None:
             self._request._body = self.raw_body
         return self._request
@@ -183,7 +187,10 @@ class Context(Access):
         if not self.raw_body:
             raise EmptyBody()
         wanted = None if type is None else binder(type)
-        return await self.parse_body(_json.loads if wanted is None else wanted.bind)
+        value = await self.parse_body(_json.loads if wanted is None else wanted.bind)
+        if self.place is not None:  # how long it is kept from here on is the application's affair
+            self.place.leave()
+        return value
 
     async def parse_body(self, read: Callable[..., T], **options: Any) -> T:
         """What `read` makes of the bytes of the body, which are there; a large one is read on a thread."""
@@ -392,6 +399,12 @@ class Context(Access):
     def background(self, work: Work) -> None:
         """Start work that goes on after the answer; an exception in it is logged and ends nothing."""
         self.runtime.tasks.start(work, f"background of {self.request_id}")
+
+
+def _later_receive(ctx: Context) -> Receive:
+    """`ctx.receive` as it will be: who watches for the client to leave puts another in its place."""
+    now, later = ctx.receive, ref(ctx)  # not the context itself, which has what this is for
+    return lambda: (now if (found := later()) is None else found.receive)()
 
 
 class _Rollback(Exception):

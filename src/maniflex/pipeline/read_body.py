@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from maniflex.errors import BodyTooLarge, InvalidBody, RequestError, UnsupportedMediaType
+from maniflex.pipeline.offload import LARGE
 
 if TYPE_CHECKING:
     from maniflex.pipeline.context import Context
+
+
+IN_PROCESS = "maniflex.in_process"  # in the scope of a request that the application makes itself
 
 
 class ClientGone(RequestError):
@@ -19,34 +23,52 @@ class ClientGone(RequestError):
 async def read_body(ctx: Context) -> bytes:
     """The whole body; a larger one than the limit is refused before it is kept."""
     limit = ctx.runtime.config.max_body_size
-    _check_headers(ctx, limit)
+    size = _check_headers(ctx, limit)
     message = await ctx.receive()
     body: bytes = message.get("body", b"")
-    if message["type"] == "http.request" and not message.get("more_body"):
-        if len(body) > limit:
-            raise BodyTooLarge(f"the body is larger than {limit} bytes")
+    if message["type"] == "http.request" and not message.get("more_body") and len(body) <= LARGE:
+        _check_size(len(body), limit)
         return body
-    chunks, size = [body], len(body)
+    return await _read_large(ctx, message, size, limit)
+
+
+async def _read_large(ctx: Context, message: Any, size: int, limit: int) -> bytes:
+    """A body that comes in parts. Beyond `LARGE` it needs a place, which it keeps until it is answered."""
+    owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
+    # Not a list of parts: a single block goes back to the system when it is freed.
+    body = bytearray()
     while True:
         if message["type"] == "http.disconnect":
             raise ClientGone()
-        if size > limit:
-            raise BodyTooLarge(f"the body is larger than {limit} bytes")
-        if not message.get("more_body"):
-            return b"".join(chunks)
-        message = await ctx.receive()
-        chunk: bytes = message.get("body", b"")
-        chunks.append(chunk)
-        size += len(chunk)
+        body += message.get("body", b"")
+        _check_size(len(body), limit)
+        complete = not message.get("more_body")
+        if owner.place is None and len(body) > LARGE:
+            # A request in a transaction may be what the others wait for; code that asks us is inside one.
+            waits = ctx.tx is None and IN_PROCESS not in ctx.scope
+            owner.place = await ctx.runtime.bodies.admit(len(body) if complete else size, waits=waits)
+        if complete:
+            if owner.place is not None:
+                await owner.place.work()
+            return bytes(body)
+        message = await (ctx.receive() if owner.place is None else owner.place.receive(ctx.receive))
 
 
-def _check_headers(ctx: Context, limit: int) -> None:
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise BodyTooLarge(f"the body is larger than {limit} bytes")
+
+
+def _check_headers(ctx: Context, limit: int) -> int:
+    """Refuse what cannot be read; the most bytes that may come."""
+    size = limit
     for name, value in ctx.scope["headers"]:
         if name == b"content-length":
             if not value.isdigit():
                 raise InvalidBody("Content-Length is not a number")
             if len(value) > 18 or int(value) > limit:
                 raise BodyTooLarge(f"the body is larger than {limit} bytes")
+            size = int(value)
         elif name == b"content-type" and value != b"application/json":
             kind = value.partition(b";")[0].strip().lower()
             if (
@@ -57,3 +79,4 @@ def _check_headers(ctx: Context, limit: int) -> None:
                 raise UnsupportedMediaType()
         elif name == b"content-encoding" and value.lower() != b"identity":
             raise UnsupportedMediaType("a compressed body is not accepted")
+    return size

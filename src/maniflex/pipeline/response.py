@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from maniflex.errors import Abort, RequestError
+from maniflex.errors import MOST_DETAILS, Abort, RequestError
 
 JSON = "application/json"
 RETRY_AFTER = {"retry-after": "1"}  # of a 503 that may go away by itself
@@ -100,7 +100,10 @@ def error_response(error: RequestError) -> Response:
     ours = error.status >= 500 and not isinstance(error, Abort)
     content: dict[str, Any] = {"code": error.code, "message": type(error).message if ours else error.message}
     if error.details and not ours:
-        content["details"] = error.details
+        content["details"] = told = error.details
+        if len(told) > MOST_DETAILS and isinstance(told, Sequence):
+            content["details"] = told[:MOST_DETAILS]
+            content["message"] += f"; the first {MOST_DETAILS} are listed"
     headers = error.headers
     if error.retryable:
         content["retryable"] = True

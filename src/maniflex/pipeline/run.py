@@ -33,6 +33,8 @@ async def run(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = Non
     finally:
         if watch is not None:
             watch.leave(watched)
+        if ctx.place is not None:
+            ctx.place.leave()
         asking.reset(before)
     if watched.gone:
         raise ClientGone()
@@ -59,10 +61,17 @@ async def _step(chain: Handler, ctx: Context, watched: Watched) -> None:
         if isinstance(error, ClientGone):
             watched.gone = watched.settled = True
         ctx.response = _refusal(ctx, error)
+        _forget_frames(error)
     except Refused as refused:
         ctx.response = refused.response
     except Exception as error:
         ctx.response = _panic(ctx, error)
+        _forget_frames(error)
+
+
+def _forget_frames(error: Exception) -> None:
+    """Let go of bodies and rows: a frame that has the error is a circle, and those wait for the collector."""
+    error.__traceback__ = error.__context__ = None
 
 
 def failure(ctx: Context, error: Exception) -> Response:
@@ -104,7 +113,7 @@ def _panic(ctx: Context, error: Exception) -> Response:
     text = "".join(traceback.format_exception(error))
     ctx.runtime.panic_logger.error(
         "unhandled exception in %s (request %s)\n%s",
-        ctx,
+        str(ctx),  # a log handler may keep it for long
         ctx.request_id,
         text,
         extra={"request_id": ctx.request_id},

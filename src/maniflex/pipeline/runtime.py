@@ -17,11 +17,12 @@ from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
+from maniflex.pipeline.body_room import BodyRoom
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.threads import Threads, refuse_when_over
 from maniflex.pipeline.watch import RequestWatch
-from maniflex.pipeline.wire import Wire, encoder
+from maniflex.pipeline.wire import Wire, encoder, simplifier
 
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
 
@@ -47,10 +48,12 @@ class Runtime:
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
         self.wires = {cls: Wire(store.meta) for cls, store in stores.items()}
-        self.encode = encoder(self.wires)
+        self.simplify = simplifier(self.wires)
+        self.encode = encoder(self.simplify)
         self.tasks = Tasks(logger)
         self.threads = Threads()
         self.offload = Offload()
+        self.bodies = BodyRoom(config.max_body_size)
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
         self.watch = RequestWatch(config.query_timeout.total_seconds())

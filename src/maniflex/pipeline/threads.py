@@ -67,6 +67,7 @@ class Call:
             self.outcome.set_result(self._value)
         else:
             self.outcome.set_exception(self._error)
+        self._value = self._error = None
 
     async def _continue(self, work: Callable[[], Awaitable[None]]) -> None:
         # Asked again on the loop, which is where requests end: none ends between here and the note.
@@ -93,6 +94,9 @@ class Call:
         finally:
             _here.call = None
             del self._fn
+            # The error has this frame, and the call has the error: in a circle, all that was worked on
+            # would wait for the garbage collector.
+            del self
 
     def report(self) -> None:
         with suppress(RuntimeError):  # a closed loop has nobody left who waits
@@ -149,6 +153,8 @@ class Threads:
         except asyncio.CancelledError:
             call.end()
             raise
+        finally:
+            del call  # an error that passes has this frame, and the call has the error
 
     def _start(self, call: Call) -> None:
         with self._lock:
@@ -156,13 +162,13 @@ class Threads:
         if idle is not None:
             idle.put(call)
             return
-        # A daemon: the deadline of a shutdown also holds for code that does not return.
-        threading.Thread(target=self._serve, args=(call,), name="maniflex-sync", daemon=True).start()
-
-    def _serve(self, first: Call) -> None:
         inbox: SimpleQueue[Call] = SimpleQueue()
-        call: Call | None = first
-        del first
+        inbox.put(call)  # not an argument: a thread keeps those as long as it lives
+        # A daemon: the deadline of a shutdown also holds for code that does not return.
+        threading.Thread(target=self._serve, args=(inbox,), name="maniflex-sync", daemon=True).start()
+
+    def _serve(self, inbox: SimpleQueue[Call]) -> None:
+        call: Call | None = inbox.get()
         while call is not None:
             call.run()
             # In line before it is known that this one is done, so that whoever comes next finds us.

@@ -104,6 +104,7 @@ class RequestWatch:
         self._requests.pop(watched, None)
         if watched._listening is not None:
             watched._listening.cancel()
+            watched._listening = None  # the task has it too; a circle would wait for the garbage collector
 
     def _look_after(self, seconds: float) -> None:
         assert self._loop is not None

@@ -158,8 +158,13 @@ def encode_in_parts(
     return b"[" + b",".join(parts) + b"]"
 
 
-def encoder(wires: Mapping[type, Wire]) -> Callable[[Any], bytes]:
+def encoder(simplify: Callable[[Any], Any]) -> Callable[[Any], bytes]:
     """An encoder for anything an application may answer with."""
+    return msgspec.json.Encoder(enc_hook=simplify).encode
+
+
+def simplifier(wires: Mapping[type, Wire]) -> Callable[[Any], Any]:
+    """Makes of what JSON has no word for something that is closer to it."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Model):
@@ -182,7 +187,7 @@ def encoder(wires: Mapping[type, Wire]) -> Callable[[Any], bytes]:
                 return list(value)
             raise
 
-    return msgspec.json.Encoder(enc_hook=plain).encode
+    return plain
 
 
 def _dump(value: Any) -> Any:

@@ -68,14 +68,18 @@ class Database:
 
     async def list(self, ctx: Context) -> None:
         query, budget = ctx.query, self._budget()
+        page = None
         try:
-            rows, ctx.total = await self._store.page(query, budget=budget)
-        except AnswerTooLarge:
+            page = await self._store.page(query, budget=budget)
+        except AnswerTooLarge as refused:
             if not budget.is_small:
                 raise
+            refused.__traceback__ = None  # its frames have the rows that were read
+        if page is None:
             budget = Budget(budget.most)
             async with self._runtime.large_reads:
-                rows, ctx.total = await self._store.page(query, budget=budget)
+                page = await self._store.page(query, budget=budget)
+        rows, ctx.total = page
         if query.cursor is not None:
             rows, ctx.more = trimmed(rows, query)
         ctx.rows, ctx.budget = rows, budget
@@ -97,12 +101,14 @@ class Database:
         read = partial(load, self._store, rows, fields, query.includes, query.forced, most=most)
         try:
             ctx.related = await read(budget=budget)
-        except AnswerTooLarge:
+            return
+        except AnswerTooLarge as refused:
             if not budget.is_small:
                 raise
-            budget.grow(used)
-            async with self._runtime.large_reads:
-                ctx.related = await read(budget=budget)
+            refused.__traceback__ = None
+        budget.grow(used)
+        async with self._runtime.large_reads:
+            ctx.related = await read(budget=budget)
 
     async def create(self, ctx: Context) -> None:
         if ctx._record is None:  # somebody replaced the validate step; types still have to fit

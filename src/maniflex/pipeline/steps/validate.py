@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
 from maniflex.db.store import Store
 from maniflex.errors import ValidationFailed
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.scope import stamp_body
+
+T = TypeVar("T")
 
 
 class Validate:
@@ -20,27 +27,46 @@ class Validate:
         self._closed_on_create = frozenset(closed)
         self._closed_on_update = frozenset(closed | {f.api for f in meta.fields if f.immutable})
 
-    def create(self, ctx: Context) -> None:
+    def create(self, ctx: Context) -> Awaitable[None] | None:
         body = ctx._body
         if ctx.forced:
             stamp_body(self._store.meta, ctx.forced, body)
         values = body.values_
         if not self._closed_on_create.isdisjoint(values):
             body.strip(self._closed_on_create)
+        if ctx.raw_body is not None and len(ctx.raw_body) > LARGE:
+            return self._create_large(ctx, values)
         ctx._record = record = self._create(values)
         ctx._new_id = record.id
+        return None
 
-    def update(self, ctx: Context) -> None:
+    async def _create_large(self, ctx: Context, values: dict[str, Any]) -> None:
+        ctx._record = record = await self._beside_the_loop(ctx, partial(self._create, values))
+        ctx._new_id = record.id
+
+    def update(self, ctx: Context) -> Awaitable[None] | None:
         body = ctx._body
         values = body.values_
         if not self._closed_on_update.isdisjoint(values):
             body.strip(self._closed_on_update)
+        if ctx.raw_body is not None and len(ctx.raw_body) > LARGE:
+            return self._update_large(ctx, values)
         ctx.changes = self._patch(values)
+        return None
+
+    async def _update_large(self, ctx: Context, values: dict[str, Any]) -> None:
+        ctx.changes = await self._beside_the_loop(ctx, partial(self._patch, values))
+
+    @staticmethod
+    async def _beside_the_loop(ctx: Context, validate: Callable[[], T]) -> T:
+        return await ctx.runtime.offload.run(len(ctx.raw_body or b""), validate)
 
     async def update_unless_locked(self, ctx: Context) -> None:
         """As `update`, but a locked record says so before it says what else is wrong."""
         try:
-            self.update(ctx)
+            outcome = self.update(ctx)
+            if outcome is not None:
+                await outcome
         except ValidationFailed:
             row = await self._store.find(ctx.resource_id, scope=ctx.forced)
             locked = None if row is None else self._store.locked(row)
