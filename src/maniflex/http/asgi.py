@@ -145,7 +145,7 @@ class HttpApp:
         headers += extra
         if response.headers is None or not _sets_caching(response.headers):
             headers.append(_NO_STORE)
-        rest = inbound.rest() if inbound is not None else None
+        rest = None if inbound is None or inbound.complete else inbound.rest()
         if rest is not None:
             await _send_before(rest, response.status, headers, body, send)
             return

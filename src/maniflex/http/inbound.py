@@ -22,24 +22,24 @@ SMALL = 64 * 1024
 class Inbound:
     """The messages of one request, and whether its body has arrived."""
 
-    __slots__ = ("_asked", "_complete", "_receive", "_scope")
+    __slots__ = ("_asked", "_receive", "_scope", "complete")
 
     def __init__(self, scope: AsgiScope, receive: Receive) -> None:
         self._scope = scope
         self._receive = receive
         self._asked = False
-        self._complete = False
+        self.complete = False  # True: nothing of the body is still to come
 
     async def receive(self) -> Any:
         self._asked = True
         message = await self._receive()
         if not message.get("more_body"):  # the last part, or a client that is gone
-            self._complete = True
+            self.complete = True
         return message
 
     def rest(self) -> Rest | None:
         """What of the body is still to come; None when nothing is."""
-        if self._complete:
+        if self.complete:
             return None
         size: int | None = 0
         waits = False  # for a sign to send its body, which an answer is not
@@ -60,7 +60,7 @@ class Inbound:
         size = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(DROP_WITHIN):
-                while not self._complete and size <= DROP_AT_MOST:
+                while not self.complete and size <= DROP_AT_MOST:
                     size += len((await self.receive()).get("body", b""))
 
 
