@@ -163,9 +163,13 @@ class Readers:
     # ── on the threads ───────────────────────────────────────────────────────────────────────
 
     def _serve(self, reader: _Reader) -> None:
-        queue, inbox = self._queue, self._inbox
+        queue, inbox, quick = self._queue, self._inbox, self._quick.texts
         while (statement := queue.get()) is not None:
-            if not self._quick.knows(statement.text) and self._defer(statement):
+            if (
+                statement.text not in quick
+                and not self._quick.knows(statement.text)
+                and self._defer(statement)
+            ):
                 continue
             self._answer(reader, statement)
             if queue.empty() or reader.relieved or inbox.filling >= WAKE_AFTER:

@@ -111,24 +111,22 @@ class SqliteAdapter:
             self._release()
 
     async def ping(self) -> None:
-        await self._read("SELECT 1", (), Cursor.fetchall)
+        await self._opened().readers.run("SELECT 1", (), Cursor.fetchall)
 
-    async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
+    # -- statements outside a transaction; each hands out the coroutine of a thread's client: the hot path
+
+    def fetch(self, sql: Sql, budget: Budget | None = None) -> Coroutine[Any, Any, list[Row]]:
         collect = Cursor.fetchall if budget is None else partial(fetch_within, budget)
-        rows: list[Row] = await self._read(sql.text, sql.params, collect)
-        return rows
+        return self._opened().readers.run(sql.text, sql.params, collect)
 
-    async def fetch_one(self, sql: Sql) -> Row | None:
-        row: Row | None = await self._read(sql.text, sql.params, Cursor.fetchone)
-        return row
+    def fetch_one(self, sql: Sql) -> Coroutine[Any, Any, Row | None]:
+        return self._opened().readers.run(sql.text, sql.params, Cursor.fetchone)
 
-    async def fetch_named(self, sql: Sql) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = await self._read(sql.text, sql.params, _named)
-        return rows
+    def fetch_named(self, sql: Sql) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+        return self._opened().readers.run(sql.text, sql.params, _named)
 
-    async def write(self, sql: Sql) -> list[Row]:
-        rows: list[Row] = await self._opened().writer.write(sql.text, sql.params, Cursor.fetchall)
-        return rows
+    def write(self, sql: Sql) -> Coroutine[Any, Any, list[Row]]:
+        return self._opened().writer.write(sql.text, sql.params, Cursor.fetchall)
 
     async def execute(self, sql: Sql) -> int:
         touched: int = await self._opened().writer.write(sql.text, sql.params, _counter(sql.text))
@@ -179,9 +177,6 @@ class SqliteAdapter:
         if self._engine is None:
             raise Unavailable("the database is not open")
         return self._engine
-
-    async def _read(self, text: str, params: Sequence[Any], collect: Collect) -> Any:
-        return await self._opened().readers.run(text, params, collect)
 
 
 class SqliteTx(CommitHooks):

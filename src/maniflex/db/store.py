@@ -75,7 +75,7 @@ class Store:
     async def read(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> Row:
         """The live row inside the scope; a transaction that has read it writes it only if it is unchanged."""
         run = executor(self.adapter, tx)
-        versions = versions_read(self.sql, run)
+        versions = None if run.read_versions is None else versions_read(self.sql, run)
         versioned = versions is not None
         row = await run.fetch_one(select.one(self.sql, record_id, scope, versioned=versioned))
         if row is None:
@@ -120,7 +120,7 @@ class Store:
         A row has its fields first; values that follow them belong to this class alone.
         """
         run = executor(self.adapter, tx)
-        versions = versions_read(self.sql, run)
+        versions = None if run.read_versions is None else versions_read(self.sql, run)
         listing = select.page(self.sql, query, versioned=versions is not None)
         rows: Sequence[Row] = await run.fetch(listing.sql, budget)
         if query.cursor is not None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from maniflex._caller import asking
 from maniflex.errors import ExportBusy, NotFound, RequestError, Timeout
-from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.outages import is_outage
@@ -26,10 +25,30 @@ async def run(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = Non
     before = asking.set(ctx)
     watched = watch.enter(ctx) if watch is not None else Watched()
     try:
-        await _step(endpoint.main, ctx, watched)
-        # A refusal is sent even when the time is up; its middleware still has to see it.
-        watched.settled = ctx.response is not None
-        await _step(endpoint.respond, ctx, watched)
+        for chain in (endpoint.main, endpoint.respond):
+            try:
+                try:
+                    await chain(ctx)
+                except asyncio.CancelledError:
+                    reason = watched.take_ending()
+                    if reason is None:
+                        raise
+                    raise reason from None
+                if watched.ending is not None:  # it was told to end and had its answer all the same
+                    watched.take_ending()
+                if ctx._after is not None and (ctx.response is None or status_of(ctx.response) < 400):
+                    settled, watched.settled = watched.settled, True  # these calls may take long
+                    await ctx.run_after()
+                    watched.settled = settled
+            except Refused as refused:
+                ctx.response = refused.response
+            except Exception as error:
+                if isinstance(error, ClientGone):
+                    watched.gone = True
+                ctx.response = failure(ctx, error)
+                _forget_frames(error)
+            # A refusal is sent even when the time is up; its middleware still has to see it.
+            watched.settled = watched.gone or ctx.response is not None
     finally:
         if watch is not None:
             watch.leave(watched)
@@ -41,41 +60,13 @@ async def run(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = Non
     return ctx.response if ctx.response is not None else Response(204)
 
 
-async def _step(chain: Handler, ctx: Context, watched: Watched) -> None:
-    """Run one of the two chains; whatever it raises becomes the answer."""
-    try:
-        try:
-            await chain(ctx)
-        except asyncio.CancelledError:
-            reason = watched.take_ending()
-            if reason is None:
-                raise
-            raise reason from None
-        if watched.ending is not None:  # it was told to end and had its answer all the same
-            watched.take_ending()
-        if ctx._after is not None and (ctx.response is None or status_of(ctx.response) < 400):
-            settled, watched.settled = watched.settled, True  # these calls are no part of what may take long
-            await ctx.run_after()
-            watched.settled = settled
-    except RequestError as error:
-        if isinstance(error, ClientGone):
-            watched.gone = watched.settled = True
-        ctx.response = _refusal(ctx, error)
-        _forget_frames(error)
-    except Refused as refused:
-        ctx.response = refused.response
-    except Exception as error:
-        ctx.response = _panic(ctx, error)
-        _forget_frames(error)
-
-
 def _forget_frames(error: Exception) -> None:
     """Let go of bodies and rows: a frame that has the error is a circle, and those wait for the collector."""
     error.__traceback__ = error.__context__ = None
 
 
 def failure(ctx: Context, error: Exception) -> Response:
-    """The answer to an error that came up outside the steps."""
+    """The answer to an error, which is logged if it is for the application to know."""
     return _refusal(ctx, error) if isinstance(error, RequestError) else _panic(ctx, error)
 
 

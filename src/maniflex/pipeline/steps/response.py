@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any
 
 from maniflex.db.budget import Budget
 from maniflex.db.port import Row
+from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.include import shown
@@ -28,12 +29,12 @@ class Respond:
         self._plain = not self._computed
 
     async def created(self, ctx: Context) -> None:
-        if ctx.response is None:
-            await self._one(ctx, 201)
+        if ctx.response is None and (rest := self._one(ctx, 201)) is not None:
+            await rest
 
     async def found(self, ctx: Context) -> None:
-        if ctx.response is None:
-            await self._one(ctx, 200)
+        if ctx.response is None and (rest := self._one(ctx, 200)) is not None:
+            await rest
 
     def deleted(self, ctx: Context) -> None:
         if ctx.response is None and not ctx.reached:
@@ -66,26 +67,36 @@ class Respond:
         else:
             ctx.response = Response(200, result)
 
-    async def _one(self, ctx: Context, status: int) -> None:
+    def _one(self, ctx: Context, status: int) -> Awaitable[None] | None:
+        """Answer with one record; what has to be computed or was loaded along is left to await."""
         result, row = ctx._result, ctx.row
         if result is not None and not self._wire.fits(result):
             ctx.response = Response(status, result)
-            return
+            return None
         shown_row = row if result is None else self._wire.row(result)
         if shown_row is None:
             raise unanswered()
         selected = None if ctx._query is None else ctx._query.select
-        if self._plain and selected is None and not ctx.related:
-            ctx.response = Response(status, body=self._wire.one(shown_row))
-        else:
-            wire = self._wire if selected is None else self._wire.of(self._wire.meta.fields, selected)
-            [data] = await self._data(ctx, wire, [shown_row], selected is not None)
-            body = ctx.runtime.encode({"data": data})
-            if ctx.budget is not None:
-                ctx.budget.check(len(body))
-            ctx.response = Response(status, body=body)
-        if self._etags and row is not None:
-            ctx.response.headers = {"etag": self._wire.etag(row)}
+        if not self._plain or selected is not None or ctx.related:
+            return self._whole(ctx, status, shown_row, selected)
+        ctx.response = Response(status, body=self._wire.one(shown_row))
+        if self._etags:
+            self._tag(ctx)
+        return None
+
+    async def _whole(self, ctx: Context, status: int, row: Row, selected: Sequence[FieldMeta] | None) -> None:
+        wire = self._wire if selected is None else self._wire.of(self._wire.meta.fields, selected)
+        [data] = await self._data(ctx, wire, [row], selected is not None)
+        body = ctx.runtime.encode({"data": data})
+        if ctx.budget is not None:
+            ctx.budget.check(len(body))
+        ctx.response = Response(status, body=body)
+        if self._etags:
+            self._tag(ctx)
+
+    def _tag(self, ctx: Context) -> None:
+        if ctx.row is not None and ctx.response is not None:
+            ctx.response.headers = {"etag": self._wire.etag(ctx.row)}
 
     async def _page(self, ctx: Context, query: Query) -> None:
         fields = ctx.runtime.stores[ctx.model.cls].listed(query)
