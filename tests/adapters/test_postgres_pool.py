@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -287,6 +288,22 @@ async def work(adapter: PostgresAdapter, sql: Sql = ONE) -> None:
     async with adapter.transaction() as tx:
         await tx.fetch(sql)
         await adapter.fetch(sql)
+
+
+class TestCrowds:
+    async def test_quick_statements_share_all_connections_while_the_line_moves(
+        self, postgres_url: str
+    ) -> None:
+        adapter = PostgresAdapter(postgres_url, pool_size=4)
+        await adapter.open()
+        who = Sql("SELECT pg_backend_pid()")
+        for _ in range(3):
+            await adapter.fetch(who)
+        answers = await asyncio.gather(*(adapter.fetch(who) for _ in range(400)))
+        served = Counter(rows[0][0] for rows in answers)
+        await adapter.close()
+        assert len(served) >= 4
+        assert max(served.values()) < 200
 
 
 class TestDeadConnections:

@@ -30,8 +30,13 @@ TICK = 1.0
 DRAIN_WITHIN = 5.0
 CLOSE_WITHIN = 5.0
 OPEN_AGAIN_AFTER = 1.0  # when the server had no connection for us, and others of ours work
+STUCK_AFTER = 0.05  # without anybody's turn in the line
 
 log = logging.getLogger("maniflex.db")
+
+
+class _Stuck(Exception):
+    """The line does not move."""
 
 
 class Pool:
@@ -65,6 +70,10 @@ class Pool:
         self._open_again_at = 0.0
         self._places = 0  # connections that are open or being opened
         self._waiters: deque[tuple[float, asyncio.Future[Slot | None]]] = deque()
+        self._hasty: set[asyncio.Future[Slot | None]] = set()  # those who have another way
+        self._turns = 0
+        self._stuck = False
+        self._looking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._vacant = asyncio.Event()
@@ -93,12 +102,28 @@ class Pool:
                 return opened
         return await self._wait()
 
-    async def _wait(self) -> Slot:
-        """Stand in line for a connection that comes back, or for the right to open one."""
+    async def acquire_unless_stuck(self) -> Slot | None:
+        """A connection of a crowded pool; None when slow statements hold them all."""
+        if self._stuck:
+            return None
+        try:
+            return await self._wait(hasty=True)
+        except _Stuck:
+            return None
+
+    async def _wait(self, *, hasty: bool = False) -> Slot:
+        """Stand in line for a connection that comes back, or for the right to open one.
+
+        Who is hasty gets `_Stuck` when nobody has had a turn for a while.
+        """
         deadline, line_up = self._clock() + self._patience, self._waiters.append
         while True:
             waiter: asyncio.Future[Slot | None] = self._loop.create_future()
             line_up((deadline, waiter))
+            if hasty:
+                self._hasty.add(waiter)
+                waiter.add_done_callback(self._hasty.discard)
+                self._watch_line(self._turns)
             try:
                 handed = await waiter
             except asyncio.CancelledError:
@@ -116,6 +141,7 @@ class Pool:
             self.discard(slot)
         elif not (self._waiters and self._hand_over(slot)):
             slot.idle_since = self._clock()
+            self._stuck = False
             self.free.append(slot)
 
     def discard(self, slot: Slot) -> None:
@@ -166,7 +192,7 @@ class Pool:
 
     def open(self) -> None:
         """Start lending; the first connection is opened by the first who needs it."""
-        self._closed = False
+        self._closed, self._stuck, self._looking = False, False, None
         self._loop = asyncio.get_running_loop()
         self._tick()
 
@@ -297,8 +323,24 @@ class Pool:
             _, waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(slot)
+                self._turns += 1
+                self._stuck = False
                 return True
         return False
+
+    def _watch_line(self, turns: int) -> None:
+        if self._looking is None:
+            self._looking = self._loop.call_later(STUCK_AFTER, self._look_at_line, turns)
+
+    def _look_at_line(self, turns: int) -> None:
+        """Send the hasty away if the line did not move since the last look."""
+        self._looking = None
+        self._stuck = bool(self._hasty) and self._turns == turns
+        for waiter in list(self._hasty) if self._stuck else ():
+            if not waiter.done():
+                waiter.set_exception(_Stuck())
+        if self._hasty and not self._stuck:
+            self._watch_line(self._turns)
 
     def _vacate(self) -> None:
         if not self._hand_over(None):

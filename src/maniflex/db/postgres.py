@@ -212,7 +212,10 @@ class PostgresAdapter:
         if free and again:
             slot = free.pop()
         elif quick and self._express and budget is None and pool is self._reads and pool.is_crowded:
-            return await self._run_express(self._express, sql, pick, limit)
+            in_turn = await pool.acquire_unless_stuck()
+            if in_turn is None:
+                return await self._run_express(self._express, sql, pick, limit)
+            slot = in_turn
         else:
             slot = await pool.acquire()
         began = 0.0 if quick else time.monotonic()
