@@ -197,4 +197,5 @@ def test_a_flood_costs_less_than_to_look_at_all_of_it(kind: Any) -> None:
             return bounded.errors(value, error)
 
     first_errors()  # builds what finds them
-    assert min(seconds(first_errors) for _ in range(3)) < min(seconds(all_errors) for _ in range(3)) / 3
+    # A fifth of it on a quiet machine.
+    assert min(seconds(first_errors) for _ in range(5)) < min(seconds(all_errors) for _ in range(5)) / 1.5

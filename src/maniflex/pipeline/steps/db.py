@@ -24,7 +24,7 @@ from maniflex.pipeline.paging import trimmed
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id, stamp
 from maniflex.pipeline.wire import Wire
-from maniflex.query.tree import Query
+from maniflex.query.tree import Narrowed, Query, Scope
 
 
 class Database:
@@ -134,9 +134,9 @@ class Database:
     async def update(self, ctx: Context) -> None:
         if ctx.changes is None:  # somebody replaced the validate step; types still have to fit
             ctx.changes = self._validator.patch(ctx._body.values_ if ctx._body is not None else {})
-        changes, scope = ctx.changes, ctx.forced
+        changes, scope = ctx.changes, self._touchable(ctx)
         if scope:
-            stamp(self._store.meta, scope, changes, only_present=True)
+            stamp(self._store.meta, ctx.forced, changes, only_present=True)
         wanted = ctx.header("if-match") if self._optimistic else None
         if wanted is None and not self._validator.has_model_validators:
             if changes:
@@ -150,14 +150,15 @@ class Database:
 
     async def delete(self, ctx: Context) -> None:
         ctx.reached = True
+        scope = self._touchable(ctx)
         wanted = ctx.header("if-match") if self._optimistic else None
         if wanted is None:
-            await self._store.delete(ctx.resource_id, scope=ctx.forced)
+            await self._store.delete(ctx.resource_id, scope=scope)
             return
         async with transaction(self._store.adapter) as tx:
-            row = await self._store.lock_unchanged(ctx.resource_id, tx=tx, scope=ctx.forced)
+            row = await self._store.lock_unchanged(ctx.resource_id, tx=tx, scope=scope)
             self._check_version(row, wanted)
-            await self._store.delete(ctx.resource_id, scope=ctx.forced, tx=tx)
+            await self._store.delete(ctx.resource_id, scope=scope, tx=tx)
 
     async def restore(self, ctx: Context) -> None:
         # There is no body to read; what middleware stamped is stored along.
@@ -166,8 +167,18 @@ class Database:
             stamp(self._store.meta, ctx.forced, changes, only_present=True)
         wanted = ctx.header("if-match") if self._optimistic else None
         ctx.row = await self._store.restore(
-            ctx.resource_id, changes, scope=ctx.forced, check=lambda row: self._check_version(row, wanted)
+            ctx.resource_id,
+            changes,
+            scope=self._touchable(ctx),
+            check=lambda row: self._check_version(row, wanted),
         )
+
+    def _touchable(self, ctx: Context) -> Scope:
+        """The rows a write may touch: those the request is bound to that code has not filtered out."""
+        query = ctx._query
+        if query is None or not query.filters:
+            return ctx.forced
+        return (*query.forced, *(Narrowed(item, self._store.meta.name) for item in query.filters))
 
     async def read_singleton(self, ctx: Context) -> None:
         await self._provision(ctx)
