@@ -122,13 +122,16 @@ class Pool:
             line_up((deadline, waiter))
             if hasty:
                 self._hasty.add(waiter)
-                waiter.add_done_callback(self._hasty.discard)
-                self._watch_line(self._turns)
+                if self._looking is None:
+                    self._watch_line(self._turns)
             try:
                 handed = await waiter
             except asyncio.CancelledError:
                 self._pass_on(waiter)
                 raise
+            finally:
+                if hasty:
+                    self._hasty.discard(waiter)
             if handed is None:
                 handed = await self._open()
             if handed is not None:
@@ -329,11 +332,10 @@ class Pool:
         return False
 
     def _watch_line(self, turns: int) -> None:
-        if self._looking is None:
-            self._looking = self._loop.call_later(STUCK_AFTER, self._look_at_line, turns)
+        """Look again in a while, and send the hasty away if the line has not moved by then."""
+        self._looking = self._loop.call_later(STUCK_AFTER, self._look_at_line, turns)
 
     def _look_at_line(self, turns: int) -> None:
-        """Send the hasty away if the line did not move since the last look."""
         self._looking = None
         self._stuck = bool(self._hasty) and self._turns == turns
         for waiter in list(self._hasty) if self._stuck else ():

@@ -164,10 +164,10 @@ class PostgresAdapter:
     # -- statements outside a transaction; each hands out the coroutine of `_run`, which is the hot path
 
     def fetch(self, sql: Sql, budget: Budget | None = None) -> Coroutine[Any, Any, list[Row]]:
-        return self._run(self._reads, sql, all_rows, budget=budget)
+        return self._run(self._reads, sql, all_rows, budget=budget, express=budget is None)
 
     def fetch_one(self, sql: Sql) -> Coroutine[Any, Any, Row | None]:
-        return self._run(self._reads, sql, first_row, 1)
+        return self._run(self._reads, sql, first_row, 1, express=True)
 
     def write(self, sql: Sql) -> Coroutine[Any, Any, list[Row]]:
         return self._run(self._writes, sql, all_rows)
@@ -201,17 +201,18 @@ class PostgresAdapter:
         limit: int = 0,
         *,
         budget: Budget | None = None,
+        express: bool = False,
         again: bool = True,
     ) -> T:
         if self._in_blocks:
             async with self._transaction(pool) as tx:
                 return await tx.run(sql, pick, limit, budget)
-        text = sql.text
-        quick = text in self._quick.texts or self._quick.knows(text)
+        # Only what may go by the connection kept for quick reads need be known as quick.
+        quick = not express or sql.text in self._quick.texts or self._quick.knows(sql.text)
         free = pool.free
         if free and again:
             slot = free.pop()
-        elif quick and self._express and budget is None and pool is self._reads and pool.is_crowded:
+        elif express and quick and self._express is not None and pool.is_crowded:
             in_turn = await pool.acquire_unless_stuck()
             if in_turn is None:
                 return await self._run_express(self._express, sql, pick, limit)
