@@ -31,7 +31,7 @@ def encode(value: Any, what: str) -> str:
         text = to_json(value, inf_nan_mode="constants", fallback=_listed, context=TO_READ_BACK)
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         raise _not_stored(error, what) from None
-    return check_text(text, what)
+    return check_text(text, what) if _SUSPECT.search(text) else text.decode()
 
 
 def check_text(text: bytes, what: str) -> str:

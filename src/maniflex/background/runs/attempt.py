@@ -103,11 +103,11 @@ class Attempt:
         if handler is None:
             missing = Failed(NO_HANDLER, f"no handler is registered for {claimed.type}", final=True)
             return await self._hopeless(missing)
-        fence = Fence()
+        fence = None if handler.payload is None else Fence()  # without a type, there is no code of anybody's
         try:
             payload = read_payload(handler, claimed.payload)
         except BaseException as error:  # a validator may raise anything
-            return await self._hopeless(bad_payload(fence.absorb(error)))
+            return await self._hopeless(bad_payload((fence or Fence()).absorb(error)))
         self.run = run = Run(claimed, payload, worker.new_memory, worker.work)
         seconds = claimed.timeout
         if seconds is None and handler.timeout is not None:

@@ -131,7 +131,7 @@ class ClaimedRows:
     def _taken(self, rows: Sequence[Row], token: str) -> list[Claimed]:
         """The runs of a claim, the most urgent first."""
         found: Sequence[Any] = decode(rows[0][0]) if self._sqlite else rows
-        claimed = [_claimed(row, token) for row in found]
+        claimed = [Claimed(*(*row[:-1], Held(row[0], token), bool(row[-1]))) for row in found]
         return _ordered(claimed) if self._sqlite else claimed
 
     async def renew(self, adapter: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:

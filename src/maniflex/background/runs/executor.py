@@ -172,7 +172,11 @@ def read_payload(handler: Handler, text: str | None) -> Any:
 async def perform(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
     """Call the handler and name what came of it, once none of its steps goes on any more."""
     asking.set(run)  # what it submits is on behalf of whoever submitted it
-    return await conclude(run, await _called_outcome(run, handler, timeout, threads))
+    outcome = await _called_outcome(run, handler, timeout, threads)
+    if type(outcome) is Done and run.open_steps is None:  # most runs, of which there are thousands a second
+        run.over = True
+        return outcome
+    return await conclude(run, outcome)
 
 
 async def conclude(run: Run, outcome: Outcome) -> Outcome:
