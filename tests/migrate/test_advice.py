@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from maniflex import field
 from maniflex.errors import ConstraintViolation, DeclarationError
-from tests.migrate.schema import indexes, kind, model, started, warnings
+from tests.migrate.schema import columns, indexes, kind, model, started, warnings
 
 ANEW = "start once with auto_migrate=True afterwards"
 
@@ -23,8 +24,9 @@ async def run(url: str, advised: str) -> list[Any]:
         connection = await asyncpg.connect(url)
         try:
             rows: list[Any] = []
-            for statement in advised.split("; "):
-                rows = await connection.fetch(statement)
+            async with connection.transaction():
+                for statement in advised.split("; "):
+                    rows = await connection.fetch(statement)
             return rows
         finally:
             await connection.close()
@@ -34,11 +36,15 @@ async def run(url: str, advised: str) -> list[Any]:
         return rows
 
 
-async def refused(url: str, *models: Any, **settings: Any) -> str:
+async def refusals(url: str, *models: Any, **settings: Any) -> tuple[str, ...]:
     with pytest.raises(DeclarationError) as stopped:
         async with started(url, *models, **settings):
             raise AssertionError("it must not start")
-    [problem] = stopped.value.problems
+    return stopped.value.problems
+
+
+async def refused(url: str, *models: Any, **settings: Any) -> str:
+    [problem] = await refusals(url, *models, **settings)
     return problem
 
 
@@ -210,3 +216,127 @@ async def test_rows_with_equal_values_come_with_the_query_that_lists_them_all(
     rows = await run(database_url, problem.partition("All groups: ")[2])
 
     assert sorted((row[0], row[1]) for row in rows) == ([("a", 2)] if soft else [("a", 2), ("b", 2)])
+
+
+WORDS = field(searchable=True)
+LOOSE = (str | None, field(searchable=True, default=None))
+TWICE: dict[str, dict[str, Any]] = {
+    "two dropped": {"name": str},
+    "one dropped, one may be null": {"name": str, "body": LOOSE},
+    "two may be null": {"name": str, "title": LOOSE, "body": LOOSE, "price": Decimal, "cost": Decimal},
+}
+
+
+@pytest.mark.parametrize("after", TWICE)
+async def test_the_statements_of_all_problems_of_a_message_run_one_after_the_other(
+    after: str, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"name": str, "title": (str, WORDS), "body": (str, WORDS), "price": Decimal, "cost": Decimal}
+    pair = {"indices": [("title", "body"), ("price", "cost")]}
+    before = model("Thing", "things", fields, **pair)
+    later = model("Thing", "things", TWICE[after])
+    async with started(database_url, before) as server:
+        await server.db(before).create(name="n", title="t", body="b", price=1, cost=2)
+
+    problems = await refusals(database_url, later)
+    assert len(problems) > 1
+    await run(database_url, "; ".join(statements(problem) for problem in problems))
+
+    caplog.clear()
+    async with started(database_url, later) as server:
+        await server.db(later).create(
+            **{"name": "m", **({"price": 1, "cost": 2} if "two may" in after else {})}
+        )
+        assert await server.db(later).count() == 2
+    assert warnings(caplog) == []
+
+
+IN_A_SCHEMA: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "dropped": ({"gone": str}, {}, {}),
+    "searched": ({"gone": (str, WORDS), "text": (str, WORDS)}, {"text": (str, WORDS)}, {}),
+    "may be null": ({"gone": str}, {"gone": (str | None, None)}, {}),
+    "missing": ({}, {"gone": (str | None, None)}, {"auto_migrate": False}),
+    "no longer unique": ({"gone": (str, field(unique=True))}, {"gone": str}, {}),
+    "unique otherwise": (
+        {"gone": (str, field(unique=True)), "deleted_at": datetime | None},
+        {"gone": (str, field(unique=True)), "deleted_at": (datetime | None, None)},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IN_A_SCHEMA)
+async def test_statements_for_a_table_in_a_schema_leave_another_of_the_same_name_alone(
+    case: str, postgres_url: str
+) -> None:
+    old, new, settings = IN_A_SCHEMA[case]
+    marked = {"soft_delete": "deleted_at"} if "deleted_at" in new else {}
+    before, after = model("Thing", "things", old), model("Thing", "things", new, **marked)
+    values = {name: name for name in old if name != "deleted_at"}
+    for place in ({}, {"schema": "Shop"}):
+        async with started(postgres_url, before, **place) as server:
+            await server.db(before).create(**values)
+    public = await columns(postgres_url, "things"), await indexes(postgres_url, "things")
+
+    problem = await refused(postgres_url, after, schema="Shop", **settings)
+    assert '"Shop"."' in problem
+    await run(postgres_url, problem.rpartition(": ")[2])
+
+    async with started(postgres_url, after, schema="Shop", **settings):
+        pass
+    assert (await columns(postgres_url, "things"), await indexes(postgres_url, "things")) == public
+    async with started(postgres_url, before) as server:
+        assert await server.db(before).count() == 1
+
+
+async def test_statements_that_keep_or_look_for_uniqueness_name_the_schema_too(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, after = (model("Thing", "things", {"code": (str, rule)}) for rule in ("", field(unique=True)))
+    async with started(postgres_url, before):
+        pass
+    async with started(postgres_url, before, schema="shop") as server:
+        one = await server.db(before).create(code="a")
+        await server.db(before).create(code="a")
+
+    problem = await refused(postgres_url, after, schema="shop")
+    assert [tuple(row) for row in await run(postgres_url, problem.partition("All groups: ")[2])] == [("a", 2)]
+
+    async with started(postgres_url, before, schema="shop") as server:
+        await server.db(before).delete(one.id)
+    caplog.clear()
+    async with started(postgres_url, after, schema="shop", auto_migrate=False):
+        pass
+    [warning] = [w for w in warnings(caplog) if "things" in w]
+    await run(postgres_url, statements(warning))
+
+    caplog.clear()
+    async with started(postgres_url, after, schema="shop", auto_migrate=False):
+        assert warnings(caplog) == []
+    assert list(await indexes(postgres_url, "things")) == []
+
+
+@pytest.mark.parametrize("nullable", [False, True])
+async def test_a_column_of_another_type_is_kept_beside_the_new_one_in_a_single_start(
+    nullable: bool, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = model("Thing", "things", {"size": (str | None, None) if nullable else str})
+    async with started(database_url, before) as server:
+        old = await server.db(before).create(size="42")
+
+    problem = await refused(database_url, model("Thing", "things", {"size": int}))
+    assert 'give size a new column, field(column="size_new"), with a default or `| None`' in problem
+    if nullable:
+        assert 'another field that is `| None`, field(column="size", default=None)' in problem
+        kept: Any = (str | None, field(column="size", default=None))
+    else:
+        assert 'another field with a default of the old type, field(column="size", default=...)' in problem
+        kept = (str, field(column="size", default=""))
+    after = model("Thing", "things", {"old": kept, "size": (int, field(column="size_new", default=0))})
+
+    caplog.clear()
+    async with started(database_url, after) as server:
+        await server.db(after).create(size=7)
+        read: Any = await server.db(after).read(old.id)
+    assert (read.old, read.size) == ("42", 0)
+    assert warnings(caplog) == []

@@ -13,82 +13,40 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from maniflex.db.advice import advised_table
+from maniflex.db.columns import COLUMN_TYPES, Column, Columns, has_type, is_derived, read_columns, type_ddl
+from maniflex.db.deleted_rows import LostMark, find_lost_marks, marking_anew, removing
 from maniflex.db.discard import discarding, loosening
 from maniflex.db.indexes import warn_of_missing_promises
 from maniflex.db.port import Adapter, Executor
+from maniflex.db.renamed_tables import find_old_tables, keeping_advice
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.sql.decimal_order import has_order_key, is_order_column
+from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import ModelSql
-from maniflex.sql.search import VECTOR
-from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import column_type, quoted, sa_dialect
+from maniflex.sql.statement import Dialect
+from maniflex.sql.tables import quoted
 
 log = logging.getLogger("maniflex.migrate")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table as the database describes it."""
-
-    name: str
-    type: str
-    not_null: bool
-    has_default: bool
-
-    @property
-    def required(self) -> bool:
-        """Whether every insert must give it a value."""
-        return self.not_null and not self.has_default
-
-
-Columns = Mapping[str, Column]
-
-_SQLITE_COLUMNS = "SELECT name, type, \"notnull\", dflt_value IS NOT NULL, 'r' FROM pragma_table_info(?)"
-# An enum takes texts, and a domain what the type takes that it stands on.
-_POSTGRES_COLUMNS = """
-SELECT a.attname,
-       CASE t.typtype WHEN 'e' THEN 'user-defined' WHEN 'd' THEN format_type(t.typbasetype, NULL)
-                      ELSE format_type(a.atttypid, NULL) END,
-       a.attnotnull OR (t.typtype = 'd' AND t.typnotnull),
-       a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
-       c.relkind
-  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type t ON t.oid = a.atttypid
- WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
- ORDER BY a.attnum
-"""
-_WITH_VERSIONS = ("r", "p")  # kinds of PostgreSQL's tables; a view has no row versions
-
-
-async def read_columns(run: Executor, model: ModelSql) -> Columns:
-    """The columns of the model's table by name; none when there is no such table."""
-    if model.dialect is Dialect.SQLITE:
-        rows = await run.fetch(Sql(_SQLITE_COLUMNS, (model.table.name,)))
-    else:
-        rows = await run.fetch(Sql(_POSTGRES_COLUMNS, (quoted(model.table.name, model.dialect),)))
-        model.versioned = all(_text(row[4]) in _WITH_VERSIONS for row in rows)
-    return {row[0]: Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3])) for row in rows}
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 async def check_drift(adapter: Adapter, models: Sequence[ModelSql]) -> None:
     """The same look at tables that migrations of the application's own keep, and at what they left out."""
     tables = [(model, await read_columns(adapter, model)) for model in models]
     await refuse_drift(adapter, tables, migrates=False)
+    old_tables = await find_old_tables(adapter, tables)
     for model, columns in tables:
         if columns:
             await warn_of_missing_promises(adapter, model)
-        else:
-            log.warning(
-                "%s: there is no table %r, so every request for it fails; start once with auto_migrate=True,"
-                " or make it in a migration",
-                *(model.meta.name, model.table.name),
-            )
+            continue
+        ways = ["start once with auto_migrate=True, or make it in a migration"]
+        if keep := keeping_advice(model, old_tables.get(model.meta.name, ())):
+            ways.insert(0, keep)
+        log.warning(
+            "%s: there is no table %r, so every request for it fails; %s",
+            *(model.meta.name, model.table.name, "; otherwise ".join(ways)),
+        )
 
 
 async def refuse_drift(
@@ -98,17 +56,22 @@ async def refuse_drift(
 
     Unless this start `migrates`, what is missing in a table stays missing.
     """
-    problems = [p for model, columns in tables async for p in _problems(run, model, columns, migrates)]
-    if not migrates:
-        problems += [problem for model, columns in tables for problem in _missing_columns(model, columns)]
+    problems: list[str] = []
+    for model, columns in tables:
+        lost = await find_lost_marks(run, model, columns)
+        problems += [p async for p in _problems(run, model, columns, lost, migrates)]
+        if not migrates:
+            problems += _missing_columns(model, columns, lost)
     if problems:
         raise DeclarationError(*problems)
 
 
-def _missing_columns(model: ModelSql, columns: Columns) -> Iterator[str]:
+def _missing_columns(model: ModelSql, columns: Columns, lost: Mapping[str, LostMark]) -> Iterator[str]:
     """Fields without a column in a table that is there: no statement that names one succeeds."""
-    table = model.table.name
+    table, marker = model.table.name, model.meta.soft_delete
     for field in model.meta.fields if columns else ():
+        if lost and marker is not None and field.name == marker.field:
+            continue  # the advice for the rows that were marked otherwise makes its column
         if field.column not in columns:
             problem = (
                 f"{model.meta.name}.{field.name}: the table {table!r} has no column {field.column!r}, so"
@@ -118,43 +81,11 @@ def _missing_columns(model: ModelSql, columns: Columns) -> Iterator[str]:
             if has_order_key(field, model.dialect):  # more than a column, and nothing to write by hand
                 yield problem
                 continue
-            type_ = column_type(field.kind, model.dialect).compile(dialect=sa_dialect(model.dialect))
             yield (
                 f"{problem}, or add the column and fill it for the rows there are in a migration:"
-                f" ALTER TABLE {quoted(table, model.dialect)}"
-                f" ADD COLUMN {quoted(field.column, model.dialect)} {type_}"
+                f" ALTER TABLE {advised_table(model)}"
+                f" ADD COLUMN {quoted(field.column, model.dialect)} {type_ddl(model, field)}"
             )
-
-
-# What a column of each kind may be declared as; the first is what we create.
-COLUMN_TYPES: dict[Dialect, dict[Kind, tuple[str, ...]]] = {
-    Dialect.POSTGRES: {
-        Kind.TEXT: ("text", "character varying", "character", "citext", "user-defined"),
-        Kind.INT: ("bigint", "integer", "smallint"),
-        Kind.FLOAT: ("double precision", "real"),
-        Kind.BOOL: ("boolean",),
-        Kind.DECIMAL: ("numeric",),
-        Kind.DATETIME: ("timestamp with time zone",),
-        Kind.DATE: ("date",),
-        Kind.TIME: ("time without time zone",),
-        Kind.UUID: ("uuid",),
-        Kind.BYTES: ("bytea",),
-        Kind.JSON: ("json", "jsonb"),
-    },
-    Dialect.SQLITE: {
-        Kind.TEXT: ("text", "varchar", "char", "character", "nvarchar", "clob"),
-        Kind.INT: ("bigint", "integer", "int", "smallint", "mediumint", "int8", "int2"),
-        Kind.FLOAT: ("double", "real", "float", "double precision"),
-        Kind.BOOL: ("boolean",),
-        Kind.DECIMAL: ("decimal_text",),
-        Kind.DATETIME: ("datetime_text",),
-        Kind.DATE: ("date_text",),
-        Kind.TIME: ("time_text",),
-        Kind.UUID: ("uuid_text",),
-        Kind.BYTES: ("blob",),
-        Kind.JSON: ("json_text",),
-    },
-}
 
 
 # Types of tables made by hand on SQLite that keep the texts we write; worth a warning, no more.
@@ -168,7 +99,9 @@ _TOLERATED: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-async def _problems(run: Executor, model: ModelSql, columns: Columns, migrates: bool) -> AsyncIterator[str]:
+async def _problems(
+    run: Executor, model: ModelSql, columns: Columns, lost: Mapping[str, LostMark], migrates: bool
+) -> AsyncIterator[str]:
     known = {field.column: field for field in model.meta.fields}
     for name, column in columns.items():
         field, own = known.get(name), f" DROP COLUMN {quoted(name, model.dialect)}"
@@ -178,15 +111,33 @@ async def _problems(run: Executor, model: ModelSql, columns: Columns, migrates: 
             if column.not_null and field.nullable and _none_by_default(field):
                 statements = await loosening(run, model, field)
                 yield f"{_never_null(model, field)}{_in_migration(statements, own, migrates)}"
-        elif not _is_derived(column, columns):
+        elif name in lost:
+            yield await _deleted_rows(run, model, columns, lost[name], migrates)
+        elif not is_derived(column, columns):
             advice = _unknown_column(model, column, columns)
             if advice is not None:
                 yield f"{advice}{_in_migration(await discarding(run, model, name), own, migrates)}"
 
 
-def _is_derived(column: Column, columns: Columns) -> bool:
-    """Whether a column is no field's: the order of a decimal, or the words of a search."""
-    return is_order_column(column.name, columns) or (column.name == VECTOR and column.type == "tsvector")
+async def _deleted_rows(
+    run: Executor, model: ModelSql, columns: Columns, lost: LostMark, migrates: bool
+) -> str:
+    """Why rows that were deleted under a mark which is no longer declared stop the start."""
+    name, mark, marker = model.meta.name, lost.mark, model.meta.soft_delete
+    own = f" DROP COLUMN {quoted(mark.column, model.dialect)}"
+    anew = ""
+    if marker is not None and marker.timestamp is (mark.kind is Kind.DATETIME):
+        anew = f', or declare {marker.field} with field(column="{mark.column}")'
+    elif marker is not None:
+        statements = await marking_anew(run, model, columns, mark)
+        anew = f", or mark them by {marker.field} in a migration{_in_migration(statements, own, migrates)}"
+    return (
+        f"{name}: {lost} of {model.table.name!r} marked as deleted by {mark.column!r} would be shown again,"
+        f" because {name} no longer has that field. To keep them deleted, declare {mark.mixin} again"
+        f" (class {name}(Model, {mark.mixin})){anew}. If they are not needed any more, delete them for good"
+        f" and remove the column in a migration"
+        f"{_in_migration(await removing(run, model, mark), own, migrates)}"
+    )
 
 
 def _in_migration(statements: Sequence[str], own: str, migrates: bool) -> str:
@@ -202,7 +153,7 @@ def _in_migration(statements: Sequence[str], own: str, migrates: bool) -> str:
 def _unknown_column(model: ModelSql, column: Column, columns: Columns) -> str | None:
     """Why a column without a field (it was renamed or dropped) stops the start; None if it does not."""
     name, table = model.meta.name, model.table.name
-    new = [f for f in model.meta.fields if f.column not in columns and _fits(model, f, column)]
+    new = [f for f in model.meta.fields if f.column not in columns and has_type(model, column, f.kind)]
     old = f'field(column="{column.name}")'
     ways = [f"if {name}.{f.name} is its new name, declare it with {old}" for f in new]
     if not column.required:
@@ -220,15 +171,15 @@ def _unknown_column(model: ModelSql, column: Column, columns: Columns) -> str | 
 def _contradiction(model: ModelSql, field: FieldMeta, column: Column) -> Iterator[str]:
     name, place = model.meta.name, f"{model.table.name}.{column.name}"
     expected = COLUMN_TYPES[model.dialect][field.kind][0]
-    if not _fits(model, field, column):
+    if not has_type(model, column, field.kind):
         difference = f"{place} is {column.type or 'of no type'} in the database, {name} expects {expected}"
         if _tolerated(model, field, column):
             log.warning("%s", difference)
         else:
             yield (
                 f"{name}.{field.name}: {difference}; stored values would be read as what they are not."
-                " Give the field its old type back, or convert the column in a migration, or declare the old"
-                f' column as another field, field(column="{column.name}"), and give this one a new column'
+                " Give the field its old type back, or convert the column in a migration, or"
+                f" {_beside(field, column)}"
             )
     if column.not_null and field.nullable and not _none_by_default(field):
         log.warning(
@@ -244,6 +195,18 @@ def _contradiction(model: ModelSql, field: FieldMeta, column: Column) -> Iterato
         )
 
 
+def _beside(field: FieldMeta, column: Column) -> str:
+    """The advice to keep a column of the old type under another field, in words that need no second start."""
+    if column.not_null:
+        old = f'with a default of the old type, field(column="{column.name}", default=...)'
+    else:
+        old = f'that is `| None`, field(column="{column.name}", default=None)'
+    return (
+        f"declare the old column as another field {old}, and give {field.name} a new column,"
+        f' field(column="{column.name}_new"), with a default or `| None` for the rows there are'
+    )
+
+
 def _none_by_default(field: FieldMeta) -> bool:
     return field.has_default and field.default is None and field.default_factory is None
 
@@ -255,10 +218,6 @@ def _never_null(model: ModelSql, field: FieldMeta) -> str:
         " so a create without it would fail. Give the field another default or none, or let the column be"
         " null in a migration"
     )
-
-
-def _fits(model: ModelSql, field: FieldMeta, column: Column) -> bool:
-    return column.type.split("(")[0].strip() in COLUMN_TYPES[model.dialect][field.kind]
 
 
 def _tolerated(model: ModelSql, field: FieldMeta, column: Column) -> bool:
@@ -275,7 +234,7 @@ def old_names(model: ModelSql, field: FieldMeta, columns: Columns) -> str:
     names = [
         c.name
         for c in columns.values()
-        if c.name not in known and not _is_derived(c, columns) and _fits(model, field, c)
+        if c.name not in known and not is_derived(c, columns) and has_type(model, c, field.kind)
     ]
     if not names:
         return ""

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex
 
+from maniflex.db.advice import advised_ddl, advised_name, advised_table
 from maniflex.db.port import Executor
 from maniflex.errors import DeclarationError
 from maniflex.sql.decimal_order import decimal_column
@@ -110,7 +111,7 @@ def compare_index(model: ModelSql, index: sa.Index, found: Index) -> None:
         f" and the one in the database is {found}"
     )
     if expected.unique and found.promise != expected.promise:
-        drop = f"DROP INDEX {quoted(str(index.name), model.dialect)}"
+        drop = f"DROP INDEX {advised_name(model, str(index.name))}"
         raise DeclarationError(f"{text}; drop it in a migration and the next start builds it anew: {drop}")
     log.warning("%s", text)
 
@@ -128,7 +129,7 @@ async def refuse_old_promises(run: Executor, model: ModelSql, existing: Mapping[
         raise DeclarationError(
             f"{model.meta.name}: {', '.join(columns)} of {model.table.name!r} is unique in the database and"
             f" no longer on {model.meta.name}, so equal values would be refused. Declare it unique again, or"
-            f" drop the index in a migration: DROP INDEX {quoted(name, model.dialect)}"
+            f" drop the index in a migration: DROP INDEX {advised_name(model, name)}"
         )
 
 
@@ -143,7 +144,7 @@ async def warn_of_missing_promises(run: Executor, model: ModelSql) -> None:
             log.warning(
                 "%s: %s is unique on %s and not in the database, so equal values would be stored;"
                 " start once with auto_migrate=True, or build the index in a migration: %s",
-                *(model.meta.name, names, model.meta.name, " ".join(ddl(CreateIndex(index), model).split())),
+                *(model.meta.name, names, model.meta.name, advised_ddl(model, CreateIndex(index))),
             )
 
 
@@ -168,7 +169,7 @@ async def duplicates(run: Executor, model: ModelSql, index: sa.Index) -> str:
         f"{model.meta.name}: {model.table.name!r} has rows with equal values in {names}, which is unique on"
         f" {model.meta.name}. Change or delete all but one row of each group and start again; equal are for"
         f" example the rows with the ids {'; '.join(examples)}. All groups:"
-        f" SELECT {columns}, count(*) FROM {quoted(model.table.name, model.dialect)}"
+        f" SELECT {columns}, count(*) FROM {advised_table(model)}"
         f" WHERE {where}{live} GROUP BY {columns} HAVING count(*) > 1"
     )
 

@@ -17,17 +17,19 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from maniflex.db.columns import COLUMN_TYPES, Columns, read_columns, type_ddl
 from maniflex.db.decimal_schema import migrate_decimals
-from maniflex.db.drift import COLUMN_TYPES, Columns, old_names, read_columns, refuse_drift
+from maniflex.db.drift import old_names, refuse_drift
 from maniflex.db.indexes import compare_index, ddl, duplicates, read_indexes, refuse_old_promises
 from maniflex.db.port import Adapter, Tx
+from maniflex.db.renamed_tables import find_old_tables, keeping_advice
 from maniflex.db.search_schema import migrate_search
 from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.literal import literal
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import column_type, quoted, sa_dialect
+from maniflex.sql.tables import quoted
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -44,7 +46,10 @@ async def migrate(adapter: Adapter, models: Sequence[ModelSql], extra: Sequence[
             await _take_turn(tx)
         tables = [(model, await read_columns(tx, model)) for model in models]
         await refuse_drift(tx, tables)
+        old_tables = await find_old_tables(tx, tables)
         for model, columns in tables:
+            if advice := keeping_advice(model, old_tables.get(model.meta.name, ())):
+                log.warning("%s gets the new table %r, and %s", model.meta.name, model.table.name, advice)
             await _migrate_model(tx, model, columns)
         for statement in extra:
             if not await _is_there(tx, statement):
@@ -98,8 +103,7 @@ async def _migrate_model(tx: Tx, model: ModelSql, columns: Columns) -> None:
 
 async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta, columns: Columns) -> None:
     table, column = quoted(model.table.name, model.dialect), quoted(field.column, model.dialect)
-    type_ = column_type(field.kind, model.dialect).compile(dialect=sa_dialect(model.dialect))
-    clause = f"ALTER TABLE {table} ADD COLUMN {column} {type_}"
+    clause = f"ALTER TABLE {table} ADD COLUMN {column} {type_ddl(model, field)}"
     if not field.nullable:
         clause += f" NOT NULL DEFAULT {await _value_for_old_rows(tx, model, field, columns)}"
     log.info("adding column %s.%s", model.table.name, field.column)

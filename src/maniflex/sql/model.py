@@ -39,6 +39,7 @@ class ModelSql:
             self.table = build_table(meta, dialect, metadata)
         # Whether rows tell their versions; a table that turns out to be a view does not.
         self.versioned = dialect is Dialect.POSTGRES and not self.readonly
+        self.schema: str | None = None  # where PostgreSQL found the table; None before it was looked for
         self.version = self.version_in(self.table)
         self.guards_json: bool = getattr(meta.cls, "__shows_unreadable__", False)
         self.columns = [self.read_column(f) for f in meta.fields]

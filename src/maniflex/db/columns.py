@@ -1,0 +1,110 @@
+"""The columns of a table as the database describes them, and which types a field may have there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from maniflex.db.port import Executor
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.sql.decimal_order import is_order_column
+from maniflex.sql.model import ModelSql
+from maniflex.sql.search import VECTOR
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import column_type, quoted, sa_dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table as the database describes it."""
+
+    name: str
+    type: str
+    not_null: bool
+    has_default: bool
+
+    @property
+    def required(self) -> bool:
+        """Whether every insert must give it a value."""
+        return self.not_null and not self.has_default
+
+
+Columns = Mapping[str, Column]
+
+_SQLITE_COLUMNS = "SELECT name, type, \"notnull\", dflt_value IS NOT NULL, 'r' FROM pragma_table_info(?)"
+# An enum takes texts, and a domain what the type takes that it stands on.
+_POSTGRES_COLUMNS = """
+SELECT a.attname,
+       CASE t.typtype WHEN 'e' THEN 'user-defined' WHEN 'd' THEN format_type(t.typbasetype, NULL)
+                      ELSE format_type(a.atttypid, NULL) END,
+       a.attnotnull OR (t.typtype = 'd' AND t.typnotnull),
+       a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
+       c.relkind,
+       n.nspname::text
+  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type t ON t.oid = a.atttypid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attnum
+"""
+_WITH_VERSIONS = ("r", "p")  # kinds of PostgreSQL's tables; a view has no row versions
+
+
+async def read_columns(run: Executor, model: ModelSql) -> Columns:
+    """The columns of the model's table by name; none when there is no such table."""
+    if model.dialect is Dialect.SQLITE:
+        rows = await run.fetch(Sql(_SQLITE_COLUMNS, (model.table.name,)))
+    else:
+        rows = await run.fetch(Sql(_POSTGRES_COLUMNS, (quoted(model.table.name, model.dialect),)))
+        model.versioned = all(_text(row[4]) in _WITH_VERSIONS for row in rows)
+        model.schema = next((row[5] for row in rows), None)
+    return {row[0]: Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3])) for row in rows}
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+# What a column of each kind may be declared as; the first is what we create.
+COLUMN_TYPES: dict[Dialect, dict[Kind, tuple[str, ...]]] = {
+    Dialect.POSTGRES: {
+        Kind.TEXT: ("text", "character varying", "character", "citext", "user-defined"),
+        Kind.INT: ("bigint", "integer", "smallint"),
+        Kind.FLOAT: ("double precision", "real"),
+        Kind.BOOL: ("boolean",),
+        Kind.DECIMAL: ("numeric",),
+        Kind.DATETIME: ("timestamp with time zone",),
+        Kind.DATE: ("date",),
+        Kind.TIME: ("time without time zone",),
+        Kind.UUID: ("uuid",),
+        Kind.BYTES: ("bytea",),
+        Kind.JSON: ("json", "jsonb"),
+    },
+    Dialect.SQLITE: {
+        Kind.TEXT: ("text", "varchar", "char", "character", "nvarchar", "clob"),
+        Kind.INT: ("bigint", "integer", "int", "smallint", "mediumint", "int8", "int2"),
+        Kind.FLOAT: ("double", "real", "float", "double precision"),
+        Kind.BOOL: ("boolean",),
+        Kind.DECIMAL: ("decimal_text",),
+        Kind.DATETIME: ("datetime_text",),
+        Kind.DATE: ("date_text",),
+        Kind.TIME: ("time_text",),
+        Kind.UUID: ("uuid_text",),
+        Kind.BYTES: ("blob",),
+        Kind.JSON: ("json_text",),
+    },
+}
+
+
+def has_type(model: ModelSql, column: Column, kind: Kind) -> bool:
+    """Whether values of that kind may be stored in the column as it is declared."""
+    return column.type.split("(")[0].strip() in COLUMN_TYPES[model.dialect][kind]
+
+
+def type_ddl(model: ModelSql, field: FieldMeta) -> str:
+    """The type a column of the field is made with."""
+    return str(column_type(field.kind, model.dialect).compile(dialect=sa_dialect(model.dialect)))
+
+
+def is_derived(column: Column, columns: Columns) -> bool:
+    """Whether a column is no field's: the order of a decimal, or the words of a search."""
+    return is_order_column(column.name, columns) or (column.name == VECTOR and column.type == "tsvector")
