@@ -26,7 +26,7 @@ from maniflex._logging import guarded
 from maniflex.background.jsons import clean, decode, encode
 from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.runs.handlers import Handler
-from maniflex.background.runs.open_steps import GRACE
+from maniflex.background.runs.open_steps import GRACE, OpenSteps
 from maniflex.background.runs.rows import Change, Claimed
 from maniflex.background.runs.run import FOREVER, Run
 from maniflex.background.runs.store import passes
@@ -172,25 +172,8 @@ def read_payload(handler: Handler, text: str | None) -> Any:
 async def perform(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
     """Call the handler and name what came of it, once none of its steps goes on any more."""
     asking.set(run)  # what it submits is on behalf of whoever submitted it
-    outcome = await _called_outcome(run, handler, timeout, threads)
-    if type(outcome) is Done and run.open_steps is None:  # most runs, of which there are thousands a second
-        run.over = True
-        return outcome
-    return await conclude(run, outcome)
-
-
-async def conclude(run: Run, outcome: Outcome) -> Outcome:
-    """What an attempt comes to whose handler is through: its steps have ended, or are taken back."""
-    outcome = await _end_steps(run, outcome)
-    if isinstance(outcome, Failed):
-        return await _after_failure(run, outcome)
-    if isinstance(outcome, Released) and run.undoing is not None:
-        return Released(spent=True)  # the next attempt has to know that it only goes back
-    return outcome
-
-
-async def _called_outcome(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
     fence = Fence()
+    outcome: Outcome
     try:
         if run.attempt > 1 and handler.is_async:
             await run.recall()  # it may be here only to go back
@@ -199,15 +182,33 @@ async def _called_outcome(run: Run, handler: Handler, timeout: float | None, thr
         else:
             result = await _called(run, handler, timeout, threads)
         fence.end_if_forked()
-        if run.handed_back and not handler.is_async:
-            return Released()  # told to stop, it may have returned half way
-        if run.undoing is not None:  # what failed then would not fail now; half is taken back already
-            raise Undone(run.undoing)
-        return Done(None if result is None else encode(result, RESULT))
+        outcome = _returned(run, handler, result)
     except BaseException as error:
         if _is_lost(error):
-            return Released() if run.handed_back else Dropped()
-        return _pause(error) or _failure_or_release(fence, error)
+            outcome = Released() if run.handed_back else Dropped()
+        else:
+            outcome = _pause(error) or _failure_or_release(fence, error)
+    return await conclude(run, outcome)
+
+
+def _returned(run: Run, handler: Handler, result: Any) -> Done | Released:
+    if run.handed_back and not handler.is_async:
+        return Released()  # told to stop, it may have returned half way
+    if run.undoing is not None:  # what failed then would not fail now; half is taken back already
+        raise Undone(run.undoing)
+    return Done(None if result is None else encode(result, RESULT))
+
+
+async def conclude(run: Run, outcome: Outcome) -> Outcome:
+    """What an attempt comes to whose handler is through: its steps have ended, or are taken back."""
+    run.over = True
+    if run.open_steps is not None:
+        outcome = await _end_steps(run, run.open_steps, outcome)
+    if isinstance(outcome, Failed):
+        return await _after_failure(run, outcome)
+    if isinstance(outcome, Released) and run.undoing is not None:
+        return Released(spent=True)  # the next attempt has to know that it only goes back
+    return outcome
 
 
 def _is_lost(error: BaseException) -> bool:
@@ -233,15 +234,11 @@ def _failure_or_release(fence: Fence, error: BaseException) -> Failed | Released
     return failure(error)
 
 
-async def _end_steps(run: Run, outcome: Outcome) -> Outcome:
+async def _end_steps(run: Run, steps: OpenSteps, outcome: Outcome) -> Outcome:
     """What an attempt comes to whose handler left steps under way, once they have ended.
 
     They are given time to, so that what they do is remembered, except where the worker has none.
     """
-    run.over = True
-    steps = run.open_steps
-    if steps is None:
-        return outcome
     told = isinstance(outcome, Failed) and outcome.code == TOO_LONG
     run.cancelled = run.cancelled or told  # all that a plain function on its thread can be told
     hasty = isinstance(outcome, Released | Dropped)
@@ -358,7 +355,8 @@ async def _after_failure(run: Run, failed: Failed) -> Outcome:
             return Dropped()
         again = _failure_or_release(fence, error)
         if isinstance(again, Released):
-            return await _end_steps(run, Released(spent=run.undoing is not None))
+            back, steps = Released(spent=run.undoing is not None), run.open_steps
+            return back if steps is None else await _end_steps(run, steps, back)
         # Tried again, with attempts of its own.
         return Failed(NOT_TAKEN_BACK, again.message, again.trace)
 
