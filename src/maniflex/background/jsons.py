@@ -30,8 +30,21 @@ def encode(value: Any, what: str) -> str:
     try:
         text = to_json(value, inf_nan_mode="constants", fallback=_listed, context=TO_READ_BACK)
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
-        raise _not_stored(error, what) from None
+        raise not_stored(what, f"cannot be stored as JSON: {_short(error)}") from None
     return check_text(text, what)
+
+
+def readable_text(value: Any, what: str) -> tuple[str, Any]:
+    """The value as JSON text, and as it will be read; `ValidationFailed` where either cannot be."""
+    try:
+        text = encode(value, what)
+        return text, decode(text)
+    except (ValidationFailed, KeyboardInterrupt):
+        raise
+    except (
+        BaseException
+    ) as error:  # the type's own functions may raise anything
+        raise not_stored(what, f"cannot be stored as JSON: {_short(error)}") from error
 
 
 def check_text(text: bytes, what: str) -> str:
@@ -43,11 +56,11 @@ def check_text(text: bytes, what: str) -> str:
                 raise ValueError("it contains the NUL character")
         return text.decode()
     except (ValueError, RecursionError) as error:
-        raise _not_stored(error, what) from None
+        raise not_stored(what, f"cannot be stored as JSON: {_short(error)}") from None
 
 
-def _not_stored(error: Exception, what: str) -> ValidationFailed:
-    message = f"cannot be stored as JSON: {_short(error)}"
+def not_stored(what: str, message: str) -> ValidationFailed:
+    """Why a value is not in the database."""
     return ValidationFailed(f"the {what} {message}", [{"field": what, "message": message}])
 
 
@@ -56,6 +69,11 @@ class Unreadable:
     """Stands for a stored value that is not JSON."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unstored:
+    """Stands for a value that was there and that no text could be stored for."""
 
 
 def decode_stored(stored: str | bytes | None) -> Any:
@@ -78,7 +96,7 @@ def _not_json(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _short(error: Exception) -> str:
+def _short(error: BaseException) -> str:
     line = str(error).splitlines()[0] if str(error) else type(error).__name__
     return clean(line.removeprefix("Error serializing to JSON: PydanticSerializationError: "), 300)
 
