@@ -339,7 +339,9 @@ async def test_a_retried_saga_whose_worker_died_has_the_attempts_it_was_given(
     async with working(server) as work:
         made = await work.submit("default.trip")
         [claimed] = await work.worker().claim(1)
-        await Memory(work.store, work.clock).keep(claimed.held, DoneStep(new_id(), "car", "car", print), "car")
+        await Memory(work.store, work.clock).keep(
+            claimed.held, DoneStep(new_id(), "car", "car", print), "car"
+        )
         clock.advance(minutes(1))
         await work.worker().drain()
         assert (await status(work, made.id), trip.log) == ("failed", ["-car"])

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 from pydantic_core import PydanticSerializationError, to_json
 
+from maniflex._json import has_half_character
 from maniflex.errors import ValidationFailed
 from maniflex.model.omission import TO_READ_BACK
 
@@ -41,9 +42,7 @@ def readable_text(value: Any, what: str) -> tuple[str, Any]:
         return text, decode(text)
     except (ValidationFailed, KeyboardInterrupt):
         raise
-    except (
-        BaseException
-    ) as error:  # the type's own functions may raise anything
+    except BaseException as error:  # the type's own functions may raise anything
         raise not_stored(what, f"cannot be stored as JSON: {_short(error)}") from error
 
 
@@ -76,6 +75,23 @@ class Unstored:
     """Stands for a value that was there and that no text could be stored for."""
 
 
+class HalfCharacter(ValueError):
+    """A stored text holds half of a character, which PostgreSQL takes for JSON and nobody can read."""
+
+    def __init__(self) -> None:
+        super().__init__("a text in it is not valid Unicode: half of a character (a surrogate) stands alone")
+
+
+def unreadable_because(stored: str | bytes, error: Exception) -> Exception:
+    """Why a stored text cannot be read, where that raised `error`: half a character looks like the end."""
+    body = stored.encode(errors="surrogatepass") if isinstance(stored, str) else stored
+    try:
+        decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as cause:
+        return HalfCharacter() if has_half_character(str(cause), body) else error
+    return error
+
+
 def decode_stored(stored: str | bytes | None) -> Any:
     """The value of a stored text; `Unreadable` when it has none, because somebody wrote something else."""
     if stored is None:
@@ -83,7 +99,7 @@ def decode_stored(stored: str | bytes | None) -> Any:
     try:
         return decode(stored)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return Unreadable(_short(error))
+        return Unreadable(_short(unreadable_because(stored, error)))
 
 
 def _listed(value: Any) -> list[Any]:

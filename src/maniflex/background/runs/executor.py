@@ -23,7 +23,7 @@ from maniflex._backoff import Backoff
 from maniflex._caller import asking
 from maniflex._fence import Fence, describe, leaves_of, text_of
 from maniflex._logging import guarded
-from maniflex.background.jsons import clean, decode, encode
+from maniflex.background.jsons import HalfCharacter, clean, decode, encode, unreadable_because
 from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.runs.handlers import Handler
 from maniflex.background.runs.open_steps import GRACE
@@ -125,7 +125,10 @@ def read_payload(handler: Handler, text: str | None) -> Any:
     """The payload as the handler wants it; it raises when it does not fit."""
     if text is None:
         raise ValueError("what is stored is not text")
-    return decode(text) if handler.payload is None else handler.payload.read(text)
+    try:
+        return decode(text) if handler.payload is None else handler.payload.read(text)
+    except Exception as error:
+        raise unreadable_because(text, error) from error.__cause__
 
 
 async def perform(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
@@ -293,7 +296,7 @@ def _names_result(error: ValidationFailed) -> bool:
 
 def bad_payload(error: Exception) -> Failed:
     """What does not fit, by name; the values themselves stay out of errors and logs."""
-    said = describe(error)
+    said = str(error) if isinstance(error, HalfCharacter) else describe(error)
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False, include_input=False, include_context=False)
         places = ((".".join(str(part) for part in one["loc"]), one["msg"]) for one in found)
