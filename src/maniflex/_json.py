@@ -44,7 +44,7 @@ def loads(body: bytes, *, exact: bool = False, most: int = DEFAULT_LIMITS.body_v
             with _without_collector():
                 value = (_exact_by_turns if exact else _fast)(body)
     except (msgspec.MsgspecError, UnicodeError, ValueError) as error:
-        raise InvalidJson(_HALF if _has_half(str(error), body) else _plain(str(error))) from None
+        raise InvalidJson(_HALF if has_half_character(str(error), body) else _plain(str(error))) from None
     except ArithmeticError:  # an exponent that no Decimal has
         raise InvalidJson("a number in the body is out of range") from None
     except RecursionError:
@@ -163,7 +163,7 @@ def _as_float(value: Decimal) -> float:
 _HALF = "a text in the body is not valid Unicode: half of a surrogate pair stands alone"
 
 
-def _has_half(message: str, body: bytes) -> bool:
+def has_half_character(message: str, body: bytes) -> bool:
     """Whether it was refused for that; close to the end of the body, msgspec takes it for truncated."""
     if "truncated" not in message or b"\\u" not in body:
         return "surrogate" in message

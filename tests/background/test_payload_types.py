@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -24,6 +25,7 @@ from pydantic import (
     computed_field,
     field_serializer,
     field_validator,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -277,7 +279,69 @@ class Loose(BaseModel):
     thing: Any = None
 
 
+class Ordered(BaseModel):
+    """Equal by its id alone, as entities are."""
+
+    id: int
+    token: str = Field(default="", exclude=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ordered) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+
+@pydantic_dataclass
+class Entity:
+    id: int
+    token: str = Field(default="", exclude=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Entity) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+
+class Holder(BaseModel):
+    any: Any = None
+    one: Ordered | None = None
+    entities: list[Entity] = []
+
+
+class Counting(BaseModel):
+    """Its validator changes what it is given, each time."""
+
+    n: int = 0
+
+    @model_validator(mode="after")
+    def _count(self) -> Counting:
+        self.n += 1
+        return self
+
+
+class Level(StrEnum):
+    HIGH = "high"
+
+
+LOST = Ordered(id=1, token="t")
 REFUSED: list[tuple[Any, Any, str]] = [
+    (Ordered, LOST, r"payload\.token"),
+    (Entity, Entity(id=1, token="t"), r"payload\.token"),
+    (list[Ordered], [Ordered(id=2), LOST], r"payload\.1\.token"),
+    (tuple[Ordered, ...], (LOST,), r"payload\.0\.token"),
+    (deque[Ordered], deque([LOST]), r"payload\.0\.token"),
+    (set[Ordered], {LOST}, "payload"),
+    (dict[str, Ordered], {"a": LOST}, r"payload\.a\.token"),
+    (Ordered | None, LOST, r"payload\.token"),
+    (Holder, Holder(one=LOST), r"payload\.one\.token"),
+    (Holder, Holder(entities=[Entity(id=1, token="t")]), r"payload\.entities\.0\.token"),
+    (Holder, Holder(any=Ordered(id=1)), r"payload\.any"),
+    (Holder, Holder(any={"a": Color.BLUE}), r"payload\.any\.a"),
+    (Counting, Counting(n=1), r"payload\.n"),
+    (list[Counting], [Counting(n=1)], r"payload\.0\.n"),
+    (Counting | None, Counting(n=1), r"payload\.n"),
     (Masked, Masked(text="abc"), r"payload\.text"),
     (Secret, Secret(token=SecretStr("s")), r"payload\.token"),
     (Left, Left(out=1), r"payload\.out"),
@@ -295,6 +359,33 @@ REFUSED: list[tuple[Any, Any, str]] = [
 def test_what_would_arrive_changed_is_refused_by_its_place(declared: Any, value: Any, place: str) -> None:
     with pytest.raises(ValidationFailed, match=place):
         carried(declared, value)
+
+
+@pytest.mark.parametrize("declared", [Counting, list[Counting], Counting | None, Annotated[Counting, "x"]])
+def test_a_payload_that_is_checked_does_not_change(declared: Any) -> None:
+    one = Counting(n=1)
+    with pytest.raises(ValidationFailed):
+        carried(declared, [one] if declared == list[Counting] else one)
+    assert one.n == 2
+
+
+@pytest.mark.parametrize("declared", [Ordered, list[Ordered], set[Ordered], Holder])
+def test_a_class_that_compares_by_its_id_is_carried_where_nothing_is_lost(declared: Any) -> None:
+    one = Ordered(id=1)
+    wrapped: Any = {Ordered: one, list[Ordered]: [one], set[Ordered]: {one}}.get(declared, Holder(one=one))
+    assert carried(declared, wrapped) == wrapped
+
+
+def test_an_any_carries_json() -> None:
+    arrived = carried(Holder, Holder(any={"pair": (1, 2), "level": Level.HIGH})).any
+    assert arrived == {"pair": [1, 2], "level": "high"}
+    assert type(arrived["level"]) is str
+
+
+def test_a_time_keeps_its_instant_and_not_the_name_of_its_zone() -> None:
+    arrived = carried(datetime, AT)
+    assert (arrived, arrived.utcoffset()) == (AT, AT.utcoffset())
+    assert not isinstance(arrived.tzinfo, ZoneInfo)
 
 
 class Exiting(BaseModel):

@@ -12,7 +12,8 @@ import pytest
 from maniflex import Context, Run, Server
 from maniflex.background.jobs.job import Job, Result
 from maniflex.background.jobs.sql import SqlQueue
-from maniflex.background.runs.executor import Failed, Paused, settle
+from maniflex.background.runs.executor import settle
+from maniflex.background.runs.outcomes import Failed, Paused
 from maniflex.background.runs.trail import FOLLOWED_AT_MOST, Trail
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql

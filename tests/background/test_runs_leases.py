@@ -11,7 +11,8 @@ import pytest
 
 from maniflex import Server
 from maniflex.background.runs.client import Work
-from maniflex.background.runs.executor import Done, Failed, Released, settle
+from maniflex.background.runs.executor import settle
+from maniflex.background.runs.outcomes import Done, Failed, Released
 from maniflex.background.runs.rows import Claimed
 from maniflex.background.runs.run import Run
 from maniflex.errors import LeaseLost

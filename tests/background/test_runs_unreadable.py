@@ -10,6 +10,9 @@ from maniflex import Server
 from maniflex.background.jobs.job import Job
 from maniflex.background.jobs.sql import SqlQueue
 from maniflex.background.jobs.worker import Worker as JobWorker
+from maniflex.background.jsons import Unreadable, decode_stored
+from maniflex.background.outbox.handlers import Handler as MessageHandler
+from maniflex.background.outbox.handlers import Unreadable as NotReadable
 from maniflex.background.runs.run import Run
 from tests.background.working import no_pause, status, succeeding, working
 
@@ -117,3 +120,33 @@ async def test_a_job_that_cannot_be_read_fails_alone(sqlite_url: str, value: str
         assert done.status == "failed"
         assert "$unreadable" in done.payload  # type: ignore[operator]
     assert sorted(seen) == [1, 2]
+
+
+HALF = r'{"a": "\ud800"}'
+WHY = "a text in it is not valid Unicode: half of a character (a surrogate) stands alone"
+
+
+@pytest.mark.parametrize("declared", [None, dict[str, str]], ids=["any", "typed"])
+async def test_half_a_character_in_a_payload_is_called_that(server: Server, declared: Any) -> None:
+    @server.work.handler("default.half", payload=declared)
+    async def handle(run: Run) -> None: ...
+
+    async with working(server) as work:
+        run = await work.submit("default.half", {"a": "b"})
+        await spoil(server, run.id, f"'{HALF}'")
+        await work.worker().drain()
+        bad = await about(server, run.id)
+    assert (bad["status"], bad["last_error"]) == ("failed", f"the payload does not fit: {WHY}")
+
+
+@pytest.mark.parametrize("stored", [HALF, r'"\udc00"', r'["\ud800", "and much more of it"]'])
+def test_half_a_character_in_a_stored_value_is_called_that(stored: str) -> None:
+    assert decode_stored(stored) == Unreadable(WHY)
+    assert decode_stored(stored.encode()) == Unreadable(WHY)
+    with pytest.raises(NotReadable, match="the payload is not JSON: a text in it is not valid Unicode"):
+        MessageHandler.of("a.b", print).read(stored)
+
+
+@pytest.mark.parametrize("stored", ["{", r'{"a": "\ud83d\ude00', r'{"a": "\ud800'])
+def test_a_stored_value_that_ends_too_early_is_called_that(stored: str) -> None:
+    assert decode_stored(stored) == Unreadable("Input data was truncated")

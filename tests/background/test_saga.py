@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from maniflex import Server
+from maniflex._ids import new_id
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.steps import Memory
+from maniflex.background.runs.steps import DoneStep, Memory
 from maniflex.errors import Fatal, Unavailable
 from maniflex.testing.clock import FakeClock
 from tests.background.working import is_free, minutes, no_pause, status, working
@@ -205,7 +206,7 @@ async def test_a_worker_that_dies_in_the_last_attempt_leaves_nothing_half_done(
         dying = work.worker()
         [claimed] = await dying.claim(1)
         memory = Memory(work.store, work.clock)
-        await memory.remember(claimed.held, "car", "car", undoable=True)
+        await memory.keep(claimed.held, DoneStep(new_id(), "car", "car", print), "car")
         clock.advance(minutes(1))  # nobody renews: it is gone, and so is its only attempt
 
         await work.worker().drain()
@@ -338,7 +339,9 @@ async def test_a_retried_saga_whose_worker_died_has_the_attempts_it_was_given(
     async with working(server) as work:
         made = await work.submit("default.trip")
         [claimed] = await work.worker().claim(1)
-        await Memory(work.store, work.clock).remember(claimed.held, "car", "car", undoable=True)
+        await Memory(work.store, work.clock).keep(
+            claimed.held, DoneStep(new_id(), "car", "car", print), "car"
+        )
         clock.advance(minutes(1))
         await work.worker().drain()
         assert (await status(work, made.id), trip.log) == ("failed", ["-car"])

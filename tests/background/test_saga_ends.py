@@ -10,8 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from maniflex import Server
+from maniflex._ids import new_id
 from maniflex.background.runs.run import UNDO_ATTEMPTS, Run
-from maniflex.background.runs.steps import Memory
+from maniflex.background.runs.steps import DoneStep, Memory
 from maniflex.db.current import transaction
 from maniflex.errors import Fatal, RunCancelled
 from maniflex.testing.clock import FakeClock
@@ -211,7 +212,7 @@ async def test_a_saga_whose_workers_die_on_the_way_back_says_so(server: Server, 
         made = await work.submit("default.saga")
         [claimed] = await work.worker().claim(1)
         memory = Memory(work.store, work.clock)
-        await memory.remember(claimed.held, "book", None, undoable=True)
+        await memory.keep(claimed.held, DoneStep(new_id(), "book", "book", print), None)
         for _ in range(UNDO_ATTEMPTS):
             clock.advance(minutes(1))
             await work.worker()._rescuer.at_once()

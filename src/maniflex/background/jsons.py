@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 from pydantic_core import PydanticSerializationError, to_json
 
+from maniflex._json import has_half_character
 from maniflex.errors import ValidationFailed
 from maniflex.model.omission import TO_READ_BACK
 
@@ -30,8 +31,19 @@ def encode(value: Any, what: str) -> str:
     try:
         text = to_json(value, inf_nan_mode="constants", fallback=_listed, context=TO_READ_BACK)
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
-        raise _not_stored(error, what) from None
+        raise not_stored(what, f"cannot be stored as JSON: {_short(error)}") from None
     return check_text(text, what) if _SUSPECT.search(text) else text.decode()
+
+
+def readable_text(value: Any, what: str) -> tuple[str, Any]:
+    """The value as JSON text, and as it will be read; `ValidationFailed` where either cannot be."""
+    try:
+        text = encode(value, what)
+        return text, decode(text)
+    except (ValidationFailed, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # the type's own functions may raise anything
+        raise not_stored(what, f"cannot be stored as JSON: {_short(error)}") from error
 
 
 def check_text(text: bytes, what: str) -> str:
@@ -43,11 +55,11 @@ def check_text(text: bytes, what: str) -> str:
                 raise ValueError("it contains the NUL character")
         return text.decode()
     except (ValueError, RecursionError) as error:
-        raise _not_stored(error, what) from None
+        raise not_stored(what, f"cannot be stored as JSON: {_short(error)}") from None
 
 
-def _not_stored(error: Exception, what: str) -> ValidationFailed:
-    message = f"cannot be stored as JSON: {_short(error)}"
+def not_stored(what: str, message: str) -> ValidationFailed:
+    """Why a value is not in the database."""
     return ValidationFailed(f"the {what} {message}", [{"field": what, "message": message}])
 
 
@@ -58,6 +70,28 @@ class Unreadable:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unstored:
+    """Stands for a value that was there and that no text could be stored for."""
+
+
+class HalfCharacter(ValueError):
+    """A stored text holds half of a character, which PostgreSQL takes for JSON and nobody can read."""
+
+    def __init__(self) -> None:
+        super().__init__("a text in it is not valid Unicode: half of a character (a surrogate) stands alone")
+
+
+def unreadable_because(stored: str | bytes, error: Exception) -> Exception:
+    """Why a stored text cannot be read, where that raised `error`: half a character looks like the end."""
+    body = stored.encode(errors="surrogatepass") if isinstance(stored, str) else stored
+    try:
+        decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as cause:
+        return HalfCharacter() if has_half_character(str(cause), body) else error
+    return error
+
+
 def decode_stored(stored: str | bytes | None) -> Any:
     """The value of a stored text; `Unreadable` when it has none, because somebody wrote something else."""
     if stored is None:
@@ -65,7 +99,7 @@ def decode_stored(stored: str | bytes | None) -> Any:
     try:
         return decode(stored)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return Unreadable(_short(error))
+        return Unreadable(_short(unreadable_because(stored, error)))
 
 
 def _listed(value: Any) -> list[Any]:
@@ -78,7 +112,7 @@ def _not_json(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _short(error: Exception) -> str:
+def _short(error: BaseException) -> str:
     line = str(error).splitlines()[0] if str(error) else type(error).__name__
     return clean(line.removeprefix("Error serializing to JSON: PydanticSerializationError: "), 300)
 

@@ -10,15 +10,17 @@ A value that is not of the declared type (a dict for a model) is data for its va
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import cached_property
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaSerializer
 
 from maniflex.background.jsons import check_text, encode
+from maniflex.background.same_value import first_difference, has_fields
 from maniflex.errors import ValidationFailed
 from maniflex.model.omission import TO_READ_BACK
 
@@ -34,6 +36,7 @@ class PayloadType:
         self.declared = declared
         self.adapter: TypeAdapter[Any] = TypeAdapter(declared)
         self._by_read_names: SchemaSerializer | None = None
+        self._class = declared if has_fields(declared) else None
 
     def read(self, text: str | bytes) -> Any:
         """The stored payload as a value of the type."""
@@ -51,7 +54,7 @@ class PayloadType:
         for written in (lambda: usual, *self._writers(payload)):
             try:
                 text = written()
-                place = _first_difference(payload, self.read(text))
+                place = first_difference(payload, self.read(text))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # the type's own functions may raise anything
@@ -62,15 +65,23 @@ class PayloadType:
         raise _lost(place)
 
     def _is_of_type(self, payload: Any) -> bool:
+        if self._class is not None and isinstance(payload, self._class):
+            return True
         if isinstance(payload, dict) and _outermost(self.adapter) in _CLASSES:
             return False
         try:
-            taken = self.adapter.validate_python(payload, by_alias=True, by_name=True)
-            return taken is payload or not _first_difference(payload, taken)
+            given = deepcopy(payload) if self._calls_functions else payload
+            taken = self.adapter.validate_python(given, by_alias=True, by_name=True)
+            return taken is payload or not first_difference(payload, taken, inside=False)
         except KeyboardInterrupt:
             raise
         except BaseException:  # it does not fit, which its run will say; or the type is not complete yet
             return False
+
+    @cached_property
+    def _calls_functions(self) -> bool:
+        """Whether validation calls functions of the type's own: they may change the instances it accepts."""
+        return _has_functions(self.adapter.core_schema)
 
     def _writers(self, payload: Any) -> Iterator[Callable[[], str]]:
         yield lambda: self._written(payload, by_alias=True)
@@ -91,6 +102,14 @@ def _outermost(adapter: TypeAdapter[Any]) -> str:
         return str(schema["type"])
     except (PydanticUserError, AttributeError, KeyError):  # not complete yet
         return ""
+
+
+def _has_functions(schema: Any) -> bool:
+    if isinstance(schema, dict):
+        if str(schema.get("type", "")).startswith("function-"):
+            return True
+        return any(_has_functions(part) for key, part in schema.items() if key not in _NO_SCHEMA)
+    return isinstance(schema, list | tuple) and any(map(_has_functions, schema))
 
 
 def _serializer(schema: Any) -> SchemaSerializer:
@@ -121,51 +140,6 @@ def _read_name(alias: Any) -> str | None:
         return alias or None
     paths = alias if isinstance(alias[0], list) else [alias]
     return next((path[0] for path in paths if len(path) == 1), None)
-
-
-def _first_difference(given: Any, arrived: Any) -> str:
-    """Where a payload differs from what arrives; nothing when they are equal."""
-    return "" if _equal(given, arrived) else _difference(given, arrived, "payload")
-
-
-def _difference(given: Any, arrived: Any, place: str) -> str:
-    """Where two values differ first; nothing when they are equal, but for what no payload carries."""
-    parts = _parts(given), _parts(arrived)
-    if parts[0] is None or parts[1] is None:
-        return "" if _equal(given, arrived) else place
-    if _kind(given) is not _kind(arrived) or parts[0].keys() != parts[1].keys():
-        return place
-    found = (_difference(value, parts[1][name], f"{place}.{name}") for name, value in parts[0].items())
-    return next(filter(None, found), "")
-
-
-def _parts(value: Any) -> Mapping[Any, Any] | None:
-    """What a value consists of by name; None for one without parts."""
-    if isinstance(value, BaseModel):
-        left_out = getattr(type(value), "__omitted__", ())
-        fields = {n: value.__dict__.get(n) for n in type(value).model_fields if n not in left_out}
-        return {**fields, **(value.__pydantic_extra__ or {})}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value) if f.compare}
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, list | tuple):
-        return dict(enumerate(value))
-    return None
-
-
-def _kind(value: Any) -> type:
-    """What two values have to have in common; a tuple may arrive as the list that its type reads."""
-    if isinstance(value, dict) or (isinstance(value, list | tuple) and not hasattr(value, "_fields")):
-        return dict if isinstance(value, dict) else list
-    return type(value)
-
-
-def _equal(given: Any, arrived: Any) -> bool:
-    try:
-        return bool(given == arrived)
-    except Exception:  # a comparison of somebody's own
-        return False
 
 
 def _first_line(error: BaseException) -> str:

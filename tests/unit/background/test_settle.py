@@ -10,15 +10,10 @@ from maniflex.background.jsons import clean, decode, encode
 from maniflex.background.lease import Held
 from maniflex.background.runs.executor import (
     NO_HANDLER,
-    Done,
-    Dropped,
-    Failed,
-    Outcome,
-    Paused,
-    Released,
     settle,
 )
 from maniflex.background.runs.handlers import Handlers, prefix_range
+from maniflex.background.runs.outcomes import Done, Dropped, Failed, Outcome, Paused, Released
 from maniflex.background.runs.rows import Change, Claimed
 from maniflex.background.runs.run import FOREVER
 from maniflex.errors import ValidationFailed

@@ -27,8 +27,9 @@ from maniflex.background.jsons import encode
 from maniflex.background.lease import Heart
 from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
-from maniflex.background.runs.executor import RESULT, Failed, bad_payload, failure, later, pause_after
+from maniflex.background.runs.executor import RESULT, bad_payload, failure, later, pause_after
 from maniflex.background.runs.handlers import Handler, Handlers
+from maniflex.background.runs.outcomes import Failed
 from maniflex.background.runs.run import call
 from maniflex.background.watch import Watched
 from maniflex.db.current import detached

@@ -13,7 +13,7 @@ from msgspec import MsgspecError
 from pydantic import ValidationError
 
 from maniflex.background.declaring import as_duration, duration_problems
-from maniflex.background.jsons import decode
+from maniflex.background.jsons import decode, unreadable_because
 from maniflex.background.outbox.message import Message
 from maniflex.background.payload_type import PayloadType
 from maniflex.background.threads import DaemonThreads, on_thread
@@ -56,7 +56,8 @@ class Handler:
         try:
             value = decode(stored)
         except (MsgspecError, ValueError, RecursionError) as error:
-            raise Unreadable(f"the payload is not JSON: {error}", broken=True) from error
+            why = unreadable_because(stored, error)
+            raise Unreadable(f"the payload is not JSON: {why}", broken=True) from error
         if self.payload is None:
             return value
         try:

@@ -12,11 +12,6 @@ from maniflex._fence import Fence, describe
 from maniflex.background.jsons import clean
 from maniflex.background.runs.executor import (
     NO_HANDLER,
-    Done,
-    Dropped,
-    Failed,
-    Outcome,
-    Released,
     bad_payload,
     conclude,
     perform,
@@ -25,6 +20,7 @@ from maniflex.background.runs.executor import (
     without_handler,
 )
 from maniflex.background.runs.handlers import Handler
+from maniflex.background.runs.outcomes import Done, Dropped, Failed, Outcome, Released
 from maniflex.background.runs.rows import Claimed
 from maniflex.background.runs.run import Run
 

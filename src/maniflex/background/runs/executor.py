@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor as Threads
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeAlias, assert_never
+from typing import Any, assert_never
 
 import msgspec
 from pydantic import ValidationError
@@ -23,10 +23,11 @@ from maniflex._backoff import Backoff
 from maniflex._caller import asking
 from maniflex._fence import Fence, describe, leaves_of, text_of
 from maniflex._logging import guarded
-from maniflex.background.jsons import clean, decode, encode
+from maniflex.background.jsons import HalfCharacter, clean, decode, encode, unreadable_because
 from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.runs.handlers import Handler
 from maniflex.background.runs.open_steps import GRACE, OpenSteps
+from maniflex.background.runs.outcomes import Done, Dropped, Failed, Outcome, Paused, Released
 from maniflex.background.runs.rows import Change, Claimed
 from maniflex.background.runs.run import FOREVER, Run
 from maniflex.background.runs.store import passes
@@ -36,6 +37,7 @@ from maniflex.errors import Fatal, LeaseLost, RequestError, RunCancelled, Valida
 NO_HANDLER = "no_handler_registered"
 TOO_LONG = "timeout"
 NOT_TAKEN_BACK = "compensation_failed"
+NOT_JSON = "result_not_json"
 RESULT = "result of the run"
 _BACKOFF = Backoff()
 _ENGINE = (
@@ -46,49 +48,6 @@ _ENGINE = (
 )
 
 log = guarded(logging.getLogger("maniflex.work"))
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The handler returned; `result` is JSON text."""
-
-    result: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The handler raised; `final` when no retry can mend it."""
-
-    code: str
-    message: str
-    trace: str | None = None
-    final: bool = False
-    delay: timedelta | None = None
-    taken_back: Sequence[str] = ()  # the steps that were, the last one first
-
-
-@dataclass(frozen=True, slots=True)
-class Paused:
-    """The handler left the worker on purpose."""
-
-    until: datetime
-    waiting_for: str | None
-    spent: bool = False  # not on purpose: the way back could not be begun, or nobody knows whether it was
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The worker had to stop first; the attempt does not count, unless it was on its way back."""
-
-    spent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Cancelled or given to another worker: there is nothing of ours to write."""
-
-
-Outcome: TypeAlias = Done | Failed | Paused | Released | Dropped
 
 
 def settle(
@@ -166,7 +125,10 @@ def read_payload(handler: Handler, text: str | None) -> Any:
     """The payload as the handler wants it; it raises when it does not fit."""
     if text is None:
         raise ValueError("what is stored is not text")
-    return decode(text) if handler.payload is None else handler.payload.read(text)
+    try:
+        return decode(text) if handler.payload is None else handler.payload.read(text)
+    except Exception as error:
+        raise unreadable_because(text, error) from error.__cause__
 
 
 async def perform(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
@@ -301,7 +263,7 @@ def failure(error: BaseException) -> Failed:
             return Failed(TOO_LONG, clean(str(decisive)))
         case ValidationFailed() if _names_result(decisive):
             # What the handler did is done; doing it again would not make its result storable.
-            return Failed("result_not_json", clean(decisive.message), final=True)
+            return Failed(NOT_JSON, clean(decisive.message), final=True)
         case _:
             return Failed("error", clean(describe(error)), trace)
 
@@ -335,7 +297,7 @@ def _names_result(error: ValidationFailed) -> bool:
 
 def bad_payload(error: Exception) -> Failed:
     """What does not fit, by name; the values themselves stay out of errors and logs."""
-    said = describe(error)
+    said = str(error) if isinstance(error, HalfCharacter) else describe(error)
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False, include_input=False, include_context=False)
         places = ((".".join(str(part) for part in one["loc"]), one["msg"]) for one in found)
@@ -345,6 +307,9 @@ def bad_payload(error: Exception) -> Failed:
 
 async def _after_failure(run: Run, failed: Failed) -> Outcome:
     """A run that fails for good takes its steps back first, if it knows how."""
+    if run.unstored and not failed.final:  # what another attempt would need to take it back is only here
+        message = clean("; ".join((*run.unstored.values(), failed.message)))
+        failed = replace(failed, code=NOT_JSON, message=message, final=True)
     if run.undoing is None and not (failed.final or run.attempt >= run.max_attempts):
         return failed
     fence = Fence()
@@ -369,11 +334,12 @@ async def without_handler(run: Run, failed: Failed) -> Outcome:
         if not passes(error):
             raise
         return Paused(run.later(), None)
-    owed = sorted(run.unreached)
-    if not owed:
-        return failed
-    message = clean(f"{failed.message}; these steps are not taken back: {', '.join(owed)}")
-    return Failed(NOT_TAKEN_BACK, message, final=True)
+    return _left_behind(failed, run.unreached) if run.unreached else failed
+
+
+def _left_behind(failed: Failed, steps: Iterable[str]) -> Failed:
+    message = clean(f"{failed.message}; these steps are not taken back: {', '.join(sorted(steps))}")
+    return replace(failed, code=NOT_TAKEN_BACK, message=message, final=True)
 
 
 async def _turned_back(run: Run, failed: Failed) -> Outcome | None:
@@ -385,12 +351,13 @@ async def _turned_back(run: Run, failed: Failed) -> Outcome | None:
             raise
         log.warning("run %s failed for good, and its steps cannot be seen yet: %s", run.id, error)
         return Paused(run.later(), None, spent=True)
-    if not run.unreached or run.attempt >= run.max_attempts:
+    if not run.reachable or run.attempt >= run.max_attempts:
         return None
+    await run.compensate(run.unstored)
     return Failed(failed.code, failed.message, failed.trace, delay=timedelta(0) if begun else failed.delay)
 
 
 async def _taken_back(run: Run, failed: Failed) -> Outcome:
     await run.compensate()
-    code = NOT_TAKEN_BACK if run.unreached else failed.code
-    return Failed(code, failed.message, failed.trace, final=True, taken_back=run.taken_back)
+    ended = replace(failed, final=True, delay=None, taken_back=run.taken_back)
+    return _left_behind(ended, run.unreached) if run.unreached else ended

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from maniflex._caller import Caller
-from maniflex._ids import new_id
 from maniflex.background.declaring import as_duration
-from maniflex.background.jsons import Unreadable, instant, is_text
+from maniflex.background.jsons import Unreadable, Unstored, instant, is_text, not_stored
 from maniflex.background.lease import Held
 from maniflex.background.runs import checks
 from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
-from maniflex.db.port import Tx
 from maniflex.errors import DeclarationError, Fatal, LeaseLost, NotFound, RunCancelled, RunFailed
 from maniflex.model.unreadable import is_unreadable
 
@@ -150,7 +148,7 @@ class Run:
         with self._memory.open_steps.open(name):
             done, result = await self._remembered(stored)
             if not done:
-                keep = partial(self._keep, name, stored, compensate, new_id())
+                keep = self._memory.keeper(self._held, name, stored, compensate)
                 return await self._perform(name, partial(fn, *args, **kwargs), keep, transactional)
         if compensate is not None:
             self._memory.undo.append((name, compensate, result))
@@ -165,16 +163,6 @@ class Run:
             return await keep(await steps.perform(name, call, None))
         return await steps.perform(name, call, keep)
 
-    async def _keep(
-        self, name: str, stored: str, compensate: Any, step: str, result: Any, tx: Tx | None = None
-    ) -> Any:
-        undoable = compensate is not None
-        kept = await self._memory.remember(self._held, stored, result, tx, undoable=undoable, step=step)
-        if undoable:
-            undo = (name, compensate, kept)
-            self._memory.once_written(partial(self._memory.undo.append, undo), tx)
-        return kept
-
     async def _remembered(self, name: str) -> tuple[bool, Any]:
         self._check()
         if self.over and self.undoing is None:
@@ -182,6 +170,8 @@ class Run:
         steps = await self._memory.steps(self.id)
         if name in steps:
             result = steps[name]
+            if isinstance(result, Unstored):
+                raise not_stored(f"result of step {name!r}", "could not be stored")
             if isinstance(result, Unreadable):  # done again, it would be done twice
                 raise Fatal(f"what step {name!r} returned cannot be read: {result.reason}")
             return True, result
@@ -335,6 +325,16 @@ class Run:
         return self._memory.owed - {stored_name(name) for name, _, _ in self._memory.undo}
 
     @property
+    def reachable(self) -> set[str]:
+        """Of those, the ones that another attempt may come to."""
+        return self.unreached - self._memory.lost
+
+    @property
+    def unstored(self) -> Mapping[str, str]:
+        """Steps to be taken back with results that only this attempt has, and why these are not stored."""
+        return {} if self._remembers is None else self._remembers.unstored
+
+    @property
     def taken_back(self) -> list[str]:
         """The steps of this attempt that were taken back, in the order that happened."""
         memory = self._memory
@@ -365,11 +365,11 @@ class Run:
     async def _taken_back(self, stored: str, result: Any) -> None:
         await self._memory.mark_compensated(self._held, stored)
 
-    async def compensate(self) -> None:
+    async def compensate(self, only: Container[str] | None = None) -> None:
         """Undo the finished steps this attempt came to, the last one first, each once."""
         for name, undo, result in reversed(self._memory.undo):
             stored = stored_name(name)
-            if not self._memory.is_compensated(stored):
+            if not self._memory.is_compensated(stored) and (only is None or stored in only):
                 mark = partial(self._taken_back, stored)
                 await self._memory.open_steps.perform(name, partial(undo, result), mark)
         if self.undoing is not None and not self.unreached:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
@@ -18,19 +19,29 @@ from maniflex._backoff import Backoff
 from maniflex._clock import Clock
 from maniflex._ids import new_id
 from maniflex._logging import guarded
-from maniflex.background.jsons import Unreadable, decode, decode_stored, encode
+from maniflex.background.jsons import Unreadable, Unstored, decode_stored, not_stored, readable_text
 from maniflex.background.lease import Held
 from maniflex.background.runs.open_steps import OpenSteps
 from maniflex.background.runs.run import FAILED, UNDO_ATTEMPTS
 from maniflex.background.runs.store import RunStore, passes
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Row, Tx
-from maniflex.errors import LeaseLost, RequestError, RunCancelled
+from maniflex.errors import LeaseLost, RequestError, RunCancelled, ValidationFailed
 from maniflex.sql.statement import Sql
 
 _PAUSE = Backoff(base=timedelta(milliseconds=50), cap=timedelta(seconds=2))
 
 log = guarded(logging.getLogger("maniflex.work"))
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """A step whose function returned."""
+
+    id: str  # of its row
+    name: str
+    stored: str  # the name of its row
+    compensate: Callable[[Any], Any] | None
 
 
 class Memory:
@@ -47,6 +58,7 @@ class Memory:
         self.counts: dict[str, int] = {}
         self.undo: list[tuple[str, Callable[[Any], Any], Any]] = []
         self.open_steps = OpenSteps()
+        self.unstored: dict[str, str] = {}  # of those in `undo`: whose result is nowhere but there, and why
 
     async def steps(self, run_id: str) -> dict[str, Any]:
         """Results by name; read once per attempt."""
@@ -59,32 +71,70 @@ class Memory:
 
     async def _read(self, run_id: str) -> dict[str, Any]:
         rows = await self._ask(self._store.bind("steps", id=run_id), None)
-        self._steps = {row[0]: decode_stored(row[1]) for row in rows}
+        self._steps = {row[0]: _stored_result(row[1]) for row in rows}
         self._compensated = {row[0] for row in rows if row[2]}
         self._undoable = {row[0] for row in rows if row[3]}
         self._doubted.clear()
         return self._steps
 
-    async def remember(
-        self,
-        held: Held,
-        name: str,
-        result: Any,
-        tx: Tx | None = None,
-        *,
-        undoable: bool = False,
-        step: str | None = None,
-    ) -> Any:
-        """Keep a result; gives it back as it will be read. With a `step` id, twice is the same as once."""
-        text = encode(result, f"result of step {name!r}")
+    async def remember(self, held: Held, name: str, result: Any, tx: Tx | None = None) -> Any:
+        """Keep something of the engine's own; gives it back as it will be read."""
+        text, value = readable_text(result, f"result of step {name!r}")
+        await self._write(held, name, text, False, new_id(), tx)
+        self.once_written(partial(self._note, name, value, False), tx)
+        return value
+
+    def keeper(self, held: Held, name: str, stored: str, compensate: Any) -> Callable[..., Awaitable[Any]]:
+        """What keeps the result of a step that begins now."""
+        return partial(self.keep, held, DoneStep(new_id(), name, stored, compensate))
+
+    async def keep(self, held: Held, done: DoneStep, result: Any, tx: Tx | None = None) -> Any:
+        """Keep the result of a step, twice as if it were once; gives it back as it will be read.
+
+        What cannot be stored is refused, but the step was done all the same: that is kept, and for as long
+        as this attempt goes on, what it takes to take the step back.
+        """
+        what, undoable = f"result of step {done.name!r}", done.compensate is not None
+        try:
+            text, value = readable_text(result, what)
+        except ValidationFailed as error:
+            await self._keep_unstored(held, done, result, error, tx)
+            raise
+        try:
+            await self._write(held, done.stored, text, undoable, done.id, tx)
+        except RequestError as error:
+            if passes(error) or self._within(tx) is not None:
+                raise
+            refused = not_stored(what, f"is refused by the database: {error}")  # too large, or too deep
+            await self._keep_unstored(held, done, result, refused, tx)
+            raise refused from error
+        self.once_written(partial(self._note, done.stored, value, undoable), tx)
+        if done.compensate is not None:
+            undo = (done.name, done.compensate, value)
+            self.once_written(partial(self.undo.append, undo), tx)
+        return value
+
+    async def _keep_unstored(
+        self, held: Held, done: DoneStep, result: Any, error: ValidationFailed, tx: Tx | None
+    ) -> None:
+        await self._write(held, done.stored, None, done.compensate is not None, done.id, tx)
+
+        def note() -> None:
+            self._note(done.stored, Unstored(), done.compensate is not None)
+            if done.compensate is not None:
+                self.undo.append((done.name, done.compensate, result))
+                self.unstored[done.stored] = error.message
+
+        self.once_written(note, tx)
+
+    async def _write(
+        self, held: Held, name: str, text: str | None, undoable: bool, step: str, tx: Tx | None
+    ) -> None:
         if undoable:  # also when we do not live to hear that it is written
             (self._doubted if self._within(tx) else self._undoable).add(name)
         ours = {"id": held.id, "lease": held.lease}
-        values = {"step": step or new_id(), "name": name, "result": text, "undoable": undoable, **ours}
+        values = {"step": step, "name": name, "result": text, "undoable": undoable, **ours}
         await self._only_ours("remember", held, tx, **values)
-        value = decode(text)
-        self.once_written(partial(self._note, name, value, undoable), tx)
-        return value
 
     def once_written(self, call: Callable[[], None], tx: Tx | None) -> None:
         """Call it now, or when the transaction commits: what is rolled back did not happen."""
@@ -118,6 +168,13 @@ class Memory:
     def owed(self) -> set[str]:
         """Finished steps that are still to be taken back."""
         return self._undoable - self._compensated
+
+    @property
+    def lost(self) -> set[str]:
+        """Finished steps whose result no attempt can read."""
+        return {
+            name for name, value in (self._steps or {}).items() if isinstance(value, Unstored | Unreadable)
+        }
 
     def is_compensated(self, name: str) -> bool:
         return name in self._compensated
@@ -172,3 +229,8 @@ class Memory:
                 if failures == 1:
                     log.warning("what a run remembers cannot be reached yet: %s", error, exc_info=error)
                 await asyncio.sleep(_PAUSE(failures).total_seconds())
+
+
+def _stored_result(stored: str | bytes | None) -> Any:
+    """The result of a stored step; SQL's NULL is that of none, for one that returned None has JSON's."""
+    return Unstored() if stored is None else decode_stored(stored)

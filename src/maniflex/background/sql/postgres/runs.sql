@@ -468,8 +468,10 @@ DELETE FROM workflow_step s WHERE s.workflow_id = :id AND EXISTS (
 
 -- name: forget_calls
 -- A call that did not succeed is made anew, and so is one whose child ended before its parent heard of it.
+-- A step whose result could not be stored is done anew, unless it waits to be taken back.
 DELETE FROM workflow_step s WHERE s.workflow_id = :id AND (
-    s.name LIKE '@call:%' AND s.result ->> 'status' <> 'succeeded'
+    s.result IS NULL AND NOT s.undoable
+    OR s.name LIKE '@call:%' AND s.result ->> 'status' <> 'succeeded'
     OR s.name LIKE '@child:%' AND NOT EXISTS (
         SELECT 1 FROM workflow_step c WHERE c.workflow_id = :id AND c.name = '@call:' || substr(s.name, 8)
            AND c.result ->> 'status' = 'succeeded')

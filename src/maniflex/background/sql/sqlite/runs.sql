@@ -395,8 +395,10 @@ DELETE FROM workflow_step WHERE workflow_id = :id AND EXISTS (
 
 -- name: forget_calls
 -- A call that did not succeed is made anew, and so is one whose child ended before its parent heard of it.
+-- A step whose result could not be stored is done anew, unless it waits to be taken back.
 DELETE FROM workflow_step WHERE workflow_id = :id AND (
-    name LIKE '@call:%' AND result ->> 'status' <> 'succeeded'
+    result IS NULL AND NOT undoable
+    OR name LIKE '@call:%' AND result ->> 'status' <> 'succeeded'
     OR name LIKE '@child:%' AND NOT EXISTS (
         SELECT 1 FROM workflow_step c WHERE c.workflow_id = :id AND c.name = '@call:' || substr(workflow_step.name, 8)
            AND c.result ->> 'status' = 'succeeded')
