@@ -43,8 +43,9 @@ class Fence:
 
     __slots__ = ("_forks", "_task")
 
-    def __init__(self) -> None:
-        self._task = asyncio.current_task()
+    def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
+        """`task` is the calling one, where it is at hand."""
+        self._task = task or asyncio.current_task()
         self._forks = _forks
 
     def absorb(self, error: BaseException) -> Exception:

@@ -108,7 +108,7 @@ class Attempt:
         seconds = claimed.timeout
         if seconds is None and handler.timeout is not None:
             seconds = handler.timeout.total_seconds()
-        outcome = await perform(run, handler, seconds, worker.threads)
+        outcome = await perform(run, handler, seconds, worker.threads, self.task)
         claimed.max_attempts = run.max_attempts  # more when it began to take its steps back
         return outcome
 

@@ -27,7 +27,7 @@ from maniflex.background.jsons import HalfCharacter, clean, decode, encode, unre
 from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.runs.handlers import Handler
 from maniflex.background.runs.open_steps import GRACE, OpenSteps
-from maniflex.background.runs.outcomes import Done, Dropped, Failed, Outcome, Paused, Released
+from maniflex.background.runs.outcomes import NO_RESULT, Done, Dropped, Failed, Outcome, Paused, Released
 from maniflex.background.runs.rows import Change, Claimed
 from maniflex.background.runs.run import FOREVER, Run
 from maniflex.background.runs.store import passes
@@ -131,10 +131,12 @@ def read_payload(handler: Handler, text: str | None) -> Any:
         raise unreadable_because(text, error) from error.__cause__
 
 
-async def perform(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Outcome:
-    """Call the handler and name what came of it, once none of its steps goes on any more."""
+async def perform(
+    run: Run, handler: Handler, timeout: float | None, threads: Threads, task: asyncio.Task[Any]
+) -> Outcome:
+    """Call the handler in this task and name what came of it, once none of its steps goes on any more."""
     asking.set(run)  # what it submits is on behalf of whoever submitted it
-    fence = Fence()
+    fence = Fence(task)
     outcome: Outcome
     try:
         if run.attempt > 1 and handler.is_async:
@@ -144,6 +146,9 @@ async def perform(run: Run, handler: Handler, timeout: float | None, threads: Th
         else:
             result = await _called(run, handler, timeout, threads)
         fence.end_if_forked()
+        if result is None and run.is_plain:  # most runs, of which there may be thousands a second
+            run.over = True
+            return NO_RESULT
         outcome = _returned(run, handler, result)
     except BaseException as error:
         if _is_lost(error):
@@ -158,7 +163,7 @@ def _returned(run: Run, handler: Handler, result: Any) -> Done | Released:
         return Released()  # told to stop, it may have returned half way
     if run.undoing is not None:  # what failed then would not fail now; half is taken back already
         raise Undone(run.undoing)
-    return Done(None if result is None else encode(result, RESULT))
+    return NO_RESULT if result is None else Done(encode(result, RESULT))
 
 
 async def conclude(run: Run, outcome: Outcome) -> Outcome:

@@ -15,6 +15,9 @@ class Done:
     result: str | None
 
 
+NO_RESULT = Done(None)
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The handler raised; `final` when no retry can mend it."""

@@ -358,6 +358,11 @@ class Run:
         return True
 
     @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to end with it: no step was begun, and nobody told it to stop."""
+        return self._remembers is None and not self.handed_back
+
+    @property
     def open_steps(self) -> OpenSteps | None:
         """The steps under way; None where there never was one."""
         return None if self._remembers is None else self._remembers.open_steps
