@@ -35,8 +35,8 @@ STUCK_AFTER = 0.05  # without anybody's turn in the line
 log = logging.getLogger("maniflex.db")
 
 
-class _Stuck(Exception):
-    """The line does not move."""
+class Stuck(Exception):
+    """Slow statements hold all connections, and nobody in the line had a turn for a while."""
 
 
 class Pool:
@@ -69,8 +69,7 @@ class Pool:
         self._ticker = Ticker(clock())
         self._open_again_at = 0.0
         self._places = 0  # connections that are open or being opened
-        self._waiters: deque[tuple[float, asyncio.Future[Slot | None]]] = deque()
-        self._hasty: set[asyncio.Future[Slot | None]] = set()  # those who have another way
+        self._waiters: deque[tuple[float, asyncio.Future[Slot | None], bool]] = deque()
         self._turns = 0
         self._stuck = False
         self._looking: asyncio.TimerHandle | None = None
@@ -80,15 +79,13 @@ class Pool:
         self._closed = True
         self._loop: asyncio.AbstractEventLoop
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether whoever comes now has to wait."""
-        return not self.free and self._places >= self.size
-
     # -- lending
 
-    async def acquire(self) -> Slot:
-        """A live connection; `Unavailable` when none can be had."""
+    async def acquire(self, *, hasty: bool = False) -> Slot:
+        """A live connection; `Unavailable` when none can be had.
+
+        Who is hasty has another way, and gets `Stuck` instead of standing in a line that does not move.
+        """
         while self.free:
             slot = self.free.pop()
             if not slot.con.is_closed():
@@ -100,38 +97,23 @@ class Pool:
             self._places += 1
             if (opened := await self._open()) is not None:
                 return opened
-        return await self._wait()
+        return await self._wait(hasty)
 
-    async def acquire_unless_stuck(self) -> Slot | None:
-        """A connection of a crowded pool; None when slow statements hold them all."""
-        if self._stuck:
-            return None
-        try:
-            return await self._wait(hasty=True)
-        except _Stuck:
-            return None
-
-    async def _wait(self, *, hasty: bool = False) -> Slot:
-        """Stand in line for a connection that comes back, or for the right to open one.
-
-        Who is hasty gets `_Stuck` when nobody has had a turn for a while.
-        """
+    async def _wait(self, hasty: bool) -> Slot:
+        """Stand in line for a connection that comes back, or for the right to open one."""
         deadline, line_up = self._clock() + self._patience, self._waiters.append
         while True:
+            if hasty and self._stuck:
+                raise Stuck
             waiter: asyncio.Future[Slot | None] = self._loop.create_future()
-            line_up((deadline, waiter))
-            if hasty:
-                self._hasty.add(waiter)
-                if self._looking is None:
-                    self._watch_line(self._turns)
+            line_up((deadline, waiter, hasty))
+            if hasty and self._looking is None:
+                self._watch_line(self._turns)
             try:
                 handed = await waiter
             except asyncio.CancelledError:
                 self._pass_on(waiter)
                 raise
-            finally:
-                if hasty:
-                    self._hasty.discard(waiter)
             if handed is None:
                 handed = await self._open()
             if handed is not None:
@@ -204,7 +186,7 @@ class Pool:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for _, waiter in self._waiters:
+        for _, waiter, _ in self._waiters:
             if not waiter.done():
                 waiter.set_exception(Unavailable("the database was closed"))
         self._waiters.clear()
@@ -239,7 +221,7 @@ class Pool:
                 self.free.remove(slot)
                 self.discard(slot)
         while self._waiters and (self._waiters[0][0] < now or self._waiters[0][1].done()):
-            _, waiter = self._waiters.popleft()
+            _, waiter, _ = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(Unavailable("no database connection became free in time"))
         self._open_for_waiters()
@@ -323,7 +305,7 @@ class Pool:
     def _hand_over(self, slot: Slot | None) -> bool:
         """Give the longest waiting a connection, or with None the right to open one."""
         while self._waiters:
-            _, waiter = self._waiters.popleft()
+            _, waiter, _ = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(slot)
                 self._turns += 1
@@ -337,11 +319,12 @@ class Pool:
 
     def _look_at_line(self, turns: int) -> None:
         self._looking = None
-        self._stuck = bool(self._hasty) and self._turns == turns
-        for waiter in list(self._hasty) if self._stuck else ():
-            if not waiter.done():
-                waiter.set_exception(_Stuck())
-        if self._hasty and not self._stuck:
+        hasty = [waiter for _, waiter, hasty in self._waiters if hasty and not waiter.done()]
+        self._stuck = bool(hasty) and self._turns == turns
+        if self._stuck:
+            for waiter in hasty:
+                waiter.set_exception(Stuck())
+        elif hasty:
             self._watch_line(self._turns)
 
     def _vacate(self) -> None:

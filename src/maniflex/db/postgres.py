@@ -27,7 +27,7 @@ from maniflex.errors import (
     Timeout,
     Unavailable,
 )
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, LookupText, Sql
 
 try:
     import asyncpg
@@ -39,7 +39,7 @@ except ImportError as missing:
 from maniflex.db._pg_address import Address, parse_address
 from maniflex.db._pg_errors import STALE_STATEMENT, translate
 from maniflex.db._pg_listen import Ear
-from maniflex.db._pg_pool import Pool
+from maniflex.db._pg_pool import Pool, Stuck
 from maniflex.db._pg_refusals import refusal, unreachable
 from maniflex.db._pg_tx import Pick, PostgresTx, all_rows, begin_text, first_row, touched
 from maniflex.db._quick import QuickTexts
@@ -208,17 +208,16 @@ class PostgresAdapter:
             async with self._transaction(pool) as tx:
                 return await tx.run(sql, pick, limit, budget)
         # Only what may go by the connection kept for quick reads need be known as quick.
-        quick = not express or sql.text in self._quick.texts or self._quick.knows(sql.text)
+        quick = not express or type(sql.text) is LookupText or sql.text in self._quick.texts
         free = pool.free
         if free and again:
             slot = free.pop()
-        elif express and quick and self._express is not None and pool.is_crowded:
-            in_turn = await pool.acquire_unless_stuck()
-            if in_turn is None:
-                return await self._run_express(self._express, sql, pick, limit)
-            slot = in_turn
         else:
-            slot = await pool.acquire()
+            try:
+                slot = await pool.acquire(hasty=express and quick and self._express is not None)
+            except Stuck:
+                assert self._express is not None
+                return await self._run_express(self._express, sql, pick, limit)
         began = 0.0 if quick else time.monotonic()
         try:
             result = pick(await slot.run(sql, limit, budget))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
+from asyncio import current_task
 from typing import Any
 
 from maniflex._caller import asking
@@ -23,7 +24,12 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 async def run(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = None) -> Any:
     """The answer of the endpoint; only a client that went away gets none."""
     before = asking.set(ctx)
-    watched = watch.enter(ctx) if watch is not None else Watched()
+    watched = Watched()
+    if watch is not None:  # in place, because every request pays for it
+        watched.ctx, watched.task = ctx, current_task(watch.loop)
+        watch.requests[watched] = None
+        if watch.timer is None:
+            watch.begin()
     try:
         for chain in (endpoint.main, endpoint.respond):
             try:
@@ -51,7 +57,9 @@ async def run(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = Non
             watched.settled = watched.gone or ctx.response is not None
     finally:
         if watch is not None:
-            watch.leave(watched)
+            watch.requests.pop(watched, None)
+            if watched.listening is not None:
+                watched.stop_listening()
         if ctx.place is not None:
             ctx.place.leave()
         asking.reset(before)

@@ -8,7 +8,6 @@ to leave; what it finds ends the request by cancelling it, as `asyncio.timeout` 
 from __future__ import annotations
 
 import asyncio
-from asyncio import current_task
 from contextlib import suppress
 from contextvars import Context as ContextVars
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ class Watched:
     ending: RequestError | None = None
     since = 0.0  # when the timer first saw it
     _cancelling = 0
-    _listening: asyncio.Task[None] | None = None
+    listening: asyncio.Task[None] | None = None
 
     def end(self, reason: RequestError) -> None:
         """Cancel the request; `take_ending` then says why."""
@@ -53,8 +52,14 @@ class Watched:
 
     def listen(self) -> None:
         """Wait for the client of a read to leave. A write is let finish: it is answered, or undone whole."""
-        if self._listening is None and self.ctx.scope["method"] in _READING and not _has_body(self.ctx):
-            self._listening = asyncio.get_running_loop().create_task(self._listen())
+        if self.listening is None and self.ctx.scope["method"] in _READING and not _has_body(self.ctx):
+            self.listening = asyncio.get_running_loop().create_task(self._listen())
+
+    def stop_listening(self) -> None:
+        """It is answered."""
+        if self.listening is not None:
+            self.listening.cancel()
+            self.listening = None  # the task has it too; a circle would wait for the garbage collector
 
     async def _listen(self) -> None:
         receive = self.ctx.receive
@@ -80,41 +85,30 @@ class RequestWatch:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._requests: dict[Watched, None] = {}  # the oldest first
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.requests: dict[Watched, None] = {}  # the oldest first
+        self.timer: asyncio.TimerHandle | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self) -> None:
         """Remember the loop; asking for it takes longer than all the rest that a request pays for here."""
-        self._loop, self._timer = asyncio.get_running_loop(), None
-        self._requests.clear()
+        self.loop, self.timer = asyncio.get_running_loop(), None
+        self.requests.clear()
 
-    def enter(self, ctx: Context) -> Watched:
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-        watched = Watched()
-        watched.ctx, watched.task = ctx, current_task(loop)
-        self._requests[watched] = None
-        if self._timer is None:
-            self._look_after(min(LOOK_EVERY, self._timeout or LOOK_EVERY))
-        return watched
-
-    def leave(self, watched: Watched) -> None:
-        self._requests.pop(watched, None)
-        if watched._listening is not None:
-            watched._listening.cancel()
-            watched._listening = None  # the task has it too; a circle would wait for the garbage collector
+    def begin(self) -> None:
+        """Start to look; there is a request."""
+        if self.loop is None:
+            self.loop = asyncio.get_running_loop()
+        self._look_after(min(LOOK_EVERY, self._timeout or LOOK_EVERY))
 
     def _look_after(self, seconds: float) -> None:
-        assert self._loop is not None
+        assert self.loop is not None
         # Without the context of whichever request happened to start it.
-        self._timer = self._loop.call_later(seconds, self._look, context=ContextVars())
+        self.timer = self.loop.call_later(seconds, self._look, context=ContextVars())
 
     def _look(self) -> None:
-        assert self._loop is not None
-        now, wait = self._loop.time(), LOOK_EVERY
-        for watched in self._requests:
+        assert self.loop is not None
+        now, wait = self.loop.time(), LOOK_EVERY
+        for watched in self.requests:
             if not watched.since:  # it came after the last look, so it is not old enough for anything
                 watched.since = now
                 wait = min(wait, self._timeout or wait)
@@ -126,10 +120,10 @@ class RequestWatch:
             if self._timeout:
                 wait = min(wait, self._timeout - age)
             watched.listen()
-        if self._requests:
+        if self.requests:
             self._look_after(wait)
         else:
-            self._timer = None
+            self.timer = None
 
 
 def _has_body(ctx: Context) -> bool:
