@@ -81,7 +81,7 @@ class Pool:
 
     # -- lending
 
-    async def acquire(self, *, hasty: bool = False) -> Slot:
+    def acquire(self, *, hasty: bool = False) -> Coroutine[Any, Any, Slot]:
         """A live connection; `Unavailable` when none can be had.
 
         Who is hasty has another way, and gets `Stuck` instead of standing in a line that does not move.
@@ -89,10 +89,14 @@ class Pool:
         while self.free:
             slot = self.free.pop()
             if not slot.con.is_closed():
-                return slot
+                return _at_hand(slot)
             self.discard(slot)
         if self._closed:
             raise Unavailable("the database is not open")
+        # A line that most statements of a busy server stand in: not through a coroutine more than it takes.
+        return self._wait(hasty) if self._places >= self.size else self._open_or_wait(hasty)
+
+    async def _open_or_wait(self, hasty: bool) -> Slot:
         if self._places < self.size and (not self.slots or self._clock() >= self._open_again_at):
             self._places += 1
             if (opened := await self._open()) is not None:
@@ -342,6 +346,10 @@ class Pool:
                 raise
         else:
             self.release(slot)
+
+
+async def _at_hand(slot: Slot) -> Slot:
+    return slot
 
 
 def _close_unused(opening: asyncio.Task[Connection]) -> None:
