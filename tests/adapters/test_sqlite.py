@@ -17,6 +17,7 @@ import pytest
 
 from maniflex import Server
 from maniflex.db._sqlite_connect import compare_decimals
+from maniflex.db._sqlite_threads import Statement
 from maniflex.db.sqlite import SqliteAdapter
 from maniflex.errors import (
     ConfigError,
@@ -660,4 +661,21 @@ async def test_every_answered_write_survives_a_killed_process(path: str) -> None
     stored = {id for (id,) in await adapter.fetch(Sql("SELECT id FROM things"))}
     assert answered <= stored
     assert await adapter.fetch(Sql("PRAGMA integrity_check")) == [("ok",)]
+    await adapter.close()
+
+
+async def test_a_reader_that_is_relieved_when_it_is_done_already_leaves_nothing_undone(
+    tmp_path: Path,
+) -> None:
+    adapter = SqliteAdapter(str(tmp_path / "race.db"), readers=2)
+    await adapter.open()
+    await adapter.fetch(Sql("SELECT 1"))
+    readers = adapter._opened().readers
+    # As when the thread ends its statement while it is being found too slow.
+    readers._relieve(
+        Statement("SELECT 1", (), sqlite3.Cursor.fetchall, asyncio.get_running_loop().create_future())
+    )
+
+    async with asyncio.timeout(5):
+        assert await adapter.fetch(Sql("SELECT 2")) == [(2,)]
     await adapter.close()

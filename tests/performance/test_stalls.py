@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from maniflex import Context, Model, Server, field
 from maniflex.testing import client
 
-MOST = 0.15  # seconds of processor time
+MOST = 0.4  # seconds of processor time
 SIZE = 4 * 1024 * 1024 - 4096
 JSON = {"content-type": "application/json"}
 

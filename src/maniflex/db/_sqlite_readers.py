@@ -185,8 +185,9 @@ class Readers:
         if self._limit == 1 or len(self._readers) < self._limit or self._parked:
             return False
         with self._lock:
-            # Nobody is parked, so every other thread is relieved and will look here when it is done.
-            if self._parked:
+            # One that is relieved and still at its statement will look here when it is done. One that was
+            # done in the moment it was relieved will not: it waits for the next statement like us.
+            if self._parked or not any(r.relieved and r.busy_with is not None for r in self._readers):
                 return False
             self._deferred.append(statement)
             return True
