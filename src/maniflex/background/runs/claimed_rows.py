@@ -126,13 +126,13 @@ class ClaimedRows:
                 if isinstance(error, TransactionError):
                     raise
                 rows += await self.adapter.write(self._sql["claimed_unreadable"].bind(id=id))
-        return _ordered([_claimed(row, token) for row in rows])
+        return _sort_by_urgency(_runs_of_rows(rows, token))
 
     def _taken(self, rows: Sequence[Row], token: str) -> list[Claimed]:
         """The runs of a claim, the most urgent first."""
         found: Sequence[Any] = decode(rows[0][0]) if self._sqlite else rows
-        claimed = [Claimed(*(*row[:-1], Held(row[0], token), bool(row[-1]))) for row in found]
-        return _ordered(claimed) if self._sqlite else claimed
+        claimed = _runs_of_rows(found, token)
+        return _sort_by_urgency(claimed) if self._sqlite else claimed
 
     async def renew(self, adapter: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
         """Extend leases; the ids of those that are no longer ours, and of those that have to wait."""
@@ -263,12 +263,11 @@ class ClaimedRows:
         return {"logged": self._logged, **event_ids()}
 
 
-def _claimed(row: Row, token: str) -> Claimed:
-    columns: Sequence[Any] = (*row[:-1], Held(row[0], token), bool(row[-1]))
-    return Claimed(*columns)
+def _runs_of_rows(rows: Sequence[Row], token: str) -> list[Claimed]:
+    return [Claimed(*(*row[:-1], Held(row[0], token), bool(row[-1]))) for row in rows]
 
 
-def _ordered(claimed: list[Claimed]) -> list[Claimed]:
+def _sort_by_urgency(claimed: list[Claimed]) -> list[Claimed]:
     claimed.sort(key=lambda run: (-run.priority, run.run_at, run.id))
     return claimed
 

@@ -149,7 +149,7 @@ async def perform(
         if result is None and run.is_plain:  # most runs, of which there may be thousands a second
             run.over = True
             return NO_RESULT
-        outcome = _returned(run, handler, result)
+        outcome = _outcome_of_return(run, handler, result)
     except BaseException as error:
         if _is_lost(error):
             outcome = Released() if run.handed_back else Dropped()
@@ -158,7 +158,7 @@ async def perform(
     return await conclude(run, outcome)
 
 
-def _returned(run: Run, handler: Handler, result: Any) -> Done | Released:
+def _outcome_of_return(run: Run, handler: Handler, result: Any) -> Done | Released:
     if run.handed_back and not handler.is_async:
         return Released()  # told to stop, it may have returned half way
     if run.undoing is not None:  # what failed then would not fail now; half is taken back already
