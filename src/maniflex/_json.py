@@ -30,7 +30,7 @@ _fast_exact = msgspec.json.Decoder(float_hook=Decimal).decode
 _exact_by_turns = msgspec.json.Decoder(float_hook=lambda text: Decimal(text)).decode
 
 
-def loads(body: bytes, *, exact: bool = False, most: int = DEFAULT_LIMITS.body_values) -> Any:
+def loads(body: bytes, exact: bool = False, most: int = DEFAULT_LIMITS.body_values) -> Any:
     """The value of a JSON text; with `exact`, fractions come as `Decimal` with all their digits.
 
     `BodyTooLarge` when it holds more than `most` values.

@@ -459,5 +459,6 @@ async def some_guard(ctx: Context, next: Next) -> None:
 def _closures(handler: Any, depth: int = 6) -> list[Any]:
     """What a composed handler holds, as far down as chains go."""
     cells = [cell.cell_contents for cell in getattr(handler, "__closure__", None) or ()]
+    cells.append(getattr(handler, "steps", ()))
     held = [item for cell in cells for item in (cell if isinstance(cell, list | tuple) else [cell])]
     return [*held, *(inner for item in held for inner in (_closures(item, depth - 1) if depth else ()))]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
 
-from maniflex.db._pg_meter import ANY, Meter
+from maniflex.db._pg_meter import Meter
 from maniflex.db.budget import Budget
 from maniflex.db.port import Row
 from maniflex.errors import DatabaseError
@@ -128,7 +128,7 @@ class Slot:
         text, params = sql
         self.due = self._ticker.now + self._within
         if budget is not None:
-            self._meter.left = allowed = budget.rows - budget.used
+            self._meter.start(budget)
         try:
             statement = self.statements.get(text)
             if statement is None:
@@ -137,17 +137,15 @@ class Slot:
             else:
                 self.statements.move_to_end(text)
             reply: Reply = await self._bind_execute(statement._state, params, "", limit, True, self._timeout)
-            if budget is not None:
-                budget.used += allowed - self._meter.left
             return reply
         except Exception:
             if budget is not None and self._meter.left < 0:
-                budget.spend(allowed - self._meter.left)
+                budget.refuse()
             raise
         finally:
             self.due = 0.0
             if budget is not None:
-                self._meter.left = ANY
+                self._meter.stop(budget)
 
     async def begin(self, text: str) -> None:
         await self._control(text, self._deadlines.control, self._timeout)

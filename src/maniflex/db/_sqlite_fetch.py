@@ -11,7 +11,7 @@ from maniflex.errors import AnswerTooLarge
 
 FIRST_ROWS = 4  # tell whether rows are large
 QUICK_ROWS = 24
-SLOW_ROWS = 2
+SLOW_BYTES = 64 * 1024  # of rows that were counted, as many at a time as hold so much; two at least
 # Looking at every value would cost a list more than a twentieth of its time. Rows that were read within
 # this time cannot hold more than a few megabytes: memory is no faster. Only others are counted.
 QUICK = 0.0005  # seconds
@@ -37,8 +37,9 @@ def _fetch(budget: Budget, cursor: Cursor, rows: list[Row]) -> None:
         now = perf_counter()
         complete, amount = len(some) < amount, QUICK_ROWS
         if now - begun > QUICK:
-            budget.spend(rows_size(some))
-            now, amount = perf_counter(), SLOW_ROWS
+            size = rows_size(some)
+            budget.spend(size)
+            now, amount = perf_counter(), max(2, SLOW_BYTES * len(some) // (size + 1024))
         if complete:
             return
         begun = now

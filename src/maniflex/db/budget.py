@@ -7,6 +7,8 @@ keeps the rows of one that can only be too large from being read at all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import length_hint
 from typing import Any, NoReturn
 
 from maniflex.errors import AnswerTooLarge
@@ -41,17 +43,17 @@ class Budget:
         """Note `size` more bytes of rows; `AnswerTooLarge` when that is too many."""
         self.used += size
         if self.used > self.rows:
-            self._refuse()
+            self.refuse()
 
     def check(self, size: int) -> None:
         """Refuse an answer of `size` bytes when that is too many."""
         if size > self.most:
-            self._refuse()
+            self.refuse()
 
-    def _refuse(self) -> NoReturn:
+    def refuse(self) -> NoReturn:
         raise AnswerTooLarge(f"the answer is larger than {self.most} bytes; ask for fewer rows or fields")
 
 
 def rows_size(rows: Iterable[Sequence[Any]]) -> int:
     """The bytes of the texts in these rows, roughly: what makes rows large is text."""
-    return sum(len(value) for row in rows for value in row if isinstance(value, str | bytes))
+    return sum(map(length_hint, chain.from_iterable(rows)))  # 0 for what has no length

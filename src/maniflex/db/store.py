@@ -242,19 +242,30 @@ class Store:
         if run.read_versions is None:
             rows = await self._translated(write.update(self.sql, record_id, stamped, scope, given), run)
         else:
-            rows = await write_unchanged(
-                self.sql,
-                record_id,
-                run,
-                lambda version: self._translated(
-                    write.update(self.sql, record_id, stamped, scope, given, version), run
-                ),
-            )
+            rows = await self._update_unchanged(record_id, stamped, scope, given, run)
         if not rows:
             named = given or any(key in changes for key in parent_keys(self.meta, scope))
             dangling = await self._dangling(given, changes, scope, tx) if named else None
             raise await self._why_untouched(record_id, scope, tx, otherwise=dangling)
         return rows[0] if self._decode is None else self._decode(rows[0])
+
+    # Apart from `update`, because the variables of a lambda make every call dearer.
+    async def _update_unchanged(
+        self,
+        record_id: str,
+        changes: Mapping[str, Any],
+        scope: Scope,
+        references: Given,
+        run: Executor,
+    ) -> Sequence[Row]:
+        return await write_unchanged(
+            self.sql,
+            record_id,
+            run,
+            lambda version: self._translated(
+                write.update(self.sql, record_id, changes, scope, references, version), run
+            ),
+        )
 
     async def revise(
         self,

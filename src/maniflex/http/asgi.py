@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
-from maniflex.http.inbound import Inbound, Rest
+from maniflex.http.inbound import Inbound, unread
 from maniflex.http.routing import Router
 from maniflex.http.streaming import Send, deliver, quiet_aborts
 from maniflex.model.values import text_trouble
@@ -43,7 +43,7 @@ class HttpApp:
         name = runtime.config.service_name
         self._service = ((b"x-service-name", name.encode("latin-1", "replace")),) if name else ()
         # An id must be unique and cheap, not secret: a random start and a counter are both.
-        self._made = secrets.token_hex(8)
+        self._made = secrets.token_hex(8).encode()
         self._count = itertools.count(1)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -56,10 +56,6 @@ class HttpApp:
         endpoint = route.methods.get(method) if route is not None else None
         if endpoint is None and await self._mounted(path, scope, receive, send):
             return
-        inbound = None
-        if method not in _WITHOUT_BODY:
-            inbound = Inbound(scope, receive)
-            receive = inbound.receive
         request_id, trace_id = self._identify(scope)
         if endpoint is None:
             await self._refuse(
@@ -67,7 +63,7 @@ class HttpApp:
                 request_id,
                 send,
                 method,
-                inbound,
+                None if method in _WITHOUT_BODY else unread(scope, receive, asked=False),
             )
             return
         ctx = endpoint.context(self._runtime, scope, receive, endpoint.operation, request_id.decode("ascii"))
@@ -78,7 +74,8 @@ class HttpApp:
         if trace_id:
             ctx.trace_id = trace_id.decode("latin-1")
         if params and ("\x00" in path or not path.isascii()) and text_trouble(path):
-            await self._refuse(NotFound(), request_id, send, method, inbound)
+            rest = None if method in _WITHOUT_BODY else unread(scope, receive, asked=False)
+            await self._refuse(NotFound(), request_id, send, method, rest)
             return
         if type(params) is str:
             ctx.resource_id = params
@@ -94,7 +91,10 @@ class HttpApp:
             return
         if type(response) is Response:
             if response.stream is None:
-                await self._send(response, request_id, send, method, inbound)
+                rest = None
+                if not (ctx.body_complete or method in _WITHOUT_BODY):
+                    rest = unread(scope, receive, asked=ctx.body_asked)
+                await self._send(response, request_id, send, method, rest)
             else:
                 await self._stream(response, response.stream, ctx, request_id, send, method)
         else:
@@ -110,7 +110,7 @@ class HttpApp:
                     request_id = value
             elif name == b"traceparent":
                 trace_id = value
-        return request_id or b"%s-%x" % (self._made.encode(), next(self._count)), trace_id
+        return request_id or b"%s-%x" % (self._made, next(self._count)), trace_id
 
     async def _send(
         self,
@@ -118,7 +118,7 @@ class HttpApp:
         request_id: bytes,
         send: Send,
         method: str,
-        inbound: Inbound | None = None,
+        rest: Inbound | None = None,
     ) -> None:
         try:
             body = response.body
@@ -141,11 +141,14 @@ class HttpApp:
         headers = [kind, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)]
         if response.status in (204, 304):
             del headers[:2]
-        headers += self._service
-        headers += extra
-        if response.headers is None or not _sets_caching(response.headers):
+        if self._service:
+            headers += self._service
+        if not extra:
             headers.append(_NO_STORE)
-        rest = None if inbound is None or inbound.complete else inbound.rest()
+        else:
+            headers += extra
+            if not _sets_caching(response.headers):
+                headers.append(_NO_STORE)
         if rest is not None:
             await _send_before(rest, response.status, headers, body, send)
             return
@@ -181,9 +184,9 @@ class HttpApp:
             await self._send(instead, request_id, send, method)
 
     async def _refuse(
-        self, error: RequestError, request_id: bytes, send: Send, method: str, inbound: Inbound | None
+        self, error: RequestError, request_id: bytes, send: Send, method: str, rest: Inbound | None
     ) -> None:
-        await self._send(error_response(error), request_id, send, method, inbound)
+        await self._send(error_response(error), request_id, send, method, rest)
 
     async def _mounted(self, path: str, scope: AsgiScope, receive: Receive, send: Send) -> bool:
         """Hand the request to an application mounted under a prefix of its path, if there is one."""
@@ -195,7 +198,7 @@ class HttpApp:
 
 
 async def _send_before(
-    rest: Rest, status: int, headers: list[tuple[bytes, bytes]], body: bytes, send: Send
+    rest: Inbound, status: int, headers: list[tuple[bytes, bytes]], body: bytes, send: Send
 ) -> None:
     """Answer a request whose body is still arriving."""
     if rest.closes:

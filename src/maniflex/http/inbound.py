@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
 
 from maniflex.pipeline.context import AsgiScope, Receive
 
@@ -20,60 +19,39 @@ SMALL = 64 * 1024
 
 
 class Inbound:
-    """The messages of one request, and whether its body has arrived."""
+    """The rest of a body: what is still to come when the answer is ready, and how to answer before it."""
 
-    __slots__ = ("_asked", "_receive", "_scope", "complete")
+    __slots__ = ("_complete", "_receive", "closes", "comes")
 
-    def __init__(self, scope: AsgiScope, receive: Receive) -> None:
-        self._scope = scope
+    def __init__(self, receive: Receive, closes: bool, comes: bool) -> None:
         self._receive = receive
-        self._asked = False
-        self.complete = False  # True: nothing of the body is still to come
-
-    async def receive(self) -> Any:
-        self._asked = True
-        message = await self._receive()
-        if not message.get("more_body"):  # the last part, or a client that is gone
-            self.complete = True
-        return message
-
-    def rest(self) -> Rest | None:
-        """What of the body is still to come; None when nothing is."""
-        if self.complete:
-            return None
-        size: int | None = 0
-        waits = False  # for a sign to send its body, which an answer is not
-        for name, value in self._scope["headers"]:
-            if name == b"content-length":
-                size = int(value) if value.isdigit() and len(value) < 19 else None
-            elif name == b"transfer-encoding":
-                size = None
-            elif name == b"expect":
-                waits = not self._asked and value.lower() == b"100-continue"
-        if size == 0:
-            return None
-        closes = waits or size is None or size > SMALL
-        return Rest(self, closes and self._scope.get("http_version", "1.1").startswith("1"), not waits)
+        self._complete = False
+        self.closes = closes  # say that the connection will be closed
+        self.comes = comes  # the client sends it without being told to
 
     async def drop(self) -> None:
         """Read the rest of the body and forget it, within bounds."""
         size = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(DROP_WITHIN):
-                while not self.complete and size <= DROP_AT_MOST:
-                    size += len((await self.receive()).get("body", b""))
+                while self.comes and not self._complete and size <= DROP_AT_MOST:
+                    message = await self._receive()
+                    size += len(message.get("body", b""))
+                    self._complete = not message.get("more_body")  # the last part, or a client that is gone
 
 
-class Rest:
-    """How to answer while a body is still arriving."""
-
-    __slots__ = ("_inbound", "closes", "comes")
-
-    def __init__(self, inbound: Inbound, closes: bool, comes: bool) -> None:
-        self._inbound = inbound
-        self.closes = closes  # say that the connection will be closed
-        self.comes = comes  # the client sends it without being told to
-
-    async def drop(self) -> None:
-        if self.comes:
-            await self._inbound.drop()
+def unread(scope: AsgiScope, receive: Receive, *, asked: bool) -> Inbound | None:
+    """What of the body is still to come, once `asked` for or not; None when the request has none."""
+    size: int | None = 0
+    waits = False  # for a sign to send its body, which an answer is not
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            size = int(value) if value.isdigit() and len(value) < 19 else None
+        elif name == b"transfer-encoding":
+            size = None
+        elif name == b"expect":
+            waits = not asked and value.lower() == b"100-continue"
+    if size == 0:
+        return None
+    closes = waits or size is None or size > SMALL
+    return Inbound(receive, closes and scope.get("http_version", "1.1").startswith("1"), not waits)

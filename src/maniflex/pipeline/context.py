@@ -35,6 +35,7 @@ from maniflex.query.tree import Query, Scope, Unaimed
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
+    from maniflex.pipeline.watch import Watched
 
 T = TypeVar("T")
 AsgiScope = MutableMapping[str, Any]
@@ -105,6 +106,10 @@ class Context(Access):
     response: Response | None = None
     raw_body: bytes | None = None
     place: Place | None = None  # of a large body
+    watched: Watched | None = None
+    settled: bool = False  # its answer is decided, so nothing ends it any more
+    body_asked: bool = False  # the client was told to send its body, if it waited for that
+    body_complete: bool = False  # nothing of the body is still to come
     trace_id: str = ""
     row: Row | None = None
     rows: Sequence[Row] = ()
@@ -269,14 +274,19 @@ class Context(Access):
     @property
     def query(self) -> Query:
         """What the query string asks for; middleware may narrow it further, or bind it with `force`."""
+        query = self._query
+        if query is None:
+            self._query = query = self._own_query()
+        elif query.template is query:  # everybody's, as long as nobody looks at it
+            self._query = query = query.copy()
+        return query
+
+    def _own_query(self) -> Query:
         about: ModelMeta | None = self.model
-        if self._query is None and (about is None or self.operation is Operation.SEARCH):
-            self._query = Unaimed({s.meta.name: s.meta for s in self.runtime.stores.values()})
-        elif self._query is None:
-            self._query = self.runtime.stores[self.model.cls].query(
-                self.scope["query_string"] if self.operation in Operation.READS else b""
-            )
-        return self._query
+        if about is None or self.operation is Operation.SEARCH:
+            return Unaimed({s.meta.name: s.meta for s in self.runtime.stores.values()})
+        asked = self.scope["query_string"] if self.operation in Operation.READS else b""
+        return self.runtime.stores[about.cls].query(asked)
 
     @property
     def forced(self) -> Scope:
@@ -404,7 +414,17 @@ class Context(Access):
 def _later_receive(ctx: Context) -> Receive:
     """`ctx.receive` as it will be: who watches for the client to leave puts another in its place."""
     now, later = ctx.receive, ref(ctx)  # not the context itself, which has what this is for
-    return lambda: (now if (found := later()) is None else found.receive)()
+
+    async def receive() -> Any:
+        ctx = later()
+        if ctx is None:
+            return await now()
+        ctx.body_asked = True
+        message = await ctx.receive()
+        ctx.body_complete = not message.get("more_body")
+        return message
+
+    return receive
 
 
 class _Rollback(Exception):

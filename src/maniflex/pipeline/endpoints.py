@@ -6,11 +6,11 @@ http mounts them, openapi describes them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.about import About
-from maniflex.pipeline.chain import Composer, Default, Handler
+from maniflex.pipeline.chain import Composer, Default, Handler, steps_of
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
@@ -39,6 +39,10 @@ class Endpoint:
     about: About | None = None
     context: type[Context] = Context
     behind_auth: Handler | None = None  # of an action: the chain for a caller who needs no proof
+    chains: tuple[tuple[Default, ...], ...] = field(init=False)  # the steps of both
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "chains", (steps_of(self.main), steps_of(self.respond)))
 
 
 def model_endpoints(

@@ -24,25 +24,29 @@ async def read_body(ctx: Context) -> bytes:
     """The whole body; a larger one than the limit is refused before it is kept."""
     limit = ctx.runtime.config.max_body_size
     size = _check_headers(ctx, limit)
+    owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
+    owner.body_asked = True
     message = await ctx.receive()
     body: bytes = message.get("body", b"")
     if message["type"] == "http.request" and not message.get("more_body") and len(body) <= LARGE:
-        _check_size(len(body), limit)
+        owner.body_complete = True
+        if len(body) > limit:
+            raise _too_large(limit)
         return body
-    return await _read_large(ctx, message, size, limit)
+    return await _read_large(ctx, owner, message, size, limit)
 
 
-async def _read_large(ctx: Context, message: Any, size: int, limit: int) -> bytes:
+async def _read_large(ctx: Context, owner: Context, message: Any, size: int, limit: int) -> bytes:
     """A body that comes in parts. Beyond `LARGE` it needs a place, which it keeps until it is answered."""
-    owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
     # Not a list of parts: a single block goes back to the system when it is freed.
     body = bytearray()
     while True:
         if message["type"] == "http.disconnect":
             raise ClientGone()
         body += message.get("body", b"")
-        _check_size(len(body), limit)
-        complete = not message.get("more_body")
+        owner.body_complete = complete = not message.get("more_body")
+        if len(body) > limit:
+            raise _too_large(limit)
         if owner.place is None and len(body) > LARGE:
             # A request in a transaction may be what the others wait for; code that asks us is inside one.
             waits = ctx.tx is None and IN_PROCESS not in ctx.scope
@@ -54,9 +58,8 @@ async def _read_large(ctx: Context, message: Any, size: int, limit: int) -> byte
         message = await (ctx.receive() if owner.place is None else owner.place.receive(ctx.receive))
 
 
-def _check_size(size: int, limit: int) -> None:
-    if size > limit:
-        raise BodyTooLarge(f"the body is larger than {limit} bytes")
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is larger than {limit} bytes")
 
 
 def _check_headers(ctx: Context, limit: int) -> int:
@@ -66,9 +69,9 @@ def _check_headers(ctx: Context, limit: int) -> int:
         if name == b"content-length":
             if not value.isdigit():
                 raise InvalidBody("Content-Length is not a number")
-            if len(value) > 18 or int(value) > limit:
-                raise BodyTooLarge(f"the body is larger than {limit} bytes")
-            size = int(value)
+            size = int(value) if len(value) < 19 else limit + 1
+            if size > limit:
+                raise _too_large(limit)
         elif name == b"content-type" and value != b"application/json":
             kind = value.partition(b";")[0].strip().lower()
             if (

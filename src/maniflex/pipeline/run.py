@@ -16,7 +16,7 @@ from maniflex.pipeline.outages import is_outage
 from maniflex.pipeline.reach import Refused
 from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import Response, error_response, status_of
-from maniflex.pipeline.watch import RequestWatch, Watched
+from maniflex.pipeline.watch import RequestWatch
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -24,46 +24,47 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 async def run(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = None) -> Any:
     """The answer of the endpoint; only a client that went away gets none."""
     before = asking.set(ctx)
-    watched = Watched()
+    gone = False
     if watch is not None:  # in place, because every request pays for it
-        watched.ctx, watched.task = ctx, current_task(watch.loop)
-        watch.requests[watched] = None
+        watch.requests[ctx] = current_task(watch.loop)
         if watch.timer is None:
             watch.begin()
     try:
-        for chain in (endpoint.main, endpoint.respond):
+        for steps in endpoint.chains:
             try:
                 try:
-                    await chain(ctx)
+                    for step in steps:
+                        outcome = step(ctx)
+                        if outcome is not None:
+                            await outcome
                 except asyncio.CancelledError:
-                    reason = watched.take_ending()
+                    reason = None if ctx.watched is None else ctx.watched.take_ending()
                     if reason is None:
                         raise
                     raise reason from None
-                if watched.ending is not None:  # it was told to end and had its answer all the same
-                    watched.take_ending()
+                if ctx.watched is not None:  # it may have been told to end and had its answer all the same
+                    ctx.watched.take_ending()
                 if ctx._after is not None and (ctx.response is None or status_of(ctx.response) < 400):
-                    settled, watched.settled = watched.settled, True  # these calls may take long
+                    settled, ctx.settled = ctx.settled, True  # these calls may take long
                     await ctx.run_after()
-                    watched.settled = settled
+                    ctx.settled = settled
             except Refused as refused:
                 ctx.response = refused.response
             except Exception as error:
-                if isinstance(error, ClientGone):
-                    watched.gone = True
+                gone = gone or isinstance(error, ClientGone)
                 ctx.response = failure(ctx, error)
                 _forget_frames(error)
             # A refusal is sent even when the time is up; its middleware still has to see it.
-            watched.settled = watched.gone or ctx.response is not None
+            ctx.settled = gone or ctx.response is not None
     finally:
         if watch is not None:
-            watch.requests.pop(watched, None)
-            if watched.listening is not None:
-                watched.stop_listening()
+            watch.requests.pop(ctx, None)
+            if ctx.watched is not None:
+                ctx.watched.stop_listening()
         if ctx.place is not None:
             ctx.place.leave()
         asking.reset(before)
-    if watched.gone:
+    if gone:
         raise ClientGone()
     return ctx.response if ctx.response is not None else Response(204)
 

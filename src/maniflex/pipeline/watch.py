@@ -23,46 +23,45 @@ _READING = ("GET", "HEAD")
 
 
 class Watched:
-    """One request that is being answered."""
+    """A request that the timer has seen, so that it takes some time."""
 
-    # Defaults stand on the class, and there is no constructor: watching has to cost next to nothing.
-    ctx: Context
-    task: asyncio.Task[Any] | None = None
-    settled = False  # its answer is decided, so nothing ends it any more
-    gone = False  # nobody waits for the answer
-    ending: RequestError | None = None
-    since = 0.0  # when the timer first saw it
-    _cancelling = 0
-    listening: asyncio.Task[None] | None = None
+    def __init__(self, ctx: Context, task: asyncio.Task[Any] | None, now: float) -> None:
+        self._ctx = ctx
+        self._task = task
+        self.since = now
+        self._ending: RequestError | None = None
+        self._cancelling = 0
+        self._listening: asyncio.Task[None] | None = None
 
     def end(self, reason: RequestError) -> None:
         """Cancel the request; `take_ending` then says why."""
-        if self.settled or self.ending is not None or self.task is None:
+        if self._ctx.settled or self._ending is not None or self._task is None:
             return
-        self.ending = reason
-        self._cancelling = self.task.cancelling()
-        self.task.cancel()
+        self._ending = reason
+        self._cancelling = self._task.cancelling()
+        self._task.cancel()
 
     def take_ending(self) -> RequestError | None:
         """Why it was ended, once; None when its cancellation, if any, is somebody else's."""
-        reason, self.ending = self.ending, None
-        if reason is None or self.task is None:
+        reason, self._ending = self._ending, None
+        if reason is None or self._task is None:
             return None
-        return reason if self.task.uncancel() <= self._cancelling else None
+        return reason if self._task.uncancel() <= self._cancelling else None
 
     def listen(self) -> None:
         """Wait for the client of a read to leave. A write is let finish: it is answered, or undone whole."""
-        if self.listening is None and self.ctx.scope["method"] in _READING and not _has_body(self.ctx):
-            self.listening = asyncio.get_running_loop().create_task(self._listen())
+        if self._listening is None and self._ctx.scope["method"] in _READING and not _has_body(self._ctx):
+            self._listening = asyncio.get_running_loop().create_task(self._listen())
 
     def stop_listening(self) -> None:
         """It is answered."""
-        if self.listening is not None:
-            self.listening.cancel()
-            self.listening = None  # the task has it too; a circle would wait for the garbage collector
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None  # the task has it too; a circle would wait for the garbage collector
+        self._ctx.watched = None  # so would this
 
     async def _listen(self) -> None:
-        receive = self.ctx.receive
+        receive = self._ctx.receive
         empty: dict[str, Any] | None = {"type": "http.request", "body": b"", "more_body": False}
 
         async def receive_again() -> Any:
@@ -71,7 +70,7 @@ class Watched:
             message, empty = empty, None
             return message or await receive()
 
-        self.ctx.receive = receive_again
+        self._ctx.receive = receive_again
         with suppress(Exception):  # a server that cannot tell does not fail the request
             message = await receive()
             if message["type"] == "http.request":
@@ -85,7 +84,7 @@ class RequestWatch:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self.requests: dict[Watched, None] = {}  # the oldest first
+        self.requests: dict[Context, asyncio.Task[Any] | None] = {}  # and their tasks; the oldest first
         self.timer: asyncio.TimerHandle | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -108,9 +107,10 @@ class RequestWatch:
     def _look(self) -> None:
         assert self.loop is not None
         now, wait = self.loop.time(), LOOK_EVERY
-        for watched in self.requests:
-            if not watched.since:  # it came after the last look, so it is not old enough for anything
-                watched.since = now
+        for ctx, task in self.requests.items():
+            watched = ctx.watched
+            if watched is None:  # it came after the last look, so it is not old enough for anything
+                ctx.watched = Watched(ctx, task, now)
                 wait = min(wait, self._timeout or wait)
                 continue
             age = now - watched.since

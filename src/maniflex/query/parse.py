@@ -51,17 +51,23 @@ class Parser:
         self._known: dict[bytes, Query] = {}
 
     def __call__(self, query_string: bytes) -> Query:
+        """A query of its own, to be changed freely."""
+        return self.shared(query_string).copy()
+
+    def shared(self, query_string: bytes) -> Query:
+        """The query that everybody gets for this text; whoever wants to change it copies it first."""
         known = self._known.get(query_string)
         if known is None:
             if len(query_string) > self._limits.uri_length:
                 raise UriTooLong(f"a query string has at most {self._limits.uri_length} bytes")
             known = parse(query_string, self._model, self._models, self._limits)
             known.must_bind = self._must_bind
+            known.template = known
             if len(query_string) <= _LONGEST_REMEMBERED:
                 if len(self._known) >= _MOST_REMEMBERED:
                     self._known.pop(next(iter(self._known)), None)
                 self._known[query_string] = known
-        return known.copy()
+        return known
 
 
 def pairs(query_string: bytes) -> list[tuple[str, str]]:

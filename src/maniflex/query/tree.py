@@ -197,7 +197,7 @@ class Query:
         self.select: tuple[FieldMeta, ...] | None = None
         self.search: str | None = None
         self.cursor: Cursor | None = None
-        self.template: Query | None = None
+        self.template: Query | None = None  # what it is a copy of; a query that is shared is its own
         self.prepared: Any = None  # whatever a later layer keeps with an unchanged query
         self.reached: tuple[str, ...] | None = None  # the models it names besides its own, once asked for
 
@@ -214,6 +214,8 @@ class Query:
     def unchanged(self) -> Query | None:
         """The query this is a faithful copy of."""
         first = self.template
+        if first is self:
+            return first
         if (
             first is not None
             and first.filters is self.filters

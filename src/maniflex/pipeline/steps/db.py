@@ -67,7 +67,7 @@ class Database:
         return rows[0][: len(self._store.meta.fields)]
 
     async def list(self, ctx: Context) -> None:
-        query, budget = ctx.query, self._budget()
+        query, budget = ctx._query or ctx.query, self._budget()
         page = None
         try:
             page = await self._store.page(query, budget=budget)
@@ -134,7 +134,7 @@ class Database:
     async def update(self, ctx: Context) -> None:
         if ctx.changes is None:  # somebody replaced the validate step; types still have to fit
             ctx.changes = self._validator.patch(ctx._body.values_ if ctx._body is not None else {})
-        changes, scope = ctx.changes, self._touchable(ctx)
+        changes, scope = ctx.changes, ctx.forced if ctx._query is None else self._touchable(ctx)
         if scope:
             stamp(self._store.meta, ctx.forced, changes, only_present=True)
         wanted = ctx.header("if-match") if self._optimistic else None

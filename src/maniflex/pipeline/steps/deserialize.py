@@ -19,7 +19,7 @@ class Deserialize:
 
     def __init__(self, store: Store) -> None:
         meta = store.meta
-        self._parse = store.query
+        self._parse = store.query.shared
         # Fractions keep all their digits only where a field can hold them.
         self._exact = meta.exact
         self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON)
@@ -41,16 +41,16 @@ class Deserialize:
         if len(ctx.raw_body) > LARGE:
             values = await ctx.parse_body(self._read)
         else:
-            values = self._read(ctx.raw_body, most=ctx.runtime.config.limits.body_values)
+            values = self._read(ctx.raw_body, ctx.runtime.config.limits.body_values)
         stamped = ctx._body
         ctx._body = Body(values)
         if stamped is not None:  # set by middleware before there was a body
             for name, value in stamped.items():
                 ctx._body.stamp(name, value)
 
-    def _read(self, body: bytes, *, most: int) -> dict[str, Any]:
+    def _read(self, body: bytes, most: int) -> dict[str, Any]:
         """The JSON object of a body, with its JSON columns as they can be stored."""
-        values = _json.loads(body, exact=self._exact, most=most)
+        values = _json.loads(body, self._exact, most)
         if type(values) is not dict:
             raise InvalidJson("the body must be a JSON object")
         for name in self._json:

@@ -48,7 +48,7 @@ class Respond:
     async def listed(self, ctx: Context) -> None:
         if ctx.response is not None:
             return
-        result, query = ctx._result, ctx.query
+        result, query = ctx._result, ctx._query or ctx.query
         if result is None and ctx.rows is Context.rows:
             raise unanswered()
         plain = self._plain and not ctx.related and query.select is None and query.cursor is None
