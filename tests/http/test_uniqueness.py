@@ -126,3 +126,13 @@ async def test_many_first_requests_of_a_tenant_make_one_row(database_url: str) -
         answers = await asyncio.gather(*calls)
         assert {answer.status_code for answer in answers} == {200}
         assert await server.db(Settings).count() == 3
+
+
+async def test_a_row_that_cannot_be_made_says_why(database_url: str) -> None:
+    server = Server()
+    server.register(Settings)
+    server.pipeline.auth.register(by_tenant)
+    async with client(server, database=database_url) as http:
+        await server.db(Settings).create(id="taken", tenant_id="a", title="untitled")
+        error_of(await http.get("/api/settings", headers={"x-tenant": "a"}), 409, "CONFLICT")
+        assert await server.db(Settings).count() == 1

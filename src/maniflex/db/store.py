@@ -214,7 +214,11 @@ class Store:
     async def provision(self, record: Model) -> None:
         """Store the record unless there is one of that id already."""
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
-        await executor(self.adapter).write(write.insert(self.sql, values, ignore_existing=True))
+        run = executor(self.adapter)
+        stored = await run.write(write.insert(self.sql, values, ignore_existing=True))
+        # Another record may have one of its unique values; the one that was deleted may not.
+        if not stored and self.meta.soft_delete is None and await self.find(record.id) is None:
+            await self._translated(write.insert(self.sql, values), run)
 
     def record(self, row: Row, fields: Sequence[FieldMeta] | None = None) -> Model:
         """The row as an instance of the model; with `fields`, of those attributes only."""

@@ -29,7 +29,8 @@ def _insert(model: ModelSql, ignore_existing: bool) -> Compiled:
     statement: Any = sa.insert(model.table)
     if ignore_existing:
         dialect: Any = sqlite if model.dialect is Dialect.SQLITE else postgresql
-        statement = dialect.insert(model.table).on_conflict_do_nothing(index_elements=[model.id])
+        # On any index: two at once may meet on another unique one before they meet on the id.
+        statement = dialect.insert(model.table).on_conflict_do_nothing()
     return compile_statement(statement.values(row).returning(*model.columns), model.dialect)
 
 
