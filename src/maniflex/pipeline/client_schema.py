@@ -18,6 +18,7 @@ from maniflex.model.body import rules_of
 from maniflex.model.floods import NOT_WALKED, is_flood
 from maniflex.model.messages import api_name, details
 from maniflex.model.meta import Kind
+from maniflex.pipeline.offload import give_way
 
 RECORD = "maniflex_record"  # marks the errors of a record among those of the type around it
 
@@ -42,6 +43,7 @@ class ClientRecord:
                     self._json.append(name)
 
     def __call__(self, value: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> Any:
+        give_way()
         if isinstance(value, dict):
             value = {name: value[api] for api, name in self._names.items() if api in value}
             for name in self._json:

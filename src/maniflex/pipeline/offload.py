@@ -7,13 +7,17 @@ because threads that compute at once share one interpreter and would only keep i
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from maniflex.pipeline.threads import Threads
 
 T = TypeVar("T")
 LARGE = 64 * 1024  # bytes that are read or written faster than a thread is asked to
+GIVE_WAY_EVERY = 128  # calls
 
 
 class Offload:
@@ -29,5 +33,30 @@ class Offload:
         if size <= LARGE:
             return compute()
         async with self._turn:
-            result: T = await self._threads.run(compute)
+            result: T = await self._threads.run(partial(_compute_here, compute))
         return result
+
+
+class _Here(threading.local):
+    is_offloaded = False  # this thread computes for the loop of another
+    calls = 0
+
+
+_here = _Here()
+
+
+def _compute_here(compute: Callable[[], T]) -> T:
+    _here.is_offloaded = True
+    return compute()
+
+
+def give_way() -> None:
+    """Let the loop have its turn now and then; for functions that C code calls over and over.
+
+    The interpreter hands over between two of its own instructions, but hardly ever between such calls:
+    they kept it from the loop for up to a quarter of a second.
+    """
+    if _here.is_offloaded:
+        _here.calls += 1
+        if _here.calls % GIVE_WAY_EVERY == 0:
+            time.sleep(0.0005)
