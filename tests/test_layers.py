@@ -12,15 +12,15 @@ LAYERS = (
     "__main__",
     "cli testing",
     "server",
-    "assembly lifecycle durable",
-    "admin realtime ext control",
+    "app",
+    "admin realtime ext background_api",
     "http openapi features middleware background",
     "pipeline events",
     "db storage",
     "sql",
     "query",
     "model",
-    "config settings errors _backoff _caller _clock _ending _fence _ids _json _limits _logging _names"
+    "config settings errors _backoff _caller _clock _shutdown _fence _ids _json _limits _logging _names"
     " _service",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}

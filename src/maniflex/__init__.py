@@ -1,5 +1,6 @@
 """Typed classes in; a REST API and a durable background engine out, on one database."""
 
+from maniflex.app.server import Server
 from maniflex.background.runs.run import Run
 from maniflex.config import Config, Trace
 from maniflex.db.port import Isolation
@@ -36,7 +37,6 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.transactions import with_transaction
-from maniflex.server import Server
 
 __all__ = [
     "Abort",

@@ -25,6 +25,6 @@ _NOBODY = Caller()
 
 
 def caller() -> Caller:
-    """Who is asking; nobody outside a request."""
-    found = asking.get()
-    return _NOBODY if found is None else found.caller()
+    """The caller of the current request; an empty one outside a request."""
+    request = asking.get()
+    return _NOBODY if request is None else request.caller()

@@ -55,5 +55,5 @@ def check_clock(clock: Any) -> Clock:
     now = clock.now()
     if not isinstance(now, datetime) or now.tzinfo is None:
         raise ConfigError(f"clock: its now() is a datetime with a time zone, not {now!r}")
-    known: Clock = clock
-    return known
+    checked_clock: Clock = clock
+    return checked_clock

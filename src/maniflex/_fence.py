@@ -2,8 +2,8 @@
 
 A handler or hook may raise anything: `SystemExit` out of a library, the panic of an extension module
 (a `BaseException`), a `CancelledError` of its own. All of that is its failure and ends neither the loop
-that called it nor the process. Only what is meant for the calling task itself goes on: that it is
-cancelled, or that its coroutine is closed.
+that called it nor the process. Only two things go on, because they are meant for the calling task
+itself: that it is cancelled, and that its coroutine is closed.
 
 >>> fence = Fence()
 >>> try:
@@ -89,10 +89,10 @@ class ThreadFence:
 def describe(error: BaseException) -> str:
     """The type and the text of an exception, also where the text cannot be had, and of those in a group."""
     text = text_of(error)
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    description = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, BaseExceptionGroup):
-        said += ": " + "; ".join(map(describe, islice(leaves_of(error), MOST_LEAVES)))
-    return said
+        description += ": " + "; ".join(map(describe, islice(leaves_of(error), MOST_LEAVES)))
+    return description
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
@@ -107,7 +107,7 @@ def leaves_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception; none where it cannot be had, whatever that raises."""
+    """The text of an exception; empty where making it raises, even a `BaseException`."""
     try:
         return str(error)
     except BaseException:  # nothing is awaited in it, so none of this is meant for us
@@ -141,7 +141,7 @@ def _running_task() -> asyncio.Task[Any] | None:
 def _pass_on_interrupt() -> None:
     """Where Python itself turns Ctrl-C into an exception, it may have struck just while a handler ran.
 
-    Everywhere else a signal is told to whoever asked for it, and the exception is the handler's own.
+    Everywhere else the signal handler that was set gets the signal, and the exception is our handler's own.
     """
     by_python = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if by_python and threading.current_thread() is threading.main_thread():

@@ -52,7 +52,7 @@ def new_id() -> str:
 def new_ids(count: int) -> list[str]:
     """As many fresh ids, in order."""
     last = _last
-    made = []
+    ids = []
     with last.lock:
         now = time_ns() // 1_000_000
         fresh = now > last.millisecond
@@ -65,5 +65,5 @@ def new_ids(count: int) -> list[str]:
                 last.tail += 1 + getrandbits(24)
                 if last.tail >= _TAIL_END:
                     last.start(last.millisecond + 1)
-            made.append(f"{last.prefix}{last.tail:012x}")
-    return made
+            ids.append(f"{last.prefix}{last.tail:012x}")
+    return ids

@@ -1,4 +1,4 @@
-"""JSON in, strictly: what is ambiguous, lossy or meant to hurt is refused, never guessed.
+"""JSON in, strictly: input that is ambiguous, lossy or meant to hurt is refused, never guessed.
 
 Refused: malformed text, text that is not UTF-8, a key given twice, NaN and infinities, numbers too
 large for a float, lone surrogates, NUL in text, nesting deeper than `MAX_DEPTH`, more values than allowed.

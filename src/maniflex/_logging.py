@@ -31,7 +31,7 @@ class LogSettings(Protocol):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with what is known of the request."""
+    """One JSON object a line, with the known attributes of the request."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -111,6 +111,6 @@ def _complain(error: BaseException) -> None:
         pass
 
 
-def guarded(logger: logging.Logger) -> logging.Logger:
+def guard_logger(logger: logging.Logger) -> logging.Logger:
     """The logger, guarded if it is not yet."""
     return logger if isinstance(logger, GuardedLogger) else GuardedLogger(logger)

@@ -133,16 +133,16 @@ class Config:
             raise ConfigError(*problems)
 
     def _settle(self) -> list[str]:
-        """Bring values to one form and say what is wrong with the rest."""
+        """Bring values to one form; returns the problems of those that cannot be."""
         problems = []
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(f.default, timedelta):
-                settled = _as_duration(value)
-                if settled is None:
+                duration = _as_duration(value)
+                if duration is None:
                     problems.append(f"{f.name}: {value!r} is not a duration")
                 else:
-                    object.__setattr__(self, f.name, settled)
+                    object.__setattr__(self, f.name, duration)
             elif isinstance(f.default, bool | int) and type(value) is not type(f.default):
                 problems.append(f"{f.name}: {value!r} is not {type(f.default).__name__}")
             elif isinstance(f.default, str) and not isinstance(value, _TEXTS.get(f.name, str)):
@@ -183,7 +183,8 @@ class Config:
         elif self.database.startswith("sqlite:"):
             problems += [f"database: {problem}" for problem in _sqlite_problems(self.database)]
         elif not self.database.startswith(_POSTGRES) and self.database != ":memory:":
-            problems.append(f"database: {_shown(self.database)} is neither sqlite:///file nor postgresql://…")
+            address = _harmless_part(self.database)
+            problems.append(f"database: {address} is neither sqlite:///file nor postgresql://…")
         if self.read_database is not None:
             if not str(self.read_database).startswith(_POSTGRES):
                 problems.append("read_database: a replica has an address like postgresql://…")
@@ -229,7 +230,7 @@ def _prefix(text: str) -> str:
     return "/" + "/".join(parts) if parts else ""
 
 
-def _shown(url: str) -> str:
+def _harmless_part(url: str) -> str:
     """As much of an address as surely is no password: a plain file name, or the scheme."""
     if re.fullmatch(r"[\w./\\-]*", url):
         return repr(url)
@@ -253,7 +254,7 @@ def _int(text: str) -> int:
 
 
 def _bool(text: str) -> bool:
-    known = {
+    values = {
         "true": True,
         "1": True,
         "yes": True,
@@ -263,9 +264,9 @@ def _bool(text: str) -> bool:
         "no": False,
         "off": False,
     }
-    if text.lower() not in known:
+    if text.lower() not in values:
         raise ValueError(f"{text!r} is neither true nor false")
-    return known[text.lower()]
+    return values[text.lower()]
 
 
 def _texts(text: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from maniflex.db.port import Adapter
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.testing.conformance import AdapterConformance
 
 
@@ -35,7 +35,7 @@ class TestSqliteMemory(AdapterConformance):
 class TestPostgres(AdapterConformance):
     @pytest.fixture
     async def adapter(self, postgres_url: str) -> AsyncIterator[Adapter]:
-        from maniflex.db.postgres import PostgresAdapter
+        from maniflex.db.postgres.adapter import PostgresAdapter
 
         adapter = PostgresAdapter(postgres_url)
         await adapter.open()

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from maniflex.db._sqlite_watch import Watch
 from maniflex.db.port import Adapter
-from maniflex.db.postgres import PostgresAdapter
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
+from maniflex.db.sqlite.watch import Watch
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
 from maniflex.testing.conformance._background import PATIENCE, Ringing

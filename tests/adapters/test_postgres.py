@@ -15,9 +15,9 @@ from uuid import UUID
 
 import pytest
 
-from maniflex.db._pg_errors import key_columns
 from maniflex.db.port import Isolation
-from maniflex.db.postgres import PostgresAdapter
+from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.postgres.errors import key_columns
 from maniflex.errors import (
     ConfigError,
     ConstraintViolation,
@@ -452,6 +452,6 @@ class TestAddress:
             await PostgresAdapter(f"postgresql://ann@127.0.0.1:{unused_tcp_port}/shop").open()
 
     def test_a_missing_driver_says_what_to_install(self) -> None:
-        program = "import sys; sys.modules['asyncpg'] = None; import maniflex.db.postgres"
+        program = "import sys; sys.modules['asyncpg'] = None; import maniflex.db.postgres.adapter"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert 'pip install "maniflex[postgres]"' in done.stderr

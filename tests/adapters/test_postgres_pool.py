@@ -11,9 +11,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from maniflex.db._pg_pool import Pool
-from maniflex.db._pg_slot import Slot
-from maniflex.db.postgres import PostgresAdapter
+from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.postgres.connection import PooledConnection
+from maniflex.db.postgres.pool import Pool
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
 from tests.adapters.relay import Relay
@@ -89,11 +89,11 @@ async def turns(count: int = 3) -> None:
         await Turn()
 
 
-async def soon(task: asyncio.Task[Slot]) -> Slot:
+async def soon(task: asyncio.Task[PooledConnection]) -> PooledConnection:
     return await asyncio.wait_for(task, 5)
 
 
-async def waiting(pool: Pool) -> asyncio.Task[Slot]:
+async def waiting(pool: Pool) -> asyncio.Task[PooledConnection]:
     task = asyncio.create_task(pool.acquire())
     await turns()
     assert not task.done()

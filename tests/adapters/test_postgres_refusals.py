@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from maniflex import Server
-from maniflex.db._pg_address import parse_address
-from maniflex.db._pg_refusals import refusal, unreachable
+from maniflex.db.postgres.address import parse_address
+from maniflex.db.postgres.refusals import refusal, unreachable
 from maniflex.errors import ConfigError, Unavailable
 from maniflex.pipeline.response import error_response
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from maniflex.db import _pg_listen, _pg_pool, _pg_slot
-from maniflex.db.postgres import PostgresAdapter
+from maniflex.db.postgres import connection, listener, pool
+from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.errors import TransactionError, Unavailable
 from maniflex.sql.statement import Sql
 from tests.adapters.relay import Relay
@@ -22,8 +22,8 @@ PATIENCE = 20.0
 @pytest.fixture(autouse=True)
 def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed after two seconds instead of half a minute."""
-    monkeypatch.setattr(_pg_slot, "ANSWER_GRACE", 0.5)
-    monkeypatch.setattr(_pg_pool, "DRAIN_WITHIN", 0.5)
+    monkeypatch.setattr(connection, "ANSWER_GRACE", 0.5)
+    monkeypatch.setattr(pool, "DRAIN_WITHIN", 0.5)
 
 
 @pytest.fixture
@@ -189,7 +189,9 @@ async def test_a_listener_notices_that_its_server_fell_silent(
     adapter: PostgresAdapter, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = asyncio.Event()
-    monkeypatch.setattr(_pg_listen.Ear.__init__, "__kwdefaults__", {"ask_every": 0.2, "answer_within": 0.5})
+    monkeypatch.setattr(
+        listener.Listener.__init__, "__kwdefaults__", {"ask_every": 0.2, "answer_within": 0.5}
+    )
     async with adapter.listen("news", heard.set):
         heard.clear()
         relay.accepted.clear()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from maniflex.db.postgres import PostgresAdapter
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import Timeout
 from maniflex.sql.statement import Sql
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from maniflex import Server
-from maniflex.db._sqlite_connect import compare_decimals
-from maniflex.db._sqlite_threads import Statement
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
+from maniflex.db.sqlite.connect import compare_decimals
+from maniflex.db.sqlite.threads import Statement
 from maniflex.errors import (
     ConfigError,
     DatabaseError,
@@ -186,7 +186,7 @@ async def test_a_memory_database_leaves_no_file(path: str) -> None:
 
 LEAVER = """
 import asyncio
-from maniflex.db.sqlite import SqliteAdapter, Sql
+from maniflex.db.sqlite.adapter import SqliteAdapter, Sql
 
 async def main():
     adapter = SqliteAdapter(":memory:")
@@ -283,7 +283,7 @@ async def test_a_read_whose_turn_does_not_come_in_time_is_refused_and_never_runs
     await asyncio.wait([slow])
     async with asyncio.timeout(10):
         assert await adapter.fetch(Sql("SELECT 2")) == [(2,)]
-    assert not adapter._opened().readers._line
+    assert not adapter._open_engine().readers._line
     await adapter.close()
 
 
@@ -624,7 +624,7 @@ async def test_two_adapters_on_one_file_lose_no_increment(db: SqliteAdapter, pat
 
 WRITER = """
 import asyncio, sys
-from maniflex.db.sqlite import SqliteAdapter, Sql
+from maniflex.db.sqlite.adapter import SqliteAdapter, Sql
 
 async def main():
     adapter = SqliteAdapter(sys.argv[1])
@@ -670,7 +670,7 @@ async def test_a_reader_that_is_relieved_when_it_is_done_already_leaves_nothing_
     adapter = SqliteAdapter(str(tmp_path / "race.db"), readers=2)
     await adapter.open()
     await adapter.fetch(Sql("SELECT 1"))
-    readers = adapter._opened().readers
+    readers = adapter._open_engine().readers
     # As when the thread ends its statement while it is being found too slow.
     readers._relieve(
         Statement("SELECT 1", (), sqlite3.Cursor.fetchall, asyncio.get_running_loop().create_future())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import RequestError, Timeout
 from maniflex.sql.statement import Sql
 
@@ -18,7 +18,7 @@ SLOW = Sql("SELECT pg_sleep(0.02) FROM generate_series(1, 20)")
 
 @pytest.mark.parametrize("pooler", [False, True])
 async def test_no_statement_timeout_ends_a_stream(postgres_url: str, pooler: bool) -> None:
-    from maniflex.db.postgres import PostgresAdapter
+    from maniflex.db.postgres.adapter import PostgresAdapter
 
     short = timedelta(milliseconds=150)
     adapter = PostgresAdapter(
@@ -37,7 +37,7 @@ async def test_no_statement_timeout_ends_a_stream(postgres_url: str, pooler: boo
 
 
 async def test_a_stream_whose_connection_is_lost_raises_and_the_next_one_works(postgres_url: str) -> None:
-    from maniflex.db.postgres import PostgresAdapter
+    from maniflex.db.postgres.adapter import PostgresAdapter
 
     adapter = PostgresAdapter(postgres_url, pool_size=2)
     await adapter.open()
@@ -54,7 +54,7 @@ async def test_a_stream_whose_connection_is_lost_raises_and_the_next_one_works(p
 
 
 async def test_a_stream_reads_from_the_replica(postgres_url: str) -> None:
-    from maniflex.db.postgres import PostgresAdapter
+    from maniflex.db.postgres.adapter import PostgresAdapter
 
     adapter = PostgresAdapter(postgres_url, read_url=f"{postgres_url}?application_name=replica")
     await adapter.open()

@@ -18,7 +18,7 @@ from maniflex import Run, Server
 from maniflex._clock import SystemClock
 from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.background.outbox.message import Message
-from maniflex.background.runs.worker import Worker
+from maniflex.background.runs.worker import RunWorker
 from tests.conftest import execute
 
 HOLD = "hold.v1"
@@ -54,7 +54,7 @@ class Process:
     def __init__(self, server: Server, machine: Machine) -> None:
         self.server = server
         self.machine = machine
-        self.worker: Worker = server.work.worker(concurrency=100)
+        self.worker: RunWorker = server.work.worker(concurrency=100)
         self.scheduler = server.schedules.scheduler()
         self.relay = server.outbox._dispatcher(1, 1)
         durable = server._durable

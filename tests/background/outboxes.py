@@ -9,9 +9,9 @@ from typing import Any
 
 from maniflex import Model, Server, field
 from maniflex._clock import Clock
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background.outbox.outbox import Outbox
 from maniflex.background.outbox.store import Batch, Claim
 
 

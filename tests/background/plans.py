@@ -15,7 +15,7 @@ async def plans_of(
     server: Server, http: httpx.AsyncClient, path: str, headers: dict[str, str], patch: pytest.MonkeyPatch
 ) -> str:
     """The plans of the statements that read for this request."""
-    adapter: Any = server._sealed().runtime.adapter
+    adapter: Any = server._seal().runtime.adapter
     asked: list[Sql] = []
 
     def noting(read: Any) -> Any:

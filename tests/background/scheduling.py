@@ -10,9 +10,9 @@ from typing import Any
 
 from maniflex import Server
 from maniflex.background.runs.model import WorkflowRun
+from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import ScheduleFiring
 from maniflex.background.schedules.scheduler import Scheduler
-from maniflex.background.schedules.schedules import Schedules
 from maniflex.testing.clock import FakeClock
 
 

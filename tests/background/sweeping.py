@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from maniflex import Model, Server, WithDeletedAt, scheduled
+from maniflex.background.environment import Environment
 from maniflex.background.metrics import Metrics
-from maniflex.background.parts import Parts
-from maniflex.background.scheduled.runner import Runner
+from maniflex.background.scheduled_fields.runner import Runner
 from maniflex.sql.codec import encode_datetime
 from maniflex.testing.clock import FakeClock
 
@@ -39,9 +39,9 @@ async def started(
         yield server
 
 
-def parts_of(server: Server) -> Parts:
+def parts_of(server: Server) -> Environment:
     """The parts of a server as far as a runner needs them."""
-    runtime = server._sealed().runtime
+    runtime = server._seal().runtime
     needed = {
         "adapter": runtime.adapter,
         "clock": server._clock,
@@ -50,8 +50,8 @@ def parts_of(server: Server) -> Parts:
         "stores": runtime.stores,
         "metrics": Metrics(),
     }
-    given: dict[str, Any] = {f.name: needed.get(f.name) for f in fields(Parts)}
-    return Parts(**given)
+    given: dict[str, Any] = {f.name: needed.get(f.name) for f in fields(Environment)}
+    return Environment(**given)
 
 
 def runner_of(server: Server, **settings: Any) -> Runner:
@@ -69,7 +69,7 @@ _ID = {"sqlite": "PRINTF('%012d', n)", "postgresql": "LPAD(CAST(n AS TEXT), 12, 
 
 async def fill(server: Server, first: int, rows: int, **columns: Any) -> None:
     """Many posts; the id is the number of the row, a value may be an expression over `n`."""
-    dialect = server._sealed().runtime.adapter.dialect
+    dialect = server._seal().runtime.adapter.dialect
 
     def written(value: Any) -> str:
         if not isinstance(value, datetime):

@@ -20,8 +20,8 @@ from maniflex.background.clock import (
     may_take_over,
     shared_clock,
 )
-from maniflex.db.postgres import PostgresAdapter
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.testing.clock import FakeClock
 from tests.background.machines import Machine
 

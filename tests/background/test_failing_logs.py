@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from maniflex import Server
-from maniflex._logging import GuardedLogger, guarded
+from maniflex._logging import GuardedLogger, guard_logger
 from maniflex.background.outbox.model import OutboxMessage
 from tests.background.working import failing, no_pause, working
 
@@ -67,8 +67,8 @@ def test_a_guarded_logger_logs_as_the_one_it_stands_for(caplog: pytest.LogCaptur
     real = logging.getLogger("maniflex.test")
     real.setLevel(logging.INFO)
     real.addFilter(lambda record: "secret" not in record.getMessage())
-    logger = guarded(real)
-    assert guarded(logger) is logger
+    logger = guard_logger(real)
+    assert guard_logger(logger) is logger
     assert isinstance(logger, GuardedLogger)
     logger.debug("too low")
     logger.info("secret")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from maniflex import Server
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.outbox import Outbox
 from maniflex.background.runs.run import Run
 from tests.background.outboxes import a_bench
 from tests.background.working import status, working

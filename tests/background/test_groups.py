@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from maniflex import Server
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.outbox import Outbox
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
 from maniflex.errors import Fatal

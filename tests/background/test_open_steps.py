@@ -16,7 +16,7 @@ import pytest
 
 from maniflex import Server
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.steps import DoneStep, Memory
+from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import Fatal, LeaseLost
 from maniflex.testing.clock import FakeClock
 from tests.background.working import eventually, minutes, no_pause, seconds, status, working
@@ -328,8 +328,8 @@ async def test_to_remember_the_same_step_twice_is_to_remember_it_once(
         await work.submit("default.none")
         [claimed] = await work.worker().claim(1)
         for _ in range(2):
-            await Memory(work.store, clock).keep(claimed.held, DoneStep("the id", "a", "a", None), 1)
+            await StepMemory(work.store, clock).keep(claimed.held, DoneStep("the id", "a", "a", None), 1)
         with pytest.raises(LeaseLost):
-            await Memory(work.store, clock).keep(claimed.held, DoneStep("another id", "a", "a", None), 2)
-        assert await Memory(work.store, clock).steps(claimed.id) == {"a": 1}
+            await StepMemory(work.store, clock).keep(claimed.held, DoneStep("another id", "a", "a", None), 2)
+        assert await StepMemory(work.store, clock).steps(claimed.id) == {"a": 1}
         clock.advance(minutes(1))

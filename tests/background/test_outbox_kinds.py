@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
-from maniflex.background.outbox.outbox import Outbox
 from maniflex.background.outbox.store import MOST_KINDS, Claim
 from tests.background.outboxes import Bench, Seen, a_bench, until
 
@@ -96,7 +96,7 @@ async def test_two_claims_of_several_kinds_at_the_same_moment_take_different_mes
         now, kinds = parts.clock.now(), ("kind-0", "kind-1")
         claim = Claim("one", kinds, 4, now + LEASE)
         async with parts.adapter.transaction() as tx:
-            first = await tx.write(store._claiming(claim, kinds, "one", now))
+            first = await tx.write(store._bind_claim(claim, kinds, "one", now))
 
             _, second = await store.turn([], claim, now)
 

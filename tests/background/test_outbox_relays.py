@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.courier import ORPHANED
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.outbox import Outbox
 from maniflex.background.outbox.store import Claim
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
@@ -128,7 +128,7 @@ async def test_a_lease_that_is_renewed_keeps_others_away(database_url: str) -> N
                 handled.append(message.payload)
 
         async with a_bench(database_url, declare, clock=clock) as bench:
-            adapter = bench.server._sealed().runtime.adapter
+            adapter = bench.server._seal().runtime.adapter
             dispatcher = bench.outbox._dispatcher(None, 1)
             await bench.enqueue(("note", 1), ("note", 2))
 
@@ -408,7 +408,7 @@ async def test_two_claims_at_the_same_moment_do_not_share_a_key(postgres_url: st
         now = parts.clock.now()
         wanted = Claim("one", None, 50, now + LEASE)
         async with parts.adapter.transaction() as tx:
-            [first] = await tx.batch([store._claiming(wanted._replace(limit=1), ["note"], "one", now)])
+            [first] = await tx.batch([store._bind_claim(wanted._replace(limit=1), ["note"], "one", now)])
             committed.set()
             await late
             second = asyncio.create_task(store.turn([], wanted, now))  # sees no lease of the first yet

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from maniflex import Server
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.outbox import Outbox
 from maniflex.errors import DeclarationError
 from maniflex.testing.clock import FakeClock
 from tests.background.outboxes import Bench, a_bench, until

@@ -22,13 +22,13 @@ from maniflex._clock import SystemClock
 from maniflex.background.jobs.inproc import InProcessQueue
 from maniflex.background.jobs.job import Job
 from maniflex.background.jobs.worker import Worker as JobWorker
-from maniflex.background.lease import Heart, Held
+from maniflex.background.leases import Held, LeaseKeeper
 from maniflex.background.loop import Loop
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.outbox import Outbox
-from maniflex.background.runs.handlers import Handlers
+from maniflex.background.runs.handlers import RunHandlers
 from maniflex.background.runs.run import Run
-from maniflex.background.scheduled.observers import Swept, Told
+from maniflex.background.scheduled_fields.observers import Subscribers, SweepEvent
 from maniflex.db.port import Tx
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
@@ -365,7 +365,7 @@ async def test_a_sweep_goes_on_whatever_its_hooks_raise(
 
 
 async def test_a_record_that_makes_an_observer_panic_holds_up_no_other(database_url: str) -> None:
-    async def observe(tx: Tx, swept: Swept) -> None:
+    async def observe(tx: Tx, swept: SweepEvent) -> None:
         for row in swept.before:
             if row["title"]:
                 raise_panic(int(row["title"]))
@@ -374,7 +374,7 @@ async def test_a_record_that_makes_an_observer_panic_holds_up_no_other(database_
         for n in range(len(NAMES)):
             await server.db(Post).create(title=str(n), publish_at=PAST)
             await server.db(Post).create(publish_at=PAST)
-        report = await runner_of(server, batch=5, told=Told(observers=[observe])).sweep()
+        report = await runner_of(server, batch=5, subscribers=Subscribers(observers=[observe])).sweep()
     assert (report.updated, report.skipped) == (len(NAMES), len(NAMES))
     assert sorted(f.message.split(":")[0].split()[0] for f in report.errors) == sorted(NAMES)
 
@@ -411,7 +411,7 @@ async def test_a_worker_of_jobs_goes_on_whatever_is_raised_around_a_job(plain: b
         attempts.append(job.attempt)
         raise_panic(job.payload["n"])
 
-    handlers = Handlers()
+    handlers = RunHandlers()
     handlers.add("bad", handle_plainly if plain else handle, backoff=backoff)
     queue = InProcessQueue(clock=clock)
     worker = JobWorker(queue, handlers, clock=clock, status=Sink(), event_bus=Bus())
@@ -520,7 +520,7 @@ async def test_leases_are_renewed_whatever_a_renewal_raises() -> None:
         here.call_soon_threadsafe(renewed.set)
         return set()
 
-    heart = Heart(Away(), renew, timedelta(milliseconds=20), log)
+    heart = LeaseKeeper(Away(), renew, timedelta(milliseconds=20), log)
     await heart.start()
     heart.hold(Held("a", "b"), lambda: None)
     await asyncio.wait_for(renewed.wait(), 60)

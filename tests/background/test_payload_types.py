@@ -34,7 +34,7 @@ from typing_extensions import TypedDict  # pydantic asks for it before Python 3.
 from maniflex import Model, Server
 from maniflex import field as model_field
 from maniflex.background.jobs.inproc import InProcessQueue
-from maniflex.background.jsons import encode
+from maniflex.background.json_text import encode
 from maniflex.background.payload_type import PayloadType
 from maniflex.background.runs.run import Run
 from maniflex.errors import InvalidSchedule, ValidationFailed

@@ -174,7 +174,7 @@ async def test_the_cost_for_messages_does_not_grow_with_those_that_wait(
             await server.outbox.enqueue_many(kind, [0] * 1000, outside_transaction=True)
         if "postgres" in database_url:
             await server.raw_exec("ANALYZE outbox_event")
-        adapter: Any = server._sealed().runtime.adapter
+        adapter: Any = server._seal().runtime.adapter
         asked: list[Sql] = []
         for name in ("fetch", "write"):
             monkeypatch.setattr(type(adapter), name, noting(getattr(type(adapter), name), asked))

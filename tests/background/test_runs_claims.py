@@ -12,9 +12,9 @@ import pytest
 from maniflex import Context, Run, Server
 from maniflex.background.jobs.job import Job, Result
 from maniflex.background.jobs.sql import SqlQueue
+from maniflex.background.runs.claim_cursor import FOLLOWED_AT_MOST, ClaimCursor
 from maniflex.background.runs.executor import settle
 from maniflex.background.runs.outcomes import Failed, Paused
-from maniflex.background.runs.trail import FOLLOWED_AT_MOST, Trail
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
 from maniflex.testing import client
@@ -24,14 +24,14 @@ from tests.background.working import eventually, no_pause, seconds, status, succ
 # -- going on where the last claim left off
 
 
-async def claimed(worker: Any, limit: int, trail: Trail) -> list[Any]:
+async def claimed(worker: Any, limit: int, trail: ClaimCursor) -> list[Any]:
     return [run.payload for run in await worker.claim(limit, trail)]
 
 
 async def test_what_is_more_urgent_of_the_same_type_comes_next(server: Server) -> None:
     succeeding(server)
     async with working(server) as work:
-        worker, trail = work.worker(concurrency=200), Trail()
+        worker, trail = work.worker(concurrency=200), ClaimCursor()
         await work.submit_many("default.ok", ["low"] * 100)
         assert await claimed(worker, 10, trail) == ['"low"'] * 10
         await work.submit("default.ok", "urgent", priority=9)
@@ -45,7 +45,7 @@ async def test_what_is_more_urgent_of_another_type_waits_a_few_claims_at_most(
 ) -> None:
     succeeding(server)
     async with working(server) as work:
-        worker, trail = work.worker(concurrency=1000), Trail()
+        worker, trail = work.worker(concurrency=1000), ClaimCursor()
         await work.submit_many("default.ok", ["low"] * 1000)
         assert await claimed(worker, 10, trail) == ['"low"'] * 10
         await work.submit("default.also", "urgent", priority=9)
@@ -77,7 +77,7 @@ async def test_what_comes_in_ahead_of_the_last_claim_is_not_left_behind(
 ) -> None:
     succeeding(server)
     async with working(server) as work:
-        worker, trail = work.worker(concurrency=200), Trail()
+        worker, trail = work.worker(concurrency=200), ClaimCursor()
         await work.submit_many("default.ok", ["now"] * 100)
         await claimed(worker, 10, trail)
         await work.submit("default.ok", "earlier", run_at=clock.now() - seconds(60))
@@ -93,7 +93,7 @@ async def test_a_conflict_in_the_second_part_of_a_claim_does_not_forget_the_firs
     server = Server(postgres_url, clock=clock, pool_size=4)
     succeeding(server)
     async with working(server) as work:
-        worker, trail = work.worker(concurrency=40), Trail()
+        worker, trail = work.worker(concurrency=40), ClaimCursor()
         await work.submit_many("default.ok", range(17))
         first = await worker.claim(10, trail)
         await work.submit("default.zz", group_key="g")

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from maniflex import Server
+from maniflex.background.runs.claim_cursor import ClaimCursor
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.trail import Trail
 from maniflex.errors import DatabaseError, DeclarationError, Fatal, TransactionError
 from maniflex.testing.clock import FakeClock
 from tests.background.working import (
@@ -159,7 +159,7 @@ async def test_a_locked_run_does_not_hold_up_what_became_of_others(postgres_url:
             assert await asyncio.wait_for(other, 20) == ["succeeded", "failed", "pending"]
         assert (await work.wait(held.id, 20)).attempt == 1
         await worker.stop()
-        assert work.parts.metrics.value("runs_lease_losses_total") == 0
+        assert work.environment.metrics.value("runs_lease_losses_total") == 0
 
 
 async def _outcomes(server: Server) -> list[str]:
@@ -221,8 +221,8 @@ async def test_an_outcome_that_was_taken_though_its_answer_was_lost_counts(
         await worker.settler.flush()
         assert {await status(work, run.id) for run in (good, bad)} == {"succeeded"}
         assert sorted(told) == sorted([good.id, bad.id])
-        assert work.parts.metrics.value("runs_succeeded_total") == 2
-        assert work.parts.metrics.value("runs_lease_losses_total") == 0
+        assert work.environment.metrics.value("runs_succeeded_total") == 2
+        assert work.environment.metrics.value("runs_lease_losses_total") == 0
         assert worker.settler.waiting == 0
 
 
@@ -232,7 +232,7 @@ async def test_a_claim_whose_answer_was_lost_is_begun_all_the_same(server: Serve
         made = await work.submit("default.ok", max_attempts=1)
         worker = work.worker()
         ranges, name, lease = worker._ranges, worker.name, worker.lease
-        assert await work.store.claim(ranges, 1, name, clock.now(), lease, {}, "the token", Trail())
+        assert await work.store.claim(ranges, 1, name, clock.now(), lease, {}, "the token", ClaimCursor())
         worker._unsure["the token"] = clock.now() + worker.lease
         assert await worker.drain() == 1
         done = await work.get(made.id)
@@ -258,7 +258,7 @@ async def test_an_outcome_that_is_refused_is_not_tried_without_pause(server: Ser
         await worker.settler.start()
         await asyncio.sleep(1)
         worker.settler.give_up()
-        assert 3 <= work.parts.metrics.value("runs_settle_errors_total") <= 30
+        assert 3 <= work.environment.metrics.value("runs_settle_errors_total") <= 30
         assert worker.settler.waiting == 3
 
 

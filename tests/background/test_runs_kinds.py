@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from maniflex import Server
-from maniflex.background.runs.client import Work
+from maniflex.background.runs.api import Work
 from maniflex.testing.clock import FakeClock
 from tests.background.working import succeeding, working
 

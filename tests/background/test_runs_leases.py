@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from maniflex import Server
-from maniflex.background.runs.client import Work
+from maniflex.background.runs.api import Work
 from maniflex.background.runs.executor import settle
 from maniflex.background.runs.outcomes import Done, Failed, Released
-from maniflex.background.runs.rows import Claimed
+from maniflex.background.runs.rows import ClaimedRun
 from maniflex.background.runs.run import Run
 from maniflex.errors import LeaseLost
 from maniflex.testing.clock import FakeClock
@@ -32,7 +32,7 @@ from tests.background.working import (
 SHORT = seconds(0.6)
 
 
-async def renewed(work: Work, claimed: Claimed, until: datetime) -> bool:
+async def renewed(work: Work, claimed: ClaimedRun, until: datetime) -> bool:
     """Renew a lease; whether it was still ours."""
     found = await work.store.renew(work.store.adapter, [(claimed.held, until)])
     return claimed.id not in found.gone and not found.locked
@@ -175,7 +175,7 @@ async def test_a_cancelled_run_whose_worker_died_keeps_its_status(server: Server
 # -- fencing
 
 
-async def taken_over(work: Work, clock: FakeClock) -> tuple[Claimed, Claimed]:
+async def taken_over(work: Work, clock: FakeClock) -> tuple[ClaimedRun, ClaimedRun]:
     """The claims of a worker that was given up and of its successor."""
     [old] = await work.worker().claim(1)
     clock.advance(minutes(1))
@@ -266,7 +266,7 @@ async def test_a_handler_that_lost_its_run_learns_it_by_its_heartbeat_and_its_st
         assert (done.status, done.result, done.attempt) == ("succeeded", "the second", 2)
         assert learned == ["effect", "lost"]
         assert await server.raw_query("SELECT name FROM workflow_step") == []
-        assert work.parts.metrics.value("runs_lease_losses_total") == 1
+        assert work.environment.metrics.value("runs_lease_losses_total") == 1
 
 
 async def test_a_run_whose_lease_ended_before_it_could_begin_is_not_begun(
@@ -338,7 +338,7 @@ async def test_a_blocked_loop_costs_neither_the_blocker_nor_its_neighbours_their
             up.set()
             await eventually(stop.is_set, "the end")
             await rival.stop()
-            assert work.parts.metrics.value("runs_reclaimed_total") == 0
+            assert work.environment.metrics.value("runs_reclaimed_total") == 0
 
     async with working(real) as work:
         made = await work.submit_many("default.block", range(8))
@@ -413,6 +413,6 @@ async def test_renewing_and_settling_never_wait_for_each_other_in_a_circle(postg
         for run in made:
             await work.wait(run.id, 60)
         await worker.stop()
-        assert work.parts.metrics.value("runs_settle_errors_total") == 0
-        assert work.parts.metrics.value("runs_heartbeat_errors_total") == 0
+        assert work.environment.metrics.value("runs_settle_errors_total") == 0
+        assert work.environment.metrics.value("runs_heartbeat_errors_total") == 0
         assert {run.attempt for run in await work.list(limit=1500)} == {1}

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from maniflex import Server
-from maniflex.background.runs.client import Work
+from maniflex.background.runs.api import Work
 from maniflex.background.runs.run import Run
 from maniflex.errors import Conflict, NotFound
 from tests.background.working import eventually, kinds, no_pause, seconds, working

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from maniflex import Context, Model, Server
 from maniflex.background.runs.run import Run
-from maniflex.db.current import detached
+from maniflex.db.current import detached_context
 from maniflex.errors import Conflict, DeclarationError, NotFound, ValidationFailed
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
@@ -287,7 +287,7 @@ async def test_a_run_is_there_when_its_transaction_commits_and_not_before(server
             assert (await work.get(made.id, tx=tx)).id == made.id
             if server.config.database.startswith("postgres"):  # where one can look beside it
                 looking = asyncio.create_task(
-                    server.raw_query("SELECT 1 FROM workflow_run"), context=detached()
+                    server.raw_query("SELECT 1 FROM workflow_run"), context=detached_context()
                 )
                 assert await looking == []
         await work.worker().drain()
@@ -301,9 +301,11 @@ async def test_a_transaction_may_be_handed_over_from_elsewhere(server: Server, m
     async with working(server) as work, server.transaction() as tx:
         keys = [str(n) for n in range(many)]
         submitting = work.submit_many("default.ok", range(many), idempotency_keys=keys, tx=tx)
-        made = await asyncio.create_task(submitting, context=detached())  # a task without the transaction
+        made = await asyncio.create_task(
+            submitting, context=detached_context()
+        )  # a task without the transaction
         telling = work.signal(made[0].id, "hello", tx=tx)
-        await asyncio.create_task(telling, context=detached())
+        await asyncio.create_task(telling, context=detached_context())
         assert len(made) == many
 
 

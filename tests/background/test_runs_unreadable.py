@@ -10,9 +10,9 @@ from maniflex import Server
 from maniflex.background.jobs.job import Job
 from maniflex.background.jobs.sql import SqlQueue
 from maniflex.background.jobs.worker import Worker as JobWorker
-from maniflex.background.jsons import Unreadable, decode_stored
-from maniflex.background.outbox.handlers import Handler as MessageHandler
-from maniflex.background.outbox.handlers import Unreadable as NotReadable
+from maniflex.background.json_text import Unreadable, decode_stored
+from maniflex.background.outbox.handlers import MessageHandler
+from maniflex.background.outbox.handlers import UnreadablePayload as NotReadable
 from maniflex.background.runs.run import Run
 from tests.background.working import no_pause, status, succeeding, working
 

@@ -10,7 +10,7 @@ import pytest
 from maniflex import Server
 from maniflex._ids import new_id
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.steps import DoneStep, Memory
+from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import Fatal, Unavailable
 from maniflex.testing.clock import FakeClock
 from tests.background.working import is_free, minutes, no_pause, status, working
@@ -139,7 +139,7 @@ async def test_a_crash_in_the_middle_of_compensation_goes_on_going_back(
         dead = work.worker()
         [claimed] = await dead.claim(1)
         await dead.begin([claimed])[0].task
-        dead.settler._changed.clear()  # the process is gone, and its outcome with it
+        dead.settler._changes.clear()  # the process is gone, and its outcome with it
         clock.advance(minutes(1))
         await work.worker().drain()
         done = await work.get(made.id)
@@ -205,7 +205,7 @@ async def test_a_worker_that_dies_in_the_last_attempt_leaves_nothing_half_done(
         made = await work.submit("default.trip")
         dying = work.worker()
         [claimed] = await dying.claim(1)
-        memory = Memory(work.store, work.clock)
+        memory = StepMemory(work.store, work.clock)
         await memory.keep(claimed.held, DoneStep(new_id(), "car", "car", print), "car")
         clock.advance(minutes(1))  # nobody renews: it is gone, and so is its only attempt
 
@@ -339,7 +339,7 @@ async def test_a_retried_saga_whose_worker_died_has_the_attempts_it_was_given(
     async with working(server) as work:
         made = await work.submit("default.trip")
         [claimed] = await work.worker().claim(1)
-        await Memory(work.store, work.clock).keep(
+        await StepMemory(work.store, work.clock).keep(
             claimed.held, DoneStep(new_id(), "car", "car", print), "car"
         )
         clock.advance(minutes(1))

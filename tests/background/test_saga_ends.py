@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from maniflex import Server
 from maniflex._ids import new_id
 from maniflex.background.runs.run import UNDO_ATTEMPTS, Run
-from maniflex.background.runs.steps import DoneStep, Memory
+from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.db.current import transaction
 from maniflex.errors import Fatal, RunCancelled
 from maniflex.testing.clock import FakeClock
@@ -145,7 +145,7 @@ async def test_a_step_that_is_not_stored_can_be_taken_back_as_long_as_the_run_is
     async with working(server) as work:
         made = await work.submit("default.none")
         [claimed] = await work.worker().claim(1)
-        memory = Memory(work.store, clock)
+        memory = StepMemory(work.store, clock)
         await memory.mark_compensated(claimed.held, "nothing")
         assert memory.is_compensated("nothing")
         await work.cancel(made.id)
@@ -211,7 +211,7 @@ async def test_a_saga_whose_workers_die_on_the_way_back_says_so(server: Server, 
     async with working(server) as work:
         made = await work.submit("default.saga")
         [claimed] = await work.worker().claim(1)
-        memory = Memory(work.store, work.clock)
+        memory = StepMemory(work.store, work.clock)
         await memory.keep(claimed.held, DoneStep(new_id(), "book", "book", print), None)
         for _ in range(UNDO_ATTEMPTS):
             clock.advance(minutes(1))

@@ -9,10 +9,10 @@ import pytest
 
 from maniflex import Model, RunFailed, Server, field
 from maniflex._ids import new_id
-from maniflex.background.runs.client import Work
+from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.steps import DoneStep, Memory
+from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import ValidationFailed
 from maniflex.sql.statement import Sql
 from maniflex.testing.clock import FakeClock
@@ -173,7 +173,7 @@ async def test_a_process_that_dies_before_the_refund_does_not_leave_a_clean_run(
         made = await work.submit("default.shop", max_attempts=max_attempts)
         dying = work.worker()
         [claimed] = await dying.claim(1)
-        memory = Memory(work.store, work.clock)
+        memory = StepMemory(work.store, work.clock)
         await memory.keep(claimed.held, DoneStep(new_id(), "hotel", "hotel", shop.refund), "h")
         with pytest.raises(ValidationFailed):
             await memory.keep(claimed.held, DoneStep(new_id(), "charge", "charge", shop.refund), object())

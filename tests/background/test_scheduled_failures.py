@@ -8,21 +8,21 @@ from datetime import timedelta
 import pytest
 
 from maniflex import Server
-from maniflex.background.scheduled.observers import Swept, Told
-from maniflex.background.scheduled.runner import Runner
+from maniflex.background.scheduled_fields.observers import Subscribers, SweepEvent
+from maniflex.background.scheduled_fields.runner import Runner
 from maniflex.db.port import Tx
 from maniflex.errors import Unavailable
 from tests.background.sweeping import PAST, Post, runner_of, started, stored
 
 
-async def dislike(tx: Tx, swept: Swept) -> None:
+async def dislike(tx: Tx, swept: SweepEvent) -> None:
     """An observer that cannot cope with some titles."""
     if any(row["title"].startswith("bad") for row in swept.before):
         raise ValueError("what a title")
 
 
 def disliking(server: Server, batch: int) -> Runner:
-    return runner_of(server, batch=batch, told=Told(observers=[dislike]))
+    return runner_of(server, batch=batch, subscribers=Subscribers(observers=[dislike]))
 
 
 async def posts(server: Server, *titles: str, field: str = "publish_at") -> None:
@@ -72,14 +72,14 @@ async def test_a_batch_of_bad_records_is_left_behind(database_url: str) -> None:
 async def test_a_database_that_is_away_is_no_fault_of_the_records(database_url: str) -> None:
     seen: list[int] = []
 
-    async def away(tx: Tx, swept: Swept) -> None:
+    async def away(tx: Tx, swept: SweepEvent) -> None:
         seen.append(len(swept.before))
         raise Unavailable
 
     async with started(database_url) as server:
         await posts(server, *"abcdefgh")
 
-        report = await runner_of(server, told=Told(observers=[away])).sweep()
+        report = await runner_of(server, subscribers=Subscribers(observers=[away])).sweep()
 
         assert (report.changed, report.skipped, report.failed) == (0, 0, 1)
         assert seen == [8]

@@ -17,10 +17,10 @@ from maniflex import (
     Server,
     scheduled,
 )
-from maniflex.background.scheduled.facade import Scheduled
-from maniflex.background.scheduled.observers import Swept, Told
-from maniflex.background.scheduled.report import Failure
-from maniflex.background.scheduled.runner import Runner
+from maniflex.background.scheduled_fields.api import Scheduled
+from maniflex.background.scheduled_fields.observers import Subscribers, SweepEvent
+from maniflex.background.scheduled_fields.report import Failure
+from maniflex.background.scheduled_fields.runner import Runner
 from maniflex.db.port import Tx
 from maniflex.sql.statement import Dialect
 from maniflex.testing.clock import FakeClock
@@ -156,14 +156,14 @@ async def test_a_model_that_cannot_be_swept_stops_no_other(database_url: str) ->
 
 
 async def test_observers_see_the_change_inside_its_transaction(database_url: str) -> None:
-    seen: list[Swept] = []
+    seen: list[SweepEvent] = []
 
     class Entry(Model):
         text: str
 
     async with started(database_url, Post, Entry) as server:
 
-        async def note(tx: Tx, swept: Swept) -> None:
+        async def note(tx: Tx, swept: SweepEvent) -> None:
             seen.append(swept)
             for row in swept.before:
                 await server.db(Entry, tx).create(text=f"{swept.meta.name} {row['title']}")
@@ -190,7 +190,7 @@ async def test_observers_see_the_change_inside_its_transaction(database_url: str
 
 
 async def test_what_an_observer_refuses_does_not_happen(database_url: str) -> None:
-    async def refuse(tx: Tx, swept: Swept) -> None:
+    async def refuse(tx: Tx, swept: SweepEvent) -> None:
         raise RuntimeError("the history is full")
 
     async with started(database_url) as server:
@@ -204,7 +204,7 @@ async def test_what_an_observer_refuses_does_not_happen(database_url: str) -> No
 
 
 async def _observed(server: Server, observer: Any) -> Any:
-    return await runner_of(server, told=Told(observers=[observer])).sweep()
+    return await runner_of(server, subscribers=Subscribers(observers=[observer])).sweep()
 
 
 # -- as a service

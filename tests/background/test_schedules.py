@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from maniflex import Server
+from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
-from maniflex.background.schedules.schedules import Schedules
 from maniflex.errors import Conflict, DeclarationError, InvalidSchedule, NotFound
 from maniflex.testing.clock import FakeClock
 from tests.background.scheduling import Bench, a_bench, until

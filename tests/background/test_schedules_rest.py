@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 from maniflex import AuthInfo, Context, Model, Next, Server, field
+from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule
-from maniflex.background.schedules.schedules import Schedules
 from maniflex.errors import DeclarationError, InvalidSchedule
 from tests.background.scheduling import Bench, a_bench
 from tests.http.kit import data_of, error_of

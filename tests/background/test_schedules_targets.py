@@ -18,8 +18,8 @@ import pytest
 from maniflex import Context, Next, Server
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules import post as posting
-from maniflex.background.schedules.post import MOST_BYTES, Refused, is_public, post
-from maniflex.background.schedules.schedules import Schedules
+from maniflex.background.schedules.api import Schedules
+from maniflex.background.schedules.post import MOST_BYTES, AddressRefused, is_public, post
 from maniflex.background.schedules.targets import ACTION, URL
 from maniflex.errors import DeclarationError, InvalidSchedule
 from tests.background.scheduling import Bench, a_bench
@@ -221,7 +221,7 @@ def test_which_addresses_are_public(address: str, public: bool) -> None:
 
 @pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.1", "[::1]", "localhost", "[::ffff:7f00:1]"])
 def test_a_loopback_by_any_other_name_is_refused(host: str) -> None:
-    with listening() as receiver, pytest.raises((Refused, socket.gaierror)):
+    with listening() as receiver, pytest.raises((AddressRefused, socket.gaierror)):
         post(f"http://{host}:{receiver.server_port}/", {}, {}, timeout=5)
 
     assert receiver.got == []
@@ -231,7 +231,7 @@ def test_one_private_address_among_several_condemns_the_name(monkeypatch: pytest
     mixed = [(2, 1, 6, "", (ip, 80)) for ip in ("93.184.216.34", "127.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **options: mixed)
 
-    with pytest.raises(Refused, match=r"127\.0\.0\.1"):
+    with pytest.raises(AddressRefused, match=r"127\.0\.0\.1"):
         post("http://example.com/", {}, {}, timeout=5)
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, model_serializer
 
 from maniflex import Model, Server, field
-from maniflex.background.jsons import encode
+from maniflex.background.json_text import encode
 from maniflex.background.runs.run import Run
 from maniflex.errors import ValidationFailed
 from tests.background.working import no_pause, working

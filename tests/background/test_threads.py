@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from maniflex import Server
-from maniflex.background.outbox.handlers import MOST_THREADS, Handler
+from maniflex.background.outbox.handlers import MOST_THREADS, MessageHandler
 from maniflex.background.outbox.outcomes import MOST_ASIDE
 from maniflex.background.runs.run import Run
 from maniflex.background.threads import MOST
@@ -24,7 +24,7 @@ async def test_hung_outbox_handlers_keep_no_run_from_its_plain_step(server: Serv
     async def handle(run: Run) -> int:
         return await run.step("plain", int, "1")
 
-    handler = Handler.of("hung", hang)
+    handler = MessageHandler.of("hung", hang)
     hung = [asyncio.create_task(handler(None)) for _ in range(max(MOST, MOST_ASIDE))]
     try:
         for _ in hung:

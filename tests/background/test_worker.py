@@ -16,10 +16,10 @@ import asyncpg
 import pytest
 
 from maniflex import Server
-from maniflex.background.runs.client import Work
+from maniflex.background.runs.api import Work
 from maniflex.background.runs.pruner import Pruner
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.worker import Worker
+from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import Unavailable
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
@@ -47,7 +47,7 @@ def real(database_url: str) -> Server:
 
 
 @asynccontextmanager
-async def started(work: Work, **options: Any) -> AsyncIterator[Worker]:
+async def started(work: Work, **options: Any) -> AsyncIterator[RunWorker]:
     worker = work.worker(**options)
     await worker.start()
     try:
@@ -376,7 +376,9 @@ async def test_a_worker_counts_and_survives_failing_polls(
     succeeding(server)
     async with working(server) as work, started(work):
         await server.raw_exec("ALTER TABLE workflow_run RENAME TO away")
-        await eventually(lambda: work.parts.metrics.value("runs_poll_errors_total") >= 3, "failed polls")
+        await eventually(
+            lambda: work.environment.metrics.value("runs_poll_errors_total") >= 3, "failed polls"
+        )
         await server.raw_exec("ALTER TABLE away RENAME TO workflow_run")
         made = await work.submit("default.ok")
         assert (await work.wait(made.id, PATIENCE)).status == "succeeded"
@@ -394,7 +396,9 @@ async def test_an_outcome_waits_until_the_database_takes_it(database_url: str) -
 
     async with working(server) as work, started(work):
         made = await work.submit("default.away")
-        await eventually(lambda: work.parts.metrics.value("runs_settle_errors_total"), "a refused outcome")
+        await eventually(
+            lambda: work.environment.metrics.value("runs_settle_errors_total"), "a refused outcome"
+        )
         await server.raw_exec("ALTER TABLE away RENAME TO workflow_run")
         done = await work.wait(made.id, PATIENCE)
         assert (done.result, done.attempt) == ("kept", 1)
@@ -462,7 +466,7 @@ async def test_finished_runs_are_pruned_after_their_time_with_all_that_is_theirs
             assert await server.raw_query(f"SELECT id FROM {table}") == []
         assert await kinds(work, old[0].id) == []
         assert await kinds(work, later.id) == ["created"]
-        assert work.parts.metrics.value("runs_pruned_total") == 4
+        assert work.environment.metrics.value("runs_pruned_total") == 4
 
 
 async def test_old_runs_that_still_wait_are_not_gone_through_again_and_again(
@@ -505,7 +509,7 @@ async def test_numbers_are_kept(server: Server, clock: FakeClock) -> None:
         raise ValueError
 
     async with working(server) as work:
-        metrics = work.parts.metrics
+        metrics = work.environment.metrics
         await work.submit_many("default.ok", range(3))
         await work.submit("default.bad")
         clock.advance(seconds(90))
@@ -536,7 +540,7 @@ async def test_what_is_due_is_counted_whatever_its_group_and_priority(
         clock.advance(seconds(30))
         await work.submit("other.kind", group_key="g")
         await work.submit("other.kind", delay=minutes(1))
-        found = {(s.name, s.labels): s.value for s in await work.parts.metrics.gauges()}
+        found = {(s.name, s.labels): s.value for s in await work.environment.metrics.gauges()}
     assert found["runs_due", (("type", "default.ok"),)] == 9
     assert found["runs_due", (("type", "other.kind"),)] == 1
     assert found["runs_oldest_due_seconds", ()] == 30

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 
 from maniflex import Server
-from maniflex.background.runs.client import Work
+from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
 

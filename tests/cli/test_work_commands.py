@@ -18,7 +18,7 @@ import pytest
 
 from maniflex import Server
 from maniflex._ids import new_id
-from maniflex.background.runs.client import Work
+from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.cli.progress import Progress
 from tests.processes import MANIFLEX, Served, free_port, run, serving, started, until

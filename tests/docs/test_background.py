@@ -12,9 +12,9 @@ from typing import get_args
 import pytest
 
 from maniflex._backoff import Backoff
-from maniflex.background.runs.checks import Options
-from maniflex.background.runs.client import Work
+from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import Status
+from maniflex.background.runs.options import Options
 from maniflex.background.runs.run import LOOK_AGAIN, UNDO_ATTEMPTS, Run
 from maniflex.background.statements import load
 from maniflex.config import Config

@@ -65,7 +65,7 @@ async def test_an_outage_is_one_line_a_second_with_its_cause_and_without_a_trace
     server = a_server()
     now = 100.0
     async with client(server, database=sqlite_url) as http:
-        server._sealed().runtime.outages._clock = lambda: now
+        server._seal().runtime.outages._clock = lambda: now
         await server.raw_exec("PRAGMA max_page_count = 1")
         caplog.clear()
         too_much = {"text": "x" * 100_000}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.outbox import Outbox
 from tests.adapters.private_postgres import private_postgres
 from tests.background.outboxes import a_bench, until
 

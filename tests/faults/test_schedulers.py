@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 
 from maniflex.background.runs.model import WorkflowRun
+from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.model import ScheduleFiring
-from maniflex.background.schedules.schedules import Schedules
 from maniflex.testing.clock import FakeClock
 from tests.background.scheduling import Bench, a_bench
 

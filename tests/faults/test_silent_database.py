@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from maniflex import Model, Run, Server
-from maniflex.db import _pg_pool, _pg_slot
+from maniflex.db.postgres import connection, pool
 from maniflex.errors import RequestError
 from maniflex.testing import client
 from tests.adapters.private_postgres import private_postgres
@@ -116,8 +116,8 @@ async def test_a_database_that_falls_silent_holds_up_nobody_for_ever(
     monkeypatch: pytest.MonkeyPatch,
     way: Callable[[str], AsyncIterator[Silence]],
 ) -> None:
-    monkeypatch.setattr(_pg_slot, "ANSWER_GRACE", 1.0)
-    monkeypatch.setattr(_pg_pool, "DRAIN_WITHIN", 1.0)
+    monkeypatch.setattr(connection, "ANSWER_GRACE", 1.0)
+    monkeypatch.setattr(pool, "DRAIN_WITHIN", 1.0)
     rounds = 20 if long_mode else 2
     async with way(postgres_url) as silence:  # type: ignore[attr-defined]  # a context manager
         server = Server(

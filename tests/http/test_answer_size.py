@@ -223,7 +223,7 @@ async def test_an_answer_in_pieces_is_what_it_would_be_in_one(name: str, sqlite_
         return {"items": (item for item in [value, 1, value])}
 
     async with client(server, database=sqlite_url) as http:
-        whole = server._sealed().runtime.encode(value)
+        whole = server._seal().runtime.encode(value)
 
         assert (await http.get("/api/value")).content == b'{"data":' + whole + b"}"
         each = (await http.get("/api/each")).content

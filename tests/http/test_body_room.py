@@ -155,7 +155,7 @@ async def _never() -> Any:
     await asyncio.Event().wait()
 
 
-async def _room(places: int) -> tuple[BodyRoom, list[body_room.Place]]:
+async def _room(places: int) -> tuple[BodyRoom, list[body_room.BodyPlace]]:
     room = BodyRoom(10)
     return room, [await room.admit(10, waits=True) for _ in range(places)]
 

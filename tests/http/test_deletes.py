@@ -23,8 +23,8 @@ from maniflex import (
     field,
     many_to_many,
 )
-from maniflex.db import removal
-from maniflex.db.current import detached
+from maniflex.db import cascade as removal
+from maniflex.db.current import detached_context
 from maniflex.errors import TransactionError
 from maniflex.testing import FakeClock, client
 from tests.http.kit import created, data_of, error_of, serving, total
@@ -420,7 +420,7 @@ async def test_a_delete_waits_for_a_child_that_is_being_made(database_url: str) 
         shelf = await server.db(Shelf).create()
         async with server.transaction() as tx:
             await server.db(Item, tx).create(shelf_id=shelf.id)
-            deleting = detached().run(asyncio.create_task, server.db(Shelf).delete(shelf.id))
+            deleting = detached_context().run(asyncio.create_task, server.db(Shelf).delete(shelf.id))
             for _ in range(20):  # time enough to get as far as it gets
                 await server.db(Item, tx).count()
             assert not deleting.done()
@@ -435,7 +435,7 @@ async def test_a_child_waits_for_a_delete_that_is_under_way(database_url: str) -
         shelf = await server.db(Shelf).create()
         async with server.transaction() as tx:
             await server.db(Shelf, tx).delete(shelf.id)
-            making = detached().run(asyncio.create_task, server.db(Item).create(shelf_id=shelf.id))
+            making = detached_context().run(asyncio.create_task, server.db(Item).create(shelf_id=shelf.id))
             for _ in range(20):
                 await server.db(Item, tx).count()
             assert not making.done()

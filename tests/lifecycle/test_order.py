@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from maniflex import Config, Context, Model, Server
+from maniflex.app.lifecycle import LifecycleError
 from maniflex.errors import ManiflexError, Unavailable
-from maniflex.lifecycle import LifecycleError
 from maniflex.testing import client
 
 DEADLINE = timedelta(milliseconds=300)

@@ -17,8 +17,8 @@ from maniflex._service import Service
 from maniflex.background.loop import Loop, stalled
 from maniflex.background.metrics import Metrics
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.worker import Worker
-from maniflex.control.metrics import HELP, PREFIX, exposition
+from maniflex.background.runs.worker import RunWorker
+from maniflex.background_api.metrics import HELP, PREFIX, exposition
 from maniflex.errors import ConfigError, DeclarationError
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
@@ -40,8 +40,8 @@ def a_server(**settings: Any) -> Server:
     return server
 
 
-def worker_of(server: Server) -> Worker:
-    [worker] = [service for service in server._lifecycle.running if isinstance(service, Worker)]
+def worker_of(server: Server) -> RunWorker:
+    [worker] = [service for service in server._lifecycle.running if isinstance(service, RunWorker)]
     return worker
 
 
@@ -58,7 +58,7 @@ async def settled(condition: Any) -> None:
 @pytest.mark.parametrize(
     ("role", "background", "services"),
     [
-        ("server", True, ["Clerk", "ClockKeeper", "Repairer", "Worker", "Pruner"]),
+        ("server", True, ["Clerk", "ClockKeeper", "Repairer", "RunWorker", "Pruner"]),
         ("server", False, ["Clerk"]),
         ("worker", True, ["Clerk"]),
         ("client", True, []),

@@ -76,7 +76,7 @@ def test_many_threads_that_seal_at_once_get_one_application() -> None:
 
     def seal() -> int:
         gate.wait()
-        return id(server._sealed())
+        return id(server._seal())
 
     with ThreadPoolExecutor(8) as threads:
         built = {future.result() for future in [threads.submit(seal) for _ in range(8)]}

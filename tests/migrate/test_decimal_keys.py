@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from maniflex import ConstraintViolation, Server, field
-from maniflex.db._sqlite_connect import compare_decimals
+from maniflex.db.sqlite.connect import compare_decimals
 from tests.migrate.schema import model, raw, started, warnings
 
 PRICES = ("9.5", "10", "-3", "-20.25", "0.00", "9.50", "100000000000000000000.01", "0.001")

@@ -10,8 +10,8 @@ import pytest
 from maniflex.config import sqlite_path
 from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter
-from maniflex.db.postgres import PostgresAdapter
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import RequestError
 from maniflex.sql.statement import Sql
 from tests.migrate.schema import indexes

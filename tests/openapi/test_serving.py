@@ -20,7 +20,7 @@ from maniflex.middleware.openapi import (
     set_description,
     set_title,
 )
-from maniflex.pipeline.spec import OpenAPIContext
+from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.testing import client
 
 ASSETS = Path(maniflex.openapi.__file__).parent / "reference"

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
-from maniflex.background.outbox.outbox import Outbox
 from maniflex.background.outbox.store import Claim
 from maniflex.db.port import Adapter
 from maniflex.sql.statement import Sql
@@ -87,7 +87,7 @@ FINISH = {
 
 async def bare(bench: Bench, batch: int) -> float:
     """CPU microseconds of this process for a message that is only marked and read."""
-    adapter = bench.server._sealed().runtime.adapter
+    adapter = bench.server._seal().runtime.adapter
     cpu, delivered = time.process_time(), 0
     take, finish = (text(adapter, one) for one in (TAKE, FINISH[adapter.dialect]))
     while rows := await adapter.write(Sql(take, (batch,))):
@@ -138,7 +138,7 @@ async def claim_plan(bench: Bench) -> str:
     parts, store = bench.outbox._ready()
     now = parts.clock.now()
     kinds = ("note", "other")
-    claim = store._claiming(Claim("me", kinds, 50, now + timedelta(seconds=30)), kinds, "lease", now)
+    claim = store._bind_claim(Claim("me", kinds, 50, now + timedelta(seconds=30)), kinds, "lease", now)
     found = await parts.adapter.write(Sql(PLAN[parts.adapter.dialect] + claim.text, claim.params))
     return "\n".join(str(row[-1]) for row in found)
 
@@ -148,7 +148,7 @@ async def test_delivered_messages_make_no_claim_dearer(
 ) -> None:
     count = 1_000_000 if long_mode else 100_000
     async with a_bench(database_url, noop, statement_timeout=300) as bench:
-        adapter = bench.server._sealed().runtime.adapter
+        adapter = bench.server._seal().runtime.adapter
         await fill(bench, 2_000, keys=100)
         await timed(bench, 50)
         await fill(bench, 4_000, keys=100)
@@ -199,7 +199,7 @@ async def test_messages_nobody_here_handles_make_no_claim_dearer(
 ) -> None:
     count = 50_000
     async with a_bench(database_url, noop, statement_timeout=300) as bench:
-        adapter = bench.server._sealed().runtime.adapter
+        adapter = bench.server._seal().runtime.adapter
         async with bench.server.transaction():
             drafts = [Draft(kinds[n % len(kinds)], {"n": n}) for n in range(2_000)]
             await bench.outbox.enqueue_drafts(*drafts)

@@ -14,7 +14,7 @@ import pytest
 from maniflex import Model, Server, field, has_many
 from maniflex.query import cursor
 from maniflex.query.parse import parse
-from maniflex.sql import select, shapes
+from maniflex.sql import select, statement_cache
 from maniflex.testing import client
 from tests.http.kit import data_of
 
@@ -59,7 +59,7 @@ def test_reading_three_filters_two_sorts_and_an_include_is_cheap(
     server = Server(database=":memory:")
     server.register(Author, Post)
     server.seal()
-    store = server._sealed().runtime.store(Post)
+    store = server._seal().runtime.store(Post)
     query = parse(ASKED, store.meta, store.models)
     assert (len(query.filters), len(query.sorts), len(query.includes)) == (3, 2, 1)
 
@@ -90,9 +90,9 @@ async def test_a_shape_that_was_asked_before_is_never_written_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    compile_once = shapes.compile_statement
+    compile_once = statement_cache.compile_statement
 
-    def noted(*arguments: Any) -> shapes.Compiled:
+    def noted(*arguments: Any) -> statement_cache.Compiled:
         made = compile_once(*arguments)
         written.append(made.text)
         return made
@@ -127,19 +127,19 @@ async def filled(server: Server, rows: int) -> None:
     """Many posts, a hundred to a value; the id is the number of the row."""
     numbers = "WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)"
     columns = "INSERT INTO posts (id, status, views, author_id, created_at, updated_at)"
-    selected = NUMBERED[server._sealed().runtime.adapter.dialect].format("2026-01-01T00:00:00.000000Z")
+    selected = NUMBERED[server._seal().runtime.adapter.dialect].format("2026-01-01T00:00:00.000000Z")
     await server.raw_exec(f"{columns} {numbers} SELECT {selected}", rows - 1)
     await server.raw_exec("ANALYZE posts")
 
 
 def token_at(server: Server, place: int) -> str:
     """The cursor that goes on after the row of that number."""
-    query = server._sealed().runtime.store(Post).query(b"cursor=")
+    query = server._seal().runtime.store(Post).query(b"cursor=")
     return cursor.write(query, place // 100, f"{place:012}", backwards=False)
 
 
 def statement(server: Server, token: str) -> tuple[str, tuple[Any, ...]]:
-    store = server._sealed().runtime.store(Post)
+    store = server._seal().runtime.store(Post)
     listing = select.page(store.sql, store.query(f"cursor={token}&limit=20".encode()))
     return listing.sql.text, listing.sql.params
 

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from maniflex import Server
-from maniflex.background.lease import Held
-from maniflex.background.runs.client import Work
-from maniflex.background.runs.rows import Claimed
+from maniflex.background.leases import Held
+from maniflex.background.runs.api import Work
+from maniflex.background.runs.claim_cursor import ClaimCursor
+from maniflex.background.runs.rows import ClaimedRun
 from maniflex.background.runs.store import RunStore
-from maniflex.background.runs.trail import Trail
-from maniflex.background.runs.worker import Worker
+from maniflex.background.runs.worker import RunWorker
 from maniflex.sql.statement import Dialect, Sql
 from tests.background.working import minutes, succeeding, working
 
@@ -54,10 +54,10 @@ class Bench:
     server: Server
     work: Work
     queue: RunStore
-    worker: Worker
-    trail: Trail
+    worker: RunWorker
+    trail: ClaimCursor
 
-    async def claim(self, limit: int = LIMIT) -> list[Claimed]:
+    async def claim(self, limit: int = LIMIT) -> list[ClaimedRun]:
         return await self.worker.claim(limit, self.trail)
 
     async def add_others(self, count: int) -> None:
@@ -113,13 +113,13 @@ async def a_bench(url: str) -> AsyncIterator[Bench]:
     async with working(server) as work:
         adapter, worker = work.store.adapter, work.worker()
         if adapter.dialect is Dialect.SQLITE:
-            yield Bench(server, work, work.store, worker, Trail())
+            yield Bench(server, work, work.store, worker, ClaimCursor())
             return
         steady = adapter.sibling(steady=True)
         await steady.open()
         try:
             worker.queue = RunStore(steady, logged=False)
-            yield Bench(server, work, worker.queue, worker, Trail())
+            yield Bench(server, work, worker.queue, worker, ClaimCursor())
         finally:
             await steady.close()
 

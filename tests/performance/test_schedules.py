@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from maniflex.background.runs.model import WorkflowRun
+from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule
-from maniflex.background.schedules.schedules import Schedules
 from maniflex.testing.clock import FakeClock
 from tests.background.scheduling import Bench, a_bench
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from maniflex import Server
-from maniflex.sql import due
+from maniflex.sql import scheduled_fields
+from maniflex.sql.scheduled_indexes import ScheduleIndex, schedule_indexes
 from maniflex.sql.statement import Sql
-from maniflex.sql.waiting import Lane, lanes
 from tests.background.sweeping import FUTURE, PAST, START, Post, fill, runner_of, started
 from tests.performance.test_queries import rows_examined, sqlite_plan
 
@@ -86,14 +86,20 @@ async def test_a_hundred_thousand_due_rows_of_a_million(
 # -- nothing to do
 
 
-def lane_of(server: Server, time: str, rival: str | None = None) -> Lane:
-    meta = server._sealed().runtime.store(Post).meta
-    found = [lane for lane in lanes(meta) if lane.schedule.time == time]
-    return next(lane for lane in found if rival == (lane.rival and lane.rival.schedule.time))
+def lane_of(server: Server, time: str, rival: str | None = None) -> ScheduleIndex:
+    meta = server._seal().runtime.store(Post).meta
+    found = [
+        schedule_index for schedule_index in schedule_indexes(meta) if schedule_index.schedule.time == time
+    ]
+    return next(
+        schedule_index
+        for schedule_index in found
+        if rival == (schedule_index.rival and schedule_index.rival.schedule.time)
+    )
 
 
-def statement(server: Server, lane: Lane) -> Sql:
-    return due.take(server._sealed().runtime.store(Post).sql, lane, START, None, 500)
+def statement(server: Server, schedule_index: ScheduleIndex) -> Sql:
+    return scheduled_fields.take(server._seal().runtime.store(Post).sql, schedule_index, START, None, 500)
 
 
 LANES = [("publish_at", None), ("archive_at", None), ("archive_at", "publish_at"), ("expires_at", None)]

@@ -8,8 +8,8 @@ from typing import Any
 from maniflex.config import sqlite_path
 from maniflex.db.budget import Budget
 from maniflex.db.port import Adapter, Isolation, Row, Tx
-from maniflex.db.postgres import PostgresAdapter
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.sql.statement import Dialect, Sql
 
 

@@ -166,9 +166,7 @@ class World:
     def __init__(self, server: Server, http: httpx.AsyncClient) -> None:
         self.server = server
         self.http = http
-        self.metas: dict[str, ModelMeta] = {
-            m.__name__: server._sealed().runtime.store(m).meta for m in MODELS
-        }
+        self.metas: dict[str, ModelMeta] = {m.__name__: server._seal().runtime.store(m).meta for m in MODELS}
 
     async def furnish(self) -> None:
         """Everything but the hidden rows; some of it refers to them already."""

@@ -10,7 +10,7 @@ from dataclasses import field as member
 import pytest
 
 from maniflex import DeleteRestricted, Model, NotFound, Server, WithDeletedAt, field
-from maniflex.db import removal
+from maniflex.db import cascade as removal
 from maniflex.testing import client
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import Context, Model, Next, Server, field, has_many
 from maniflex.model.registry import Registry
-from maniflex.query.tree import Forced, Query
+from maniflex.query.query import Forced, Query
 from maniflex.testing import client
 from tests.http.kit import data_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from maniflex import Context, DeclarationError, Model, Next, Operation, Server, WithDeletedAt, field
-from maniflex.pipeline.search import SearchHit, merged
+from maniflex.pipeline.search import SearchHit, merge_hits
 from maniflex.testing import client
 from tests.http.kit import created, data_of, error_of
 
@@ -364,24 +364,24 @@ def hits(model: str, *scores: float) -> list[SearchHit]:
 
 
 def test_without_a_floor_the_best_scores_win() -> None:
-    found = merged([hits("A", 9, 8, 7), hits("B", 3, 2)], 3, 0)
+    found = merge_hits([hits("A", 9, 8, 7), hits("B", 3, 2)], 3, 0)
 
     assert [(hit.model, hit.score) for hit in found] == [("A", 9), ("A", 8), ("A", 7)]
 
 
 def test_a_floor_gives_each_model_its_share_and_the_best_of_the_rest_fill_up() -> None:
-    found = merged([hits("A", 9, 8, 7, 6), hits("B", 3, 2), hits("C", 1)], 5, 1)
+    found = merge_hits([hits("A", 9, 8, 7, 6), hits("B", 3, 2), hits("C", 1)], 5, 1)
 
     assert [(hit.model, hit.score) for hit in found] == [("A", 9), ("A", 8), ("A", 7), ("B", 3), ("C", 1)]
 
 
 def test_a_floor_that_asks_for_more_than_there_is_room_keeps_the_best() -> None:
-    found = merged([hits("A", 9, 8), hits("B", 7, 6), hits("C", 5)], 2, 2)
+    found = merge_hits([hits("A", 9, 8), hits("B", 7, 6), hits("C", 5)], 2, 2)
 
     assert [hit.score for hit in found] == [9, 8]
 
 
 def test_equal_scores_are_ordered_by_model_and_id() -> None:
-    found = merged([hits("B", 1, 1), hits("A", 1)], 5, 0)
+    found = merge_hits([hits("B", 1, 1), hits("A", 1)], 5, 0)
 
     assert [hit.id for hit in found] == ["A0", "B0", "B1"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from maniflex import Context, InvalidQuery, Model, Next, Operation, Server, field, has_many
-from maniflex.query.tree import Compare
+from maniflex.query.query import Compare
 from maniflex.testing import client
 from tests.http.kit import data_of, error_of
 

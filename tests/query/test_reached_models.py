@@ -447,7 +447,7 @@ def test_only_routes_that_reach_a_guarded_model_have_such_a_step(operation: Oper
     server.register(*MODELS)
     server.pipeline.auth.register(pass_on)
     server.pipeline.auth.register(some_guard, models=[Player], operations=[operation])
-    endpoints = [e for e in server._sealed().endpoints if e.model is not None and e.model.name == "Team"]
+    endpoints = [e for e in server._seal().endpoints if e.model is not None and e.model.name == "Team"]
 
     assert any("Reach" in repr(_closures(e.main)) for e in endpoints) is guarded
 

@@ -76,9 +76,7 @@ class House:
     def __init__(self, server: Server, http: httpx.AsyncClient) -> None:
         self.server = server
         self.http = http
-        self.metas: dict[str, ModelMeta] = {
-            m.__name__: server._sealed().runtime.store(m).meta for m in MODELS
-        }
+        self.metas: dict[str, ModelMeta] = {m.__name__: server._seal().runtime.store(m).meta for m in MODELS}
         self.ids: dict[str, dict[str, list[str]]] = {t: {m.__name__: [] for m in MODELS} for t in TENANTS}
 
     async def furnish(self) -> None:

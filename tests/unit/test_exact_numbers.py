@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from maniflex.db._sqlite_numbers import average, install
+from maniflex.db.sqlite.numbers import average, install
 from maniflex.sql.aggregate import plain
 
 

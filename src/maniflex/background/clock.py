@@ -7,7 +7,7 @@ server; there the machine's wall clock, which all processes of a file share, is 
 
 A time that does not fit to the one before is a jump. It is believed when it is still there after
 `CONFIRM_AFTER`, which is longer than `EVERY`: before the first process believes it, all of them have
-seen it, and while one of them doubts, nobody takes over leases and no schedule fires.
+seen it, and while one of them doubts, no worker takes over leases and no schedule fires.
 """
 
 from __future__ import annotations
@@ -96,29 +96,29 @@ class ServerClock(SystemClock):
         if not self._synchronised:
             self._ahead, self._synchronised = reading.ahead, True
             return Verdict.TRUSTED
-        jump, doubted = abs(self.jump_of(reading)), self._doubted
+        jump, suspect = abs(self.jump_of(reading)), self._doubted
         if jump <= JUMP + reading.error:
             if jump > reading.error:  # below that, the monotonic clock knows better
                 self._ahead = reading.ahead
             self._doubted = None
-            return Verdict.TRUSTED if doubted is None else Verdict.WITHDRAWN
+            return Verdict.TRUSTED if suspect is None else Verdict.WITHDRAWN
         self._steady_from = reading.at + self._hold_off
-        if doubted is None or abs(reading.ahead - doubted.ahead) > JUMP + reading.error:
+        if suspect is None or abs(reading.ahead - suspect.ahead) > JUMP + reading.error:
             self._doubted = reading
             return Verdict.DOUBTED
-        if reading.at - doubted.at < CONFIRM_AFTER.total_seconds():
+        if reading.at - suspect.at < CONFIRM_AFTER.total_seconds():
             return Verdict.DOUBTED
         self._ahead, self._doubted = reading.ahead, None
         return Verdict.BELIEVED
 
 
 def may_fire(clock: Clock) -> bool:
-    """Whether the time is known well enough to do what is due."""
+    """Whether the time is certain enough to fire schedules that are due."""
     return not (isinstance(clock, ServerClock) and clock.doubtful)
 
 
 def may_take_over(clock: Clock) -> bool:
-    """Whether a lease that ran out means that nobody renews it."""
+    """Whether a lease that ran out means that its worker no longer renews it."""
     return not isinstance(clock, ServerClock) or clock.steady
 
 
@@ -131,7 +131,7 @@ class ClockKeeper(Loop):
         super().__init__(clock, EVERY, logger)
         self._clock = clock
         self._adapter = adapter
-        self._told: Verdict | None = None
+        self._last_verdict: Verdict | None = None
 
     async def tick(self) -> bool:
         reading = choose([await self._ask() for _ in range(ASKED)])
@@ -141,17 +141,17 @@ class ClockKeeper(Loop):
 
     async def _ask(self) -> Reading:
         machine = self._clock.machine
-        asked = machine.monotonic()
+        start = machine.monotonic()
         if self._adapter.dialect is Dialect.SQLITE:
             time = machine.now()
         else:
             [[time]] = await self._adapter.write(_ASK)
-        error = (machine.monotonic() - asked) / 2
-        return Reading(time.timestamp() - asked - error, error, asked + error)
+        error = (machine.monotonic() - start) / 2
+        return Reading(time.timestamp() - start - error, error, start + error)
 
     def _tell(self, verdict: Verdict, jump: float) -> None:
-        told, self._told = self._told, verdict
-        if verdict is told:
+        last_verdict, self._last_verdict = self._last_verdict, verdict
+        if verdict is last_verdict:
             return
         if verdict is Verdict.DOUBTED:
             self.logger.warning(
@@ -168,10 +168,10 @@ class ClockKeeper(Loop):
 
 def choose(readings: list[Reading]) -> Reading:
     """The most exact of some readings; where they contradict each other, the one in the middle."""
-    ordered = sorted(readings, key=lambda reading: reading.ahead)
+    by_offset = sorted(readings, key=lambda reading: reading.ahead)
     best = min(readings, key=lambda reading: reading.error)
-    contradict = ordered[-1].ahead - ordered[0].ahead > JUMP + ordered[-1].error + ordered[0].error
-    return ordered[len(ordered) // 2] if contradict else best
+    contradict = by_offset[-1].ahead - by_offset[0].ahead > JUMP + by_offset[-1].error + by_offset[0].error
+    return by_offset[len(by_offset) // 2] if contradict else best
 
 
 def shared_clock(clock: Clock, hold_off: timedelta = HOLD_OFF) -> Clock:

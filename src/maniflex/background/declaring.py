@@ -1,4 +1,4 @@
-"""What every declaration of durable work is checked for: switches, roles and durations.
+"""Checks that all declarations of durable work share: switches, roles and durations.
 
 A switch that is not True or False is a mistake that opens or closes something: `public="no"` is true.
 """
@@ -22,7 +22,7 @@ def switch_problems(**switches: Any) -> Iterator[str]:
 
 
 def role_problems(role: Any) -> Iterator[str]:
-    """Refuse a role that everybody or nobody has."""
+    """Refuse a role that is no name, which every caller or none would have."""
     if not isinstance(role, str) or not role.strip():
         yield f"admin_role is the name of a role such as 'admin', not {role!r}"
 

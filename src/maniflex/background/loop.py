@@ -1,7 +1,8 @@
 """A service that ticks: now and then, or at once when it is woken or there is more to do.
 
-`Loop` owns starting, stopping, the pause between ticks and surviving a bad one: whatever a tick raises,
-only its own cancellation ends it. A subclass says what a tick does and whether there is more.
+`Loop` owns starting, stopping, the pause between ticks and surviving a bad one: a tick may raise
+anything, only the cancellation of the loop ends it. A subclass says what a tick does and whether there
+is more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from random import random
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock
 from maniflex._fence import Fence
-from maniflex.background.watch import LastingTask, Watched
+from maniflex.background.watch import LastingTask, WatchedPart
 
 PATIENCE = timedelta(seconds=30)
 
@@ -51,7 +52,7 @@ class Loop:
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
     async def tick(self) -> bool:
-        """Do what is due; True asks for another tick at once."""
+        """Do the work that is due; True asks for another tick at once."""
         raise NotImplementedError
 
     async def start(self) -> None:
@@ -87,7 +88,7 @@ class Loop:
         return self._task.dead
 
     @property
-    def parts_to_watch(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[WatchedPart]:
         """What should be alive as long as this is started."""
         return (self,)
 
@@ -119,7 +120,7 @@ class Loop:
             fence.absorb(error)
             self.errors += 1
             self._streak += 1
-            self.failed(error)
+            self.on_failure(error)
             if self._streak == 1:  # once per streak: a database that is away would fill the log
                 self.logger.error("%s: a tick failed; it goes on trying", self.name, exc_info=error)
             return False, self._backoff(self._streak)
@@ -130,7 +131,7 @@ class Loop:
         self.last_ok, self._good_at = self.clock.now(), self.clock.monotonic()
         return again, self.pause()
 
-    def failed(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         """A tick failed; for counting."""
 
     async def _wait(self, pause: timedelta) -> None:

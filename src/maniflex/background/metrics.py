@@ -1,6 +1,6 @@
 """Numbers about durable work: counters that only grow, and gauges that are asked when read.
 
-Kept without a metrics library; whoever has one (see `maniflex.control.metrics`) reads them here.
+Kept without a metrics library; `maniflex.background_api.metrics` hands them to one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Metrics:
     def value(self, name: str) -> float:
         """The sum of a counter over all its labels."""
         with self._lock:
-            return sum(count for (known, _), count in self._counts.items() if known == name)
+            return sum(count for (counter, _), count in self._counts.items() if counter == name)
 
     def gauge(self, name: str, reading: Reading) -> None:
-        """Ask `reading` for the numbers of `name` whenever they are wanted."""
+        """Call `reading` for the values of `name` each time the gauges are read."""
 
         async def alone() -> Sequence[Values]:
             return (await reading(),)
@@ -49,7 +49,7 @@ class Metrics:
         self._gauges[name,] = alone
 
     def gauges_of(self, names: Sequence[str], reading: Callable[[], Awaitable[Sequence[Values]]]) -> None:
-        """The same for numbers that are found together, in the order of their names."""
+        """As `gauge`, for several gauges that one query answers, in the order of their names."""
         self._gauges[tuple(names)] = reading
 
     def counters(self) -> Iterator[Sample]:
@@ -59,7 +59,11 @@ class Metrics:
             yield Sample(name, labels, value)
 
     async def gauges(self) -> list[Sample]:
-        found: dict[str, Values] = {}
+        values_by_name: dict[str, Values] = {}
         for names, reading in self._gauges.items():
-            found.update(zip(names, await reading(), strict=True))
-        return [Sample(name, labels, value) for name in sorted(found) for labels, value in found[name]]
+            values_by_name.update(zip(names, await reading(), strict=True))
+        return [
+            Sample(name, labels, value)
+            for name in sorted(values_by_name)
+            for labels, value in values_by_name[name]
+        ]

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaSerializer
 
-from maniflex.background.jsons import check_text, encode
+from maniflex.background.json_text import check_text, encode
 from maniflex.background.same_value import first_difference, has_fields
 from maniflex.errors import ValidationFailed
 from maniflex.model.omission import TO_READ_BACK
@@ -47,13 +47,13 @@ class PayloadType:
         return self.read(encode(value, "payload"))
 
     def write(self, payload: Any, usual: str) -> str:
-        """The text to store, `usual` if possible; `ValidationFailed` when what is read would differ."""
+        """The text to store, `usual` if possible; `ValidationFailed` when the value read would differ."""
         if not self._is_of_type(payload):
             return usual
         place = ""
-        for written in (lambda: usual, *self._writers(payload)):
+        for make_text in (lambda: usual, *self._writers(payload)):
             try:
-                text = written()
+                text = make_text()
                 place = first_difference(payload, self.read(text))
             except KeyboardInterrupt:
                 raise
@@ -62,7 +62,7 @@ class PayloadType:
                 continue
             if not place:
                 return text
-        raise _lost(place)
+        raise _read_back_error(place)
 
     def _is_of_type(self, payload: Any) -> bool:
         if self._class is not None and isinstance(payload, self._class):
@@ -70,9 +70,9 @@ class PayloadType:
         if isinstance(payload, dict) and _outermost(self.adapter) in _CLASSES:
             return False
         try:
-            given = deepcopy(payload) if self._calls_functions else payload
-            taken = self.adapter.validate_python(given, by_alias=True, by_name=True)
-            return taken is payload or not first_difference(payload, taken, inside=False)
+            candidate = deepcopy(payload) if self._calls_functions else payload
+            value = self.adapter.validate_python(candidate, by_alias=True, by_name=True)
+            return value is payload or not first_difference(payload, value, inside=False)
         except KeyboardInterrupt:
             raise
         except BaseException:  # it does not fit, which its run will say; or the type is not complete yet
@@ -84,10 +84,11 @@ class PayloadType:
         return _has_functions(self.adapter.core_schema)
 
     def _writers(self, payload: Any) -> Iterator[Callable[[], str]]:
-        yield lambda: self._written(payload, by_alias=True)
-        yield lambda: self._written(payload, by_alias=False)  # for types that are not read by their aliases
+        yield lambda: self._text_by_read_names(payload, by_alias=True)
+        # For types that are not read by their aliases.
+        yield lambda: self._text_by_read_names(payload, by_alias=False)
 
-    def _written(self, payload: Any, *, by_alias: bool) -> str:
+    def _text_by_read_names(self, payload: Any, *, by_alias: bool) -> str:
         if self._by_read_names is None:
             self._by_read_names = _serializer(_with_read_names(self.adapter.core_schema))
         options: Any = {"by_alias": by_alias, "context": TO_READ_BACK, "warnings": "none"}
@@ -123,14 +124,14 @@ def _serializer(schema: Any) -> SchemaSerializer:
 def _with_read_names(schema: Any) -> Any:
     """The schema with fields that are written by the names they are read by, and without computed ones."""
     if isinstance(schema, dict):
-        made = {key: part if key in _NO_SCHEMA else _with_read_names(part) for key, part in schema.items()}
-        if "computed_fields" in made:
-            made["computed_fields"] = []
+        copy = {key: part if key in _NO_SCHEMA else _with_read_names(part) for key, part in schema.items()}
+        if "computed_fields" in copy:
+            copy["computed_fields"] = []
         if schema.get("type") in _FIELDS:
-            made.pop("serialization_alias", None)
+            copy.pop("serialization_alias", None)
             if name := _read_name(schema.get("validation_alias")):
-                made["serialization_alias"] = name
-        return made
+                copy["serialization_alias"] = name
+        return copy
     return [_with_read_names(part) for part in schema] if isinstance(schema, list) else schema
 
 
@@ -149,6 +150,6 @@ def _first_line(error: BaseException) -> str:
     return error.message if isinstance(error, ValidationFailed) else type(error).__name__
 
 
-def _lost(place: str) -> ValidationFailed:
+def _read_back_error(place: str) -> ValidationFailed:
     message = "would not reach its handler as it is: what its type writes as JSON it reads as another value"
     return ValidationFailed(f"{place} {message}", [{"field": place.split(" ")[0], "message": message}])

@@ -1,4 +1,4 @@
-"""Reads that must not be behind: durable work asks the primary, whatever replica there is."""
+"""Reads that must not be behind: durable work asks the primary, never a replica."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ class Primary:
 
 
 def reading(adapter: Adapter, tx: Tx | None = None) -> Tx:
-    """Where to read what is true now: in the transaction handed over, the open one, or the primary."""
+    """The executor for current reads: the transaction `tx`, the open one, or the primary."""
     primary: Any = Primary(adapter)
     return tx or current_tx(adapter) or cast(Tx, primary)

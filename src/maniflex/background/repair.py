@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 from maniflex.background.clock import may_take_over
+from maniflex.background.environment import Environment
 from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
-from maniflex.background.outbox.outbox import LONGEST_BACKOFF
+from maniflex.background.outbox.api import LONGEST_BACKOFF
 from maniflex.background.outbox.store import OutboxStore
-from maniflex.background.parts import Parts
 from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.store import Planned, ScheduleStore
 from maniflex.errors import InvalidSchedule
@@ -38,7 +38,7 @@ class Repairer(Loop):
 
     name = "maniflex-repairer"
 
-    def __init__(self, parts: Parts, repairs: Sequence[tuple[str, Repair]]) -> None:
+    def __init__(self, parts: Environment, repairs: Sequence[tuple[str, Repair]]) -> None:
         super().__init__(parts.clock, EVERY, parts.logger)
         self._metrics: Metrics = parts.metrics
         self._repairs = repairs
@@ -57,7 +57,7 @@ class Repairer(Loop):
         return LOOK_AGAIN if self._in_doubt else super().pause()
 
 
-def repair_runs(parts: Parts) -> Repair:
+def repair_runs(parts: Environment) -> Repair:
     """End leases of runs that last far longer than those of their type, where the type is handled here."""
 
     async def repair(now: datetime) -> int:
@@ -71,7 +71,7 @@ def repair_runs(parts: Parts) -> Repair:
     return repair
 
 
-def repair_messages(parts: Parts) -> Repair:
+def repair_messages(parts: Environment) -> Repair:
     """End leases of messages, and pauses between attempts, that last far too long.
 
     Each time for so many kinds, along an index: the cost does not grow with the messages that wait.
@@ -90,7 +90,7 @@ def repair_messages(parts: Parts) -> Repair:
     return repair
 
 
-def repair_schedules(parts: Parts) -> Repair:
+def repair_schedules(parts: Environment) -> Repair:
     """Give schedules whose next due time lies behind the one that follows from now that one."""
     store = ScheduleStore(parts.adapter)
 

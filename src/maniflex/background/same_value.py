@@ -25,20 +25,20 @@ _PLAIN = frozenset({str, int, float, bool, type(None), bytes, Decimal, UUID, dat
 _WHOLE = object()  # the kind of what has no parts by name: whether two are equal is theirs to say
 
 
-class _Shape(NamedTuple):
+class _ValueShape(NamedTuple):
     """What the values of a class consist of."""
 
     kind: object  # what two values have to have in common
-    compare: Callable[[Any, Any, _Shape, bool], str | None]
+    compare: Callable[[Any, Any, _ValueShape, bool], str | None]
     names: tuple[str, ...] | None = None  # of its fields, for a class that has some
 
 
-def first_difference(given: Any, arrived: Any, *, inside: bool = True) -> str:
-    """Where a payload differs from what arrives; nothing when they are equal.
+def first_difference(original: Any, copy: Any, *, inside: bool = True) -> str:
+    """The path to the first difference of a payload and its copy; empty when they are equal.
 
     Without `inside`, two instances of one class with fields are equal.
     """
-    way = _difference(given, arrived, inside)
+    way = _difference(original, copy, inside)
     return "" if way is None else f"payload{way}"
 
 
@@ -48,57 +48,57 @@ def has_fields(cls: Any) -> bool:
 
 
 @lru_cache(maxsize=512)  # pydantic answers `isinstance` in Python, which is slow for each value of a list
-def _shape(cls: Hashable) -> _Shape:
+def _shape(cls: Hashable) -> _ValueShape:
     assert isinstance(cls, type)
     if issubclass(cls, BaseModel):
         left_out = getattr(cls, "__omitted__", ())
-        return _Shape(cls, _of_models, tuple(n for n in cls.__pydantic_fields__ if n not in left_out))
+        return _ValueShape(cls, _of_models, tuple(n for n in cls.__pydantic_fields__ if n not in left_out))
     if dataclasses.is_dataclass(cls):
         names = tuple(f.name for f in dataclasses.fields(cls) if f.init or f.compare)
-        return _Shape(cls, _of_dataclasses, names)
+        return _ValueShape(cls, _of_dataclasses, names)
     if issubclass(cls, dict):
-        return _Shape(dict, _of_dicts)
+        return _ValueShape(dict, _of_dicts)
     if issubclass(cls, deque) or hasattr(cls, "_fields"):
-        return _Shape(cls, _of_sequences if issubclass(cls, deque | tuple) else _of_wholes)
+        return _ValueShape(cls, _of_sequences if issubclass(cls, deque | tuple) else _of_wholes)
     if issubclass(cls, list | tuple):
-        return _Shape(list, _of_sequences)
-    return _Shape(_WHOLE, _of_sets if issubclass(cls, set | frozenset) else _of_wholes)
+        return _ValueShape(list, _of_sequences)
+    return _ValueShape(_WHOLE, _of_sets if issubclass(cls, set | frozenset) else _of_wholes)
 
 
-def _difference(given: Any, arrived: Any, inside: bool) -> str | None:
+def _difference(original: Any, copy: Any, inside: bool) -> str | None:
     """The way to where two values differ first; None when they do not."""
-    cls: Any = type(given)
-    other_cls: Any = type(arrived)
+    cls: Any = type(original)
+    other_cls: Any = type(copy)
     shape, other = _shape(cls), _shape(other_cls)
     if shape.kind is not other.kind:  # a mapping of another kind may still say that it equals a dict
         by_name = shape.names is not None or other.names is not None
-        return "" if by_name or _WHOLE not in (shape.kind, other.kind) else _of_wholes(given, arrived)
-    return None if not inside and shape.names is not None else shape.compare(given, arrived, shape, inside)
+        return "" if by_name or _WHOLE not in (shape.kind, other.kind) else _of_wholes(original, copy)
+    return None if not inside and shape.names is not None else shape.compare(original, copy, shape, inside)
 
 
-def _of_wholes(given: Any, arrived: Any, *_: object) -> str | None:
+def _of_wholes(original: Any, copy: Any, *_: object) -> str | None:
     try:
-        return None if given == arrived else ""
-    except Exception:  # a comparison of somebody's own
+        return None if original == copy else ""
+    except Exception:  # the class has a comparison of its own
         return ""
 
 
-def _of_sets(given: Any, arrived: Any, shape: _Shape, inside: bool) -> str | None:
-    if given != arrived:
+def _of_sets(original: Any, copy: Any, shape: _ValueShape, inside: bool) -> str | None:
+    if original != copy:
         return ""
-    by_itself = {value: value for value in arrived}
-    same = all(_difference(value, by_itself[value], inside) is None for value in given)
+    by_itself = {value: value for value in copy}
+    same = all(_difference(value, by_itself[value], inside) is None for value in original)
     return None if same else ""
 
 
-def _of_dataclasses(given: Any, arrived: Any, shape: _Shape, inside: bool) -> str | None:
-    fields = ((n, getattr(given, n, None), getattr(arrived, n, None)) for n in shape.names or ())
+def _of_dataclasses(original: Any, copy: Any, shape: _ValueShape, inside: bool) -> str | None:
+    fields = ((n, getattr(original, n, None), getattr(copy, n, None)) for n in shape.names or ())
     return _of_parts(fields, inside)
 
 
-def _of_models(given: Any, arrived: Any, shape: _Shape, inside: bool) -> str | None:
-    extra = given.__pydantic_extra__ or {}, arrived.__pydantic_extra__ or {}
-    ours, theirs = given.__dict__, arrived.__dict__
+def _of_models(original: Any, copy: Any, shape: _ValueShape, inside: bool) -> str | None:
+    extra = original.__pydantic_extra__ or {}, copy.__pydantic_extra__ or {}
+    ours, theirs = original.__dict__, copy.__dict__
     if not _plainly_equal(ours, theirs, ours.values(), theirs.values()):
         way = _of_parts(((name, ours.get(name), theirs.get(name)) for name in shape.names or ()), inside)
         if way is not None:
@@ -106,20 +106,20 @@ def _of_models(given: Any, arrived: Any, shape: _Shape, inside: bool) -> str | N
     return _of_dicts(*extra, shape, inside) if extra[0] or extra[1] else None
 
 
-def _of_dicts(given: Any, arrived: Any, shape: _Shape, inside: bool) -> str | None:
-    if given.keys() != arrived.keys():
+def _of_dicts(original: Any, copy: Any, shape: _ValueShape, inside: bool) -> str | None:
+    if original.keys() != copy.keys():
         return ""
-    if _plainly_equal(given, arrived, given.values(), arrived.values()):
+    if _plainly_equal(original, copy, original.values(), copy.values()):
         return None
-    return _of_parts(((key, value, arrived[key]) for key, value in given.items()), inside)
+    return _of_parts(((key, value, copy[key]) for key, value in original.items()), inside)
 
 
-def _of_sequences(given: Any, arrived: Any, shape: _Shape, inside: bool) -> str | None:
-    if len(given) != len(arrived):
+def _of_sequences(original: Any, copy: Any, shape: _ValueShape, inside: bool) -> str | None:
+    if len(original) != len(copy):
         return ""
-    if _plainly_equal(given, arrived, given, arrived):
+    if _plainly_equal(original, copy, original, copy):
         return None
-    pairs = enumerate(zip(given, arrived, strict=True))
+    pairs = enumerate(zip(original, copy, strict=True))
     return _of_parts(((n, value, other) for n, (value, other) in pairs), inside)
 
 
@@ -134,6 +134,6 @@ def _of_parts(parts: Iterator[tuple[Any, Any, Any]], inside: bool) -> str | None
     return None
 
 
-def _plainly_equal(given: object, arrived: object, values: Collection[Any], others: Collection[Any]) -> bool:
+def _plainly_equal(original: object, copy: object, values: Collection[Any], others: Collection[Any]) -> bool:
     """Whether they are equal and hold nothing but values without parts: the usual case, and a quick one."""
-    return _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, others)) and given == arrived
+    return _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, others)) and original == copy

@@ -24,7 +24,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class NamedStatement:
     """A text in the placeholder style of its dialect and the names of its parameters, in order."""
 
     text: str
@@ -35,7 +35,7 @@ class Statement:
 
 
 @cache
-def load(name: str, dialect: Dialect) -> Mapping[str, Statement]:
+def load(name: str, dialect: Dialect) -> Mapping[str, NamedStatement]:
     """The statements of one file, by name."""
     path = files("maniflex.background") / "sql" / _FOLDERS[dialect] / f"{name}.sql"
     _, *parts = _HEAD.split(path.read_text("utf-8"))
@@ -45,14 +45,14 @@ def load(name: str, dialect: Dialect) -> Mapping[str, Statement]:
     }
 
 
-def _statement(text: str, dialect: Dialect) -> Statement:
+def _statement(text: str, dialect: Dialect) -> NamedStatement:
     names: list[str] = []
     sign = "?" if dialect is Dialect.SQLITE else "$"
 
-    def numbered(match: re.Match[str]) -> str:
+    def placeholder(match: re.Match[str]) -> str:
         if match[1] not in names:
             names.append(match[1])
         return f"{sign}{names.index(match[1]) + 1}"
 
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
-    return Statement(_PARAMETER.sub(numbered, bare), tuple(names))
+    return NamedStatement(_PARAMETER.sub(placeholder, bare), tuple(names))

@@ -1,8 +1,8 @@
 """Plain functions of an application, on threads of our own beside the event loop.
 
 The threads of `asyncio.to_thread` and of the standard pools are joined when the loop closes or the
-interpreter exits, so one function that does not return would keep the process for ever. What is
-lost with these is lost as in a crash, and that is what durable work is made for.
+interpreter exits, so one function that does not return would keep the process for ever. A call that
+is lost with these threads is lost as in a crash, and durable work is made for crashes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ IDLE = 30.0  # seconds until a thread without work ends
 
 
 class DaemonThreads(Executor):
-    """At most so many threads; what finds none free waits for its turn."""
+    """At most `most` threads; a call that finds none free waits for its turn."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
         self._name = name
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[_ThreadCall] = deque()
         self._changed = Condition()
         self._threads = self._idle = 0
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        job = _Job(partial(fn, *args, **kwargs))
+        job = _ThreadCall(partial(fn, *args, **kwargs))
         with self._changed:
             if self._closed:
                 raise RuntimeError("these threads take no more work")
@@ -51,11 +51,11 @@ class DaemonThreads(Executor):
         """Take no more work; unlike the standard pools it never waits for what runs."""
         with self._changed:
             self._closed = True
-            dropped = list(self._jobs) if cancel_futures else []
+            jobs_to_cancel = list(self._jobs) if cancel_futures else []
             if cancel_futures:
                 self._jobs.clear()
             self._changed.notify_all()
-        for job in dropped:
+        for job in jobs_to_cancel:
             job.future.cancel()
 
     def _work(self) -> None:
@@ -63,7 +63,7 @@ class DaemonThreads(Executor):
             job.run()
             del job  # or it would live on until the next one comes
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> _ThreadCall | None:
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: self._jobs or self._closed, IDLE)
@@ -74,7 +74,7 @@ class DaemonThreads(Executor):
             return None
 
 
-class _Job:
+class _ThreadCall:
     """One call and its outcome to be."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -106,7 +106,7 @@ def begin_on_thread(call: Callable[[], T], threads: Executor | None = None) -> F
 
 
 def _deliverable(call: Callable[[], T]) -> T:
-    """No future carries these two: whoever awaits it would wait for ever, or be closed by it."""
+    """No future carries these two: the task that awaits it would wait for ever, or be closed by it."""
     fence = ThreadFence()
     try:
         result = call()

@@ -1,6 +1,6 @@
-"""Tasks that last as long as their service, and who knows whether they do.
+"""Tasks that last as long as their service, and a check that they do.
 
-A task that ends though nobody stopped it is begun again after a pause. Until then it is `dead`, and
+A task that ends though it was not stopped is begun again after a pause. Until then it is `dead`, and
 `/live` says so: an orchestrator restarts a process whose work has ended.
 """
 
@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from maniflex._backoff import Backoff
 from maniflex._fence import Fence
-from maniflex.db.current import detached
+from maniflex.db.current import detached_context
 
 _PAUSE = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=30))
 
 
-class Watched(Protocol):
+class WatchedPart(Protocol):
     """Something that should be alive from its start to its stop."""
 
     @property
@@ -30,8 +30,10 @@ class Watched(Protocol):
 
 
 def dead_parts(services: Iterable[object]) -> list[str]:
-    """The names of what has ended though its service runs; a service names its parts as `parts_to_watch`."""
-    parts: list[Watched] = [part for service in services for part in getattr(service, "parts_to_watch", ())]
+    """The names of tasks that ended though their service runs; a service lists them as `parts_to_watch`."""
+    parts: list[WatchedPart] = [
+        part for service in services for part in getattr(service, "parts_to_watch", ())
+    ]
     return [part.name for part in parts if part.dead]
 
 
@@ -54,7 +56,7 @@ class LastingTask:
         return self._task is not None and self._task.done() and not self._stopping
 
     @property
-    def parts_to_watch(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[WatchedPart]:
         return (self,)
 
     def start(self) -> None:
@@ -63,13 +65,15 @@ class LastingTask:
 
     def _begin(self) -> None:
         self._again = None
-        self._task = asyncio.get_running_loop().create_task(self._work(), name=self.name, context=detached())
-        self._task.add_done_callback(self._ended)
+        self._task = asyncio.get_running_loop().create_task(
+            self._work(), name=self.name, context=detached_context()
+        )
+        self._task.add_done_callback(self._on_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         if self._stopping or task is not self._task:
             return
-        if task.cancelled():  # the loop is being taken down, or somebody knows what he does
+        if task.cancelled():  # the loop is being taken down, or the application cancelled it on purpose
             self._logger.warning("%s: its task was cancelled, and stays so until the next start", self.name)
             return
         self._deaths += 1
@@ -78,7 +82,7 @@ class LastingTask:
         self._again = task.get_loop().call_later(pause, self._begin)
 
     async def stop(self) -> None:
-        """Wait for its end, which the work was told to come to; whoever cancels this cancels the task."""
+        """Wait until the task has ended, as its work was told to; to cancel this call cancels the task."""
         task = self._let_go()
         if task is None or task.done():
             return

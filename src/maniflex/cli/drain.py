@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import click
 
-from maniflex.cli.living import end, once
+from maniflex.app.server import Server
+from maniflex.cli.process import end_process, run_once
 from maniflex.cli.progress import Progress
-from maniflex.cli.target import sealed
-from maniflex.server import Server
+from maniflex.cli.target import load_sealed
 
 # Counters of the outcomes, and how they are called in the summary.
 RUNS = {
@@ -31,64 +31,66 @@ _BAD = ("to be tried again", "failed", "given up")
 @click.option("--only", type=click.Choice(["runs", "outbox", "jobs"]), help="Leave the others alone.")
 def drain(target: str, only: str | None) -> None:
     """Work on due runs, messages and jobs until none is left; ends with 1 when a run or message failed."""
-    server = sealed(target)
-    if only == "jobs" and not server.jobs.apart:
+    server = load_sealed(target)
+    if only == "jobs" and not server.jobs.has_external_handlers:
         raise click.ClickException("jobs have no queue of their own here: they are runs, see --only runs")
-    once(server, lambda: _drained(server, only), so_far=lambda: _print_summary(server, only, "not finished"))
-    failed = _print_summary(server, only, "paused")
-    end(1 if failed else 0)
+    run_once(
+        server, lambda: _drain(server, only), so_far=lambda: _print_summary(server, only, "not finished")
+    )
+    has_failures = _print_summary(server, only, "paused")
+    end_process(1 if has_failures else 0)
 
 
-async def _drained(server: Server, only: str | None) -> None:
+async def _drain(server: Server, only: str | None) -> None:
     """In turn, until none has anything: a message may submit a run, and a run may leave a message."""
     does_runs = only in (None, "runs") and len(server.work.handlers) > 0
     does_outbox = only in (None, "outbox") and server.outbox.used
     worker = server.work.worker() if does_runs else None
     drainer = server.outbox.drainer() if does_outbox else None
     jobs = server.jobs.worker() if _does_jobs(server, only) else None
-    total, done = await _waiting(server, only), 0
+    total, count = await _waiting(server, only), 0
     with Progress("drained", total) as progress:
         while True:
-            before = done
+            before = count
             if drainer is not None:
-                done += await drainer.drain(progress.after(done))
+                count += await drainer.drain(progress.after(count))
             if worker is not None:
-                done += await worker.drain(progress.after(done))
+                count += await worker.drain(progress.after(count))
             if jobs is not None:
-                done += await jobs.drain()
-            if done == before:
+                count += await jobs.drain()
+            if count == before:
                 return
 
 
 def _does_jobs(server: Server, only: str | None) -> bool:
-    return only in (None, "jobs") and server.jobs.apart
+    return only in (None, "jobs") and server.jobs.has_external_handlers
 
 
 async def _waiting(server: Server, only: str | None) -> int:
     gauges = {"runs": "runs_due", "outbox": "outbox_pending"}
-    asked = [gauge for part, gauge in gauges.items() if only in (None, part)]
-    return int(sum(sample.value for sample in await server.metrics.gauges() if sample.name in asked))
+    gauge_names = [gauge for part, gauge in gauges.items() if only in (None, part)]
+    return int(sum(sample.value for sample in await server.metrics.gauges() if sample.name in gauge_names))
 
 
 def _print_summary(server: Server, only: str | None, rest: str) -> bool:
     """Say what came of it, `rest` being the runs without an outcome; whether something failed."""
-    shown = {"runs": _counted(server, RUNS), "outbox": _counted(server, MESSAGES)}
-    shown["runs"][rest] = _begun(server) - sum(shown["runs"].values())
-    for part in [part for part in shown if only not in (None, part)]:
-        del shown[part]
-    for part, counts in shown.items():
+    counts_by_part = {"runs": _counts_by_word(server, RUNS), "outbox": _counts_by_word(server, MESSAGES)}
+    counts_by_part["runs"][rest] = _runs_begun(server) - sum(counts_by_part["runs"].values())
+    for part in [part for part in counts_by_part if only not in (None, part)]:
+        del counts_by_part[part]
+    for part, counts in counts_by_part.items():
         click.echo(f"{part}: {', '.join(f'{n} {word}' for word, n in counts.items())}")
     if _does_jobs(server, only):
         click.echo(f"jobs: {sum(_count(server, name) for name in JOBS)} worked on")
-    return any(counts.get(word) for counts in shown.values() for word in _BAD)
+    return any(counts.get(word) for counts in counts_by_part.values() for word in _BAD)
 
 
-def _begun(server: Server) -> int:
+def _runs_begun(server: Server) -> int:
     """Runs that were begun here and did not become another worker's."""
     return _count(server, "runs_claimed_total") - _count(server, "runs_lease_losses_total")
 
 
-def _counted(server: Server, names: Mapping[str, str]) -> dict[str, int]:
+def _counts_by_word(server: Server, names: Mapping[str, str]) -> dict[str, int]:
     return {word: _count(server, name) for name, word in names.items()}
 
 

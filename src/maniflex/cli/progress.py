@@ -31,25 +31,25 @@ class Progress:
             self._task = self._bar.add_task(self._what, total=self._total)
         return self
 
-    def to(self, done: int) -> None:
-        """So much is done in all."""
-        self._done = done
+    def to(self, count: int) -> None:
+        """Show that `count` are done in all."""
+        self._done = count
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=self._grown(done))
+            self._bar.update(self._task, completed=count, total=self._larger_total(count))
         elif self._shown:
-            of = f" of {self._grown(done)}" if self._total else ""
-            print(f"\r{self._what}: {done}{of}", end="", file=sys.stderr, flush=True)
+            of = f" of {self._larger_total(count)}" if self._total else ""
+            print(f"\r{self._what}: {count}{of}", end="", file=sys.stderr, flush=True)
 
     def after(self, before: int) -> Callable[[int], None]:
-        """`to` for somebody who counts from zero."""
+        """A `to` for a caller that counts from zero."""
         return lambda done: self.to(before + done)
 
     def one_more(self) -> None:
         self.to(self._done + 1)
 
-    def _grown(self, done: int) -> int | None:
-        """More may have come up since the total was taken."""
-        return None if self._total is None else max(self._total, done)
+    def _larger_total(self, count: int) -> int | None:
+        """The total, or `count` when more came up since the total was taken."""
+        return None if self._total is None else max(self._total, count)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,4 +1,4 @@
-"""`maniflex routes module:server`: what is mounted where."""
+"""`maniflex routes module:server`: the routes, each with its owner."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from maniflex.errors import ManiflexError
 def routes(target: str) -> None:
     """List every route."""
     try:
-        found = load(target).routes
+        routes_of_server = load(target).routes
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
-    width = max((len(path) for _, path, _ in found), default=0)
-    for method, path, owner in sorted(found, key=lambda route: (route[1], route[0])):
+    width = max((len(path) for _, path, _ in routes_of_server), default=0)
+    for method, path, owner in sorted(routes_of_server, key=lambda route: (route[1], route[0])):
         click.echo(f"{method:<8}{path:<{width + 2}}{owner}")

@@ -8,11 +8,11 @@ import click
 import uvicorn
 
 from maniflex._logging import logging_config
-from maniflex.cli.living import end, keep_for_good
+from maniflex.app.server import Server
+from maniflex.cli.process import end_process, freeze_objects
 from maniflex.cli.target import load
 from maniflex.errors import ManiflexError
 from maniflex.http.serve import bind, uvicorn_settings
-from maniflex.server import Server
 
 IDLE = "_MANIFLEX_IDLE_TARGET"
 
@@ -37,9 +37,9 @@ def run(target: str, host: str | None, port: int | None, workers: int, reload: b
     try:
         server.seal()
         if workers == 1 and not reload:
-            keep_for_good()
+            freeze_objects()
             server.run(host=config.host, port=config.port)
-            end()
+            end_process()
             return
         bind(config.host, config.port).close()
     except ManiflexError as error:

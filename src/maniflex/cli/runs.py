@@ -12,14 +12,14 @@ import click
 import msgspec
 from pydantic_core import to_jsonable_python
 
+from maniflex.app.server import Server
 from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun
-from maniflex.cli.living import once
-from maniflex.cli.target import sealed
+from maniflex.cli.process import run_once
+from maniflex.cli.target import load_sealed
 from maniflex.db.port import Adapter
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import ConfigError, RequestError
-from maniflex.server import Server
 from maniflex.sql.statement import Dialect, Sql
 
 T = TypeVar("T")
@@ -60,13 +60,13 @@ def list_runs(
     as_json: bool,
 ) -> None:
     """The newest runs first."""
-    server = sealed(target)
-    wanted: dict[str, Any] = {"type": type, "prefix": prefix, "status": status, "limit": limit}
-    found = _looked(server, lambda: server.work.list(**wanted, actor_id=actor, tenant_id=tenant))
+    server = load_sealed(target)
+    filters: dict[str, Any] = {"type": type, "prefix": prefix, "status": status, "limit": limit}
+    stored_runs = _on_database(server, lambda: server.work.list(**filters, actor_id=actor, tenant_id=tenant))
     if as_json:
-        _print_json([_plain(run) for run in found])
+        _print_json([_plain(run) for run in stored_runs])
     else:
-        _print_table(found)
+        _print_table(stored_runs)
 
 
 @runs.command()
@@ -75,18 +75,18 @@ def list_runs(
 @_json
 def show(target: str, id: str, as_json: bool) -> None:
     """One run and what happened to it."""
-    server = sealed(target)
+    server = load_sealed(target)
 
-    async def asked() -> tuple[WorkflowRun, list[WorkflowEvent]]:
+    async def run_and_events() -> tuple[WorkflowRun, list[WorkflowEvent]]:
         return await server.work.get(id), await server.work.events(id)
 
-    run, events = _looked(server, asked)
-    told = _plain(run)
+    run, events = _on_database(server, run_and_events)
+    values = _plain(run)
     if as_json:
-        _print_json({**told, "events": [_plain(event) for event in events]})
+        _print_json({**values, "events": [_plain(event) for event in events]})
         return
-    trace = (told["error"] or {}).pop("trace", "")
-    for name, value in told.items():
+    trace = (values["error"] or {}).pop("trace", "")
+    for name, value in values.items():
         if value is not None:
             click.echo(f"{name:<16}{value if isinstance(value, str) else _text(value)}")
     for event in events:
@@ -102,7 +102,7 @@ def show(target: str, id: str, as_json: bool) -> None:
 @_json
 def cancel(target: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Cancel runs that are not finished."""
-    server = sealed(target)
+    server = load_sealed(target)
     _change(server, ids, server.work.cancel, as_json)
 
 
@@ -112,24 +112,24 @@ def cancel(target: str, ids: tuple[str, ...], as_json: bool) -> None:
 @_json
 def retry(target: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Try failed or cancelled runs again."""
-    server = sealed(target)
+    server = load_sealed(target)
     _change(server, ids, server.work.retry, as_json)
 
 
-def _looked(server: Server, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def _on_database(server: Server, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Do it on the database as it is: nothing is made or migrated, no hook of the application is called."""
-    return once(server, work, within=lambda: _as_it_is(server))
+    return run_once(server, work, within=lambda: _open_databases(server))
 
 
 @asynccontextmanager
-async def _as_it_is(server: Server) -> AsyncIterator[None]:
+async def _open_databases(server: Server) -> AsyncIterator[None]:
     adapter = server.work.ready().adapter
     _check_file(adapter)
     await adapter.open()
     try:
         await _check_table(adapter)
         if isinstance(server.work.clock, ServerClock):
-            await ClockKeeper(server.work.clock, adapter, server.work.parts.logger).tick()
+            await ClockKeeper(server.work.clock, adapter, server.work.environment.logger).tick()
         yield
     finally:
         await adapter.close()
@@ -152,22 +152,22 @@ def _change(
     """Do it to each; one that refuses keeps the others from nothing, but the command ends with 1."""
 
     async def all_of_them() -> tuple[list[WorkflowRun], list[str]]:
-        changed, refused = [], []
+        changed_runs, refusals = [], []
         for one in ids:
             try:
-                changed.append(await call(one))
+                changed_runs.append(await call(one))
             except RequestError as error:
-                refused.append(f"{one}: {error.message}")
-        return changed, refused
+                refusals.append(f"{one}: {error.message}")
+        return changed_runs, refusals
 
-    changed, refused = _looked(server, all_of_them)
+    changed_runs, refusals = _on_database(server, all_of_them)
     if as_json:
-        _print_json([_plain(run) for run in changed])
-    elif changed:
-        _print_table(changed)
-    for why in refused:
+        _print_json([_plain(run) for run in changed_runs])
+    elif changed_runs:
+        _print_table(changed_runs)
+    for why in refusals:
         click.echo(why, err=True)
-    if refused:
+    if refusals:
         sys.exit(1)
 
 
@@ -185,8 +185,8 @@ def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _print_table(found: Sequence[WorkflowRun]) -> None:
-    rows = [COLUMNS, *(tuple(_cell(run, name) for name in COLUMNS) for run in found)]
+def _print_table(stored_runs: Sequence[WorkflowRun]) -> None:
+    rows = [COLUMNS, *(tuple(_cell(run, name) for name in COLUMNS) for run in stored_runs)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     for row in rows:
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 
 from maniflex._service import Service
-from maniflex.cli.living import live
-from maniflex.cli.target import sealed
+from maniflex.cli.process import run_services
+from maniflex.cli.target import load_sealed
 
 
 @click.command()
@@ -16,12 +16,12 @@ from maniflex.cli.target import sealed
 @click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live, /ready and /metrics here.")
 def scheduler(target: str, probe_port: int | None) -> None:
     """Fire schedules and sweep scheduled fields until it is interrupted."""
-    server = sealed(target)
+    server = load_sealed(target)
 
     def services() -> Sequence[Service]:
-        found = [*server.schedules.services(), *server.scheduled.services()]
-        if not found:
+        parts = [*server.schedules.services(), *server.scheduled.services()]
+        if not parts:
             raise click.ClickException("there is nothing to wait for: no schedule, no scheduled field")
-        return found
+        return parts
 
-    live(server, services, "scheduler", probe_port)
+    run_services(server, services, "scheduler", probe_port)

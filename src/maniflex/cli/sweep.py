@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import click
 
-from maniflex.background.scheduled.report import Report
-from maniflex.cli.living import end, once, stop_early
+from maniflex.app.server import Server
+from maniflex.background.scheduled_fields.report import Report
+from maniflex.cli.process import end_process, run_once, stop_early
 from maniflex.cli.progress import Progress
-from maniflex.cli.target import sealed
-from maniflex.server import Server
+from maniflex.cli.target import load_sealed
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:SERVER")
 def sweep(target: str) -> None:
     """Delete and change what is due by a scheduled field; ends with 1 when something went wrong."""
-    server = sealed(target)
+    server = load_sealed(target)
     one = _Sweep(server)
-    report = once(server, one.swept, asked=one.stop)
+    report = run_once(server, one.run, ask_to_stop=one.stop)
     if one.stopping:
         stop_early(lambda: _print_summary(report))
     _print_summary(report)
-    end(1 if report.failed else 0)
+    end_process(1 if report.failed else 0)
 
 
 class _Sweep:
@@ -37,7 +37,7 @@ class _Sweep:
         self.stopping = self._begun
         return self._begun
 
-    async def swept(self) -> Report:
+    async def run(self) -> Report:
         self._begun = True
         with Progress("records") as progress:
             hooks = ("on_delete", "on_set_field") if progress.shown else ()

@@ -9,11 +9,11 @@ import sys
 import click
 
 from maniflex._names import did_you_mean
+from maniflex.app.server import Server
 from maniflex.errors import ManiflexError
-from maniflex.server import Server
 
 
-def sealed(target: str) -> Server:
+def load_sealed(target: str) -> Server:
     """The server, its whole declaration checked."""
     server = load(target)
     try:
@@ -39,9 +39,9 @@ def load(target: str) -> Server:
         raise click.ClickException(f"there is no module {module_name!r} here") from None
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
-    found = getattr(module, attribute, None)
-    if not isinstance(found, Server):
+    server = getattr(module, attribute, None)
+    if not isinstance(server, Server):
         servers = [name for name, value in vars(module).items() if isinstance(value, Server)]
         hint = did_you_mean(attribute, servers) or (f"; it has {', '.join(servers)}" if servers else "")
         raise click.ClickException(f"{module_name} has no server called {attribute!r}{hint}")
-    return found
+    return server

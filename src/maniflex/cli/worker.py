@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 
 from maniflex._service import Service
-from maniflex.cli.living import live
-from maniflex.cli.target import sealed
+from maniflex.cli.process import run_services
+from maniflex.cli.target import load_sealed
 
 
 def prefixes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -26,13 +26,13 @@ def prefixes(context: click.Context, option: click.Parameter, text: str | None) 
 @click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live, /ready and /metrics here.")
 def worker(target: str, types: tuple[str, ...], concurrency: int | None, probe_port: int | None) -> None:
     """Work on runs and deliver messages until it is interrupted."""
-    server = sealed(target)
+    server = load_sealed(target)
 
     def services() -> Sequence[Service]:
         runs = server.work.services(types, concurrency)
-        found = [*runs, *server.outbox.services(), *server.jobs.services()]
-        if not found:
+        parts = [*runs, *server.outbox.services(), *server.jobs.services()]
+        if not parts:
             raise click.ClickException("there is nothing to work on: no handler of runs, none of messages")
-        return found
+        return parts
 
-    live(server, services, "worker", probe_port)
+    run_services(server, services, "worker", probe_port)

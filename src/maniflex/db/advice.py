@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from maniflex.sql.model import ModelSql
-from maniflex.sql.tables import quoted, sa_dialect
+from maniflex.sql.tables import quote, sa_dialect
 
 _DEFAULT = "public"
 
@@ -22,7 +22,7 @@ def advised_table(model: ModelSql) -> str:
 def advised_name(model: ModelSql, name: str) -> str:
     """A table or an index beside the model's table as it stands in advised statements."""
     schema = _schema(model)
-    return quoted(name, model.dialect) if schema is None else f'"{schema}".{quoted(name, model.dialect)}'
+    return quote(name, model.dialect) if schema is None else f'"{schema}".{quote(name, model.dialect)}'
 
 
 def advised_ddl(model: ModelSql, element: Any) -> str:

@@ -11,7 +11,7 @@ from maniflex.sql.decimal_order import is_order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import VECTOR
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import column_type, quoted, sa_dialect
+from maniflex.sql.tables import column_type, quote, sa_dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ async def read_columns(run: Executor, model: ModelSql) -> Columns:
     if model.dialect is Dialect.SQLITE:
         rows = await run.fetch(Sql(_SQLITE_COLUMNS, (model.table.name,)))
     else:
-        rows = await run.fetch(Sql(_POSTGRES_COLUMNS, (quoted(model.table.name, model.dialect),)))
+        rows = await run.fetch(Sql(_POSTGRES_COLUMNS, (quote(model.table.name, model.dialect),)))
         model.versioned = all(_text(row[4]) in _WITH_VERSIONS for row in rows)
         model.schema = next((row[5] for row in rows), None)
     return {row[0]: Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3])) for row in rows}

@@ -25,13 +25,13 @@ _open: ContextVar[_Open | None] = ContextVar("maniflex_open_transaction", defaul
 
 def current_tx(adapter: Adapter) -> Tx | None:
     """The open transaction on this database, if there is one."""
-    found = _open.get()
-    while found is not None and (found.ended or found.adapter is not adapter):
-        found = found.outer
-    return None if found is None else found.tx
+    block = _open.get()
+    while block is not None and (block.ended or block.adapter is not adapter):
+        block = block.outer
+    return None if block is None else block.tx
 
 
-def detached() -> Context:
+def detached_context() -> Context:
     """This context without its transaction and its request, for work that outlives both."""
     context = copy_context()
     context.run(_open.set, None)
@@ -43,8 +43,8 @@ def executor(adapter: Adapter, tx: Tx | None = None) -> Executor:
     """Where a statement for `adapter` goes: the transaction handed over, the open one, or the pool."""
     if tx is not None:
         return tx
-    found = _open.get()
-    if found is None:
+    block = _open.get()
+    if block is None:
         return adapter
     return current_tx(adapter) or adapter
 
@@ -54,9 +54,9 @@ async def transaction(
     adapter: Adapter, *, isolation: Isolation | str | None = None, read_only: bool = False
 ) -> AsyncIterator[Tx]:
     """Open a transaction, or join the one already open on this database."""
-    joined = current_tx(adapter)
-    if joined is not None:
-        yield joined
+    open_tx = current_tx(adapter)
+    if open_tx is not None:
+        yield open_tx
         return
     level = None if isolation is None else _level(isolation)
     async with adapter.transaction(isolation=level, read_only=read_only) as tx:
@@ -73,15 +73,15 @@ def _level(isolation: Isolation | str) -> Isolation:
     try:
         return Isolation(isolation.lower().replace("_", " "))
     except ValueError:
-        known = ", ".join(Isolation)
-        raise DatabaseError(f"there is no isolation level {isolation!r}; there are: {known}") from None
+        levels = ", ".join(Isolation)
+        raise DatabaseError(f"there is no isolation level {isolation!r}; there are: {levels}") from None
 
 
 def require_tx(adapter: Adapter, what: str) -> Tx:
     """The open transaction, for work that means nothing without one."""
-    found = current_tx(adapter)
-    if found is None:
+    tx = current_tx(adapter)
+    if tx is None:
         raise TransactionError(
             "TX_REQUIRED", f"{what} needs an open transaction: `async with ctx.transaction():`"
         )
-    return found
+    return tx

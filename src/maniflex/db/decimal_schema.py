@@ -13,7 +13,7 @@ from maniflex.db.port import Adapter, Tx
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import quoted
+from maniflex.sql.tables import quote
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -23,25 +23,26 @@ async def migrate_decimals(tx: Tx, model: ModelSql) -> None:
     columns = _decimal_columns(model)
     if not columns:
         return
-    table = quoted(model.table.name, model.dialect)
+    table = quote(model.table.name, model.dialect)
     existing = await _table_columns(tx, model)
     for column in columns:
         if order_column(column) not in existing:
-            name = quoted(order_column(column), model.dialect)
+            name = quote(order_column(column), model.dialect)
             await tx.execute(Sql(f"ALTER TABLE {table} ADD COLUMN {name} TEXT"))
-    wanted = _triggers(model, columns)
-    marks = ", ".join("?" * len(wanted))
+    triggers = _triggers(model, columns)
+    marks = ", ".join("?" * len(triggers))
     rows = await tx.fetch(
         Sql(
-            f"SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name IN ({marks})", tuple(wanted)
+            f"SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name IN ({marks})",
+            tuple(triggers),
         )
     )
-    if {row[0]: row[1] for row in rows} != wanted:
+    if {row[0]: row[1] for row in rows} != triggers:
         log.info("making order keys for the decimals of %s", model.table.name)
         for name, _ in rows:
-            await tx.execute(Sql(f"DROP TRIGGER {quoted(name, model.dialect)}"))
+            await tx.execute(Sql(f"DROP TRIGGER {quote(name, model.dialect)}"))
         await tx.execute(Sql(f"UPDATE {table} SET {_keys(model, columns)}"))
-        for statement in wanted.values():
+        for statement in triggers.values():
             await tx.execute(Sql(statement))
     await _drop_indexes_on_texts(tx, model, columns)
 
@@ -71,7 +72,7 @@ async def _table_columns(run: Tx | Adapter, model: ModelSql) -> set[str]:
 def _keys(model: ModelSql, columns: Sequence[str], row: str = "") -> str:
     """`key = expression` for every column, from the columns of `row`."""
     return ", ".join(
-        f"{quoted(order_column(c), model.dialect)} = {order_expression(row + quoted(c, model.dialect))}"
+        f"{quote(order_column(c), model.dialect)} = {order_expression(row + quote(c, model.dialect))}"
         for c in columns
     )
 
@@ -83,17 +84,17 @@ def trigger_names(model: ModelSql) -> tuple[str, str]:
 
 def _triggers(model: ModelSql, columns: Sequence[str]) -> dict[str, str]:
     """Name → statement. SQLite keeps the statements word for word, so they tell what has changed."""
-    table, key = (quoted(n, model.dialect) for n in (model.table.name, model.id.name))
-    names = [quoted(column, model.dialect) for column in columns]
+    table, key = (quote(n, model.dialect) for n in (model.table.name, model.id.name))
+    names = [quote(column, model.dialect) for column in columns]
     # By bytes: the column's own collation is a Python function, and 1.5 → 1.50 has the same key anyway.
-    changed = " OR ".join(f"old.{name} COLLATE BINARY IS NOT new.{name}" for name in names)
+    has_changed = " OR ".join(f"old.{name} COLLATE BINARY IS NOT new.{name}" for name in names)
     update = f"UPDATE {table} SET {_keys(model, columns, 'new.')} WHERE {key} = new.{key};"
     on_insert, on_update = trigger_names(model)
     return {
-        on_insert: f"CREATE TRIGGER {quoted(on_insert, model.dialect)} AFTER INSERT ON {table}"
+        on_insert: f"CREATE TRIGGER {quote(on_insert, model.dialect)} AFTER INSERT ON {table}"
         f" BEGIN {update} END",
-        on_update: f"CREATE TRIGGER {quoted(on_update, model.dialect)} AFTER UPDATE OF {', '.join(names)}"
-        f" ON {table} WHEN {changed} BEGIN {update} END",
+        on_update: f"CREATE TRIGGER {quote(on_update, model.dialect)} AFTER UPDATE OF {', '.join(names)}"
+        f" ON {table} WHEN {has_changed} BEGIN {update} END",
     }
 
 
@@ -108,4 +109,4 @@ async def _drop_indexes_on_texts(tx: Tx, model: ModelSql, columns: Sequence[str]
     )
     for name in {index for index, column in rows if index in ours and column in columns}:
         log.info("building index %s of %s on order keys", name, model.table.name)
-        await tx.execute(Sql(f"DROP INDEX {quoted(name, model.dialect)}"))
+        await tx.execute(Sql(f"DROP INDEX {quote(name, model.dialect)}"))

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from maniflex.db.advice import advised_table
 from maniflex.db.columns import Column, Columns, has_type, type_ddl
-from maniflex.db.discard import discarding
+from maniflex.db.discard import discard_statements
 from maniflex.db.port import Executor
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.literal import literal
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql
-from maniflex.sql.tables import quoted
+from maniflex.sql.tables import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,40 +50,41 @@ _MARKS = (
 
 async def find_lost_marks(run: Executor, model: ModelSql, columns: Columns) -> Mapping[str, LostMark]:
     """The marks without a field that rows of the table bear, by their columns."""
-    declared = {field.column for field in model.meta.fields}
-    lost: dict[str, LostMark] = {}
+    field_columns = {field.column for field in model.meta.fields}
+    lost_marks: dict[str, LostMark] = {}
     for mark in _MARKS:
         column = columns.get(mark.column)
-        if column is None or mark.column in declared or not _is_mark(model, column, mark):
+        if column is None or mark.column in field_columns or not _is_mark(model, column, mark):
             continue
-        table = quoted(model.table.name, model.dialect)
-        row = await run.fetch_one(Sql(f"SELECT count(*) FROM {table} WHERE {_deleted(model, mark)}"))
+        table = quote(model.table.name, model.dialect)
+        condition = _deleted_condition(model, mark)
+        row = await run.fetch_one(Sql(f"SELECT count(*) FROM {table} WHERE {condition}"))
         if row is not None and row[0]:
-            lost[mark.column] = LostMark(mark, row[0])
-    return lost
+            lost_marks[mark.column] = LostMark(mark, row[0])
+    return lost_marks
 
 
 def _is_mark(model: ModelSql, column: Column, mark: Mark) -> bool:
     return has_type(model, column, mark.kind) and column.not_null is mark.not_null
 
 
-def _deleted(model: ModelSql, mark: Mark) -> str:
-    return f"{quoted(mark.column, model.dialect)} {mark.condition}"
+def _deleted_condition(model: ModelSql, mark: Mark) -> str:
+    return f"{quote(mark.column, model.dialect)} {mark.condition}"
 
 
-async def removing(run: Executor, model: ModelSql, mark: Mark) -> list[str]:
-    """What deletes the marked rows for good, and the column with them."""
-    delete = f"DELETE FROM {advised_table(model)} WHERE {_deleted(model, mark)}"
-    return [delete, *await discarding(run, model, mark.column)]
+async def removal_statements(run: Executor, model: ModelSql, mark: Mark) -> list[str]:
+    """The statements that delete the marked rows for good, and the column with them."""
+    delete = f"DELETE FROM {advised_table(model)} WHERE {_deleted_condition(model, mark)}"
+    return [delete, *await discard_statements(run, model, mark.column)]
 
 
-async def marking_anew(run: Executor, model: ModelSql, columns: Columns, mark: Mark) -> list[str]:
-    """What marks the same rows by the field that marks deleted rows of the model now."""
+async def remark_statements(run: Executor, model: ModelSql, columns: Columns, mark: Mark) -> list[str]:
+    """The statements that mark the same rows by the field that marks deleted rows of the model now."""
     assert model.meta.soft_delete is not None
     field, table = model.meta.by_name[model.meta.soft_delete.field], advised_table(model)
-    column = quoted(field.column, model.dialect)
+    column = quote(field.column, model.dialect)
     if model.meta.soft_delete.timestamp:  # when they were deleted is not known; nothing changed them since
-        value = quoted(model.meta.by_name["updated_at"].column, model.dialect)
+        value = quote(model.meta.by_name["updated_at"].column, model.dialect)
     else:
         value = "TRUE"
     return [
@@ -92,8 +93,8 @@ async def marking_anew(run: Executor, model: ModelSql, columns: Columns, mark: M
             if field.column in columns
             else [f"ALTER TABLE {table} ADD COLUMN {column} {_type(model, field)}"]
         ),
-        f"UPDATE {table} SET {column} = {value} WHERE {_deleted(model, mark)}",
-        *await discarding(run, model, mark.column),
+        f"UPDATE {table} SET {column} = {value} WHERE {_deleted_condition(model, mark)}",
+        *await discard_statements(run, model, mark.column),
     ]
 
 

@@ -19,7 +19,7 @@ from maniflex.model.meta import FieldMeta
 from maniflex.sql.decimal_order import order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import quoted
+from maniflex.sql.tables import quote
 
 _TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? ORDER BY name"
 _INDEXES = """
@@ -45,28 +45,28 @@ _TEXT = re.compile(r"'(?:[^']|'')*'")
 _IDENTIFIER = re.compile(r'"((?:[^"]|"")+)"|\[([^\]]+)\]|`([^`]+)`|([\w$]+)')
 
 
-async def discarding(run: Executor, model: ModelSql, column: str) -> list[str]:
-    """What removes the column, in the order in which the database takes it."""
+async def discard_statements(run: Executor, model: ModelSql, column: str) -> list[str]:
+    """The statements that remove the column, in the order in which the database takes them."""
     find_derived = _derived_on_postgres if model.dialect is Dialect.POSTGRES else _derived_on_sqlite
-    return [*await find_derived(run, model, column), f"{_dropping(model)}{quoted(column, model.dialect)}"]
+    return [*await find_derived(run, model, column), f"{_drop_column(model)}{quote(column, model.dialect)}"]
 
 
-def _dropping(model: ModelSql) -> str:
+def _drop_column(model: ModelSql) -> str:
     return f"ALTER TABLE {advised_table(model)} DROP COLUMN "
 
 
 async def _derived_on_postgres(run: Executor, model: ModelSql, column: str) -> list[str]:
     table = model.table.name
-    indexes = await run.fetch(Sql(_INDEXES_UNDER_CONDITION, (quoted(table, model.dialect), column)))
+    indexes = await run.fetch(Sql(_INDEXES_UNDER_CONDITION, (quote(table, model.dialect), column)))
     columns = await run.fetch(Sql(_MADE_OF_IT, (model.schema, table, column)))
     return [
         *(f"DROP INDEX IF EXISTS {advised_name(model, row[0])}" for row in indexes),
-        *(f"{_dropping(model)}IF EXISTS {quoted(row[0], model.dialect)}" for row in columns),
+        *(f"{_drop_column(model)}IF EXISTS {quote(row[0], model.dialect)}" for row in columns),
     ]
 
 
 async def _derived_on_sqlite(run: Executor, model: ModelSql, column: str) -> list[str]:
-    table, key, name = model.table.name, order_column(column), quoted(column, model.dialect)
+    table, key, name = model.table.name, order_column(column), quote(column, model.dialect)
     ours = {*decimal_schema.trigger_names(model), *search_schema.trigger_names(model)}
     triggers = [t for t, sql in await run.fetch(Sql(_TRIGGERS, (table,))) if t in ours and name in sql]
     indexes = [
@@ -76,9 +76,9 @@ async def _derived_on_sqlite(run: Executor, model: ModelSql, column: str) -> lis
     ]
     keys = await run.fetch(Sql("SELECT name FROM pragma_table_info(?) WHERE name = ?", (table, key)))
     return [
-        *(f"DROP TRIGGER IF EXISTS {quoted(trigger, model.dialect)}" for trigger in triggers),
-        *(f"DROP INDEX IF EXISTS {quoted(index, model.dialect)}" for index in indexes),
-        *(f"{_dropping(model)}{quoted(row[0], model.dialect)}" for row in keys),
+        *(f"DROP TRIGGER IF EXISTS {quote(trigger, model.dialect)}" for trigger in triggers),
+        *(f"DROP INDEX IF EXISTS {quote(index, model.dialect)}" for index in indexes),
+        *(f"{_drop_column(model)}{quote(row[0], model.dialect)}" for row in keys),
     ]
 
 
@@ -89,17 +89,17 @@ def _names_in_index(sql: str) -> Iterator[str]:
         yield "".join(names).replace('""', '"').lower()
 
 
-async def loosening(run: Executor, model: ModelSql, field: FieldMeta) -> list[str]:
-    """What lets the column of the field be null; SQLite does that only to a new column."""
-    table, column = advised_table(model), quoted(field.column, model.dialect)
+async def nullable_statements(run: Executor, model: ModelSql, field: FieldMeta) -> list[str]:
+    """The statements that let the column of the field be null; SQLite does that only to a new column."""
+    table, column = advised_table(model), quote(field.column, model.dialect)
     if model.dialect is Dialect.POSTGRES:
         return [f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL"]
-    new = quoted(f"{field.column}$null", model.dialect)
+    new = quote(f"{field.column}$null", model.dialect)
     # The shell of SQLite does not know our collation, and the next migration makes order keys instead.
     type_ = type_ddl(model, field).partition(" COLLATE ")[0]
     return [
         f"ALTER TABLE {table} ADD COLUMN {new} {type_}",
         f"UPDATE {table} SET {new} = {column}",
-        *await discarding(run, model, field.column),
+        *await discard_statements(run, model, field.column),
         f"ALTER TABLE {table} RENAME COLUMN {new} TO {column}",
     ]

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from maniflex.db.advice import advised_table
 from maniflex.db.columns import COLUMN_TYPES, Column, Columns, has_type, is_derived, read_columns, type_ddl
-from maniflex.db.deleted_rows import LostMark, find_lost_marks, marking_anew, removing
-from maniflex.db.discard import discarding, loosening
+from maniflex.db.deleted_rows import LostMark, find_lost_marks, remark_statements, removal_statements
+from maniflex.db.discard import discard_statements, nullable_statements
 from maniflex.db.indexes import warn_of_missing_promises
 from maniflex.db.port import Adapter, Executor
 from maniflex.db.renamed_tables import find_old_tables, keeping_advice
@@ -26,7 +26,7 @@ from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect
-from maniflex.sql.tables import quoted
+from maniflex.sql.tables import quote
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -54,23 +54,23 @@ async def refuse_drift(
 ) -> None:
     """`DeclarationError` with every contradiction between the tables and their models; warn of the rest.
 
-    Unless this start `migrates`, what is missing in a table stays missing.
+    Unless this start `migrates`, missing columns and indexes stay missing.
     """
     problems: list[str] = []
     for model, columns in tables:
-        lost = await find_lost_marks(run, model, columns)
-        problems += [p async for p in _problems(run, model, columns, lost, migrates)]
+        lost_marks = await find_lost_marks(run, model, columns)
+        problems += [p async for p in _problems(run, model, columns, lost_marks, migrates)]
         if not migrates:
-            problems += _missing_columns(model, columns, lost)
+            problems += _missing_columns(model, columns, lost_marks)
     if problems:
         raise DeclarationError(*problems)
 
 
-def _missing_columns(model: ModelSql, columns: Columns, lost: Mapping[str, LostMark]) -> Iterator[str]:
+def _missing_columns(model: ModelSql, columns: Columns, lost_marks: Mapping[str, LostMark]) -> Iterator[str]:
     """Fields without a column in a table that is there: no statement that names one succeeds."""
     table, marker = model.table.name, model.meta.soft_delete
     for field in model.meta.fields if columns else ():
-        if lost and marker is not None and field.name == marker.field:
+        if lost_marks and marker is not None and field.name == marker.field:
             continue  # the advice for the rows that were marked otherwise makes its column
         if field.column not in columns:
             problem = (
@@ -84,7 +84,7 @@ def _missing_columns(model: ModelSql, columns: Columns, lost: Mapping[str, LostM
             yield (
                 f"{problem}, or add the column and fill it for the rows there are in a migration:"
                 f" ALTER TABLE {advised_table(model)}"
-                f" ADD COLUMN {quoted(field.column, model.dialect)} {type_ddl(model, field)}"
+                f" ADD COLUMN {quote(field.column, model.dialect)} {type_ddl(model, field)}"
             )
 
 
@@ -100,54 +100,54 @@ _TOLERATED: Mapping[Kind, tuple[str, ...]] = {
 
 
 async def _problems(
-    run: Executor, model: ModelSql, columns: Columns, lost: Mapping[str, LostMark], migrates: bool
+    run: Executor, model: ModelSql, columns: Columns, lost_marks: Mapping[str, LostMark], migrates: bool
 ) -> AsyncIterator[str]:
-    known = {field.column: field for field in model.meta.fields}
+    fields = {field.column: field for field in model.meta.fields}
     for name, column in columns.items():
-        field, own = known.get(name), f" DROP COLUMN {quoted(name, model.dialect)}"
+        field, own = fields.get(name), f" DROP COLUMN {quote(name, model.dialect)}"
         if field is not None:
             for problem in _contradiction(model, field, column):
                 yield problem
             if column.not_null and field.nullable and _none_by_default(field):
-                statements = await loosening(run, model, field)
+                statements = await nullable_statements(run, model, field)
                 yield f"{_never_null(model, field)}{_in_migration(statements, own, migrates)}"
-        elif name in lost:
-            yield await _deleted_rows(run, model, columns, lost[name], migrates)
+        elif name in lost_marks:
+            yield await _deleted_rows(run, model, columns, lost_marks[name], migrates)
         elif not is_derived(column, columns):
             advice = _unknown_column(model, column, columns)
             if advice is not None:
-                yield f"{advice}{_in_migration(await discarding(run, model, name), own, migrates)}"
+                yield f"{advice}{_in_migration(await discard_statements(run, model, name), own, migrates)}"
 
 
 async def _deleted_rows(
-    run: Executor, model: ModelSql, columns: Columns, lost: LostMark, migrates: bool
+    run: Executor, model: ModelSql, columns: Columns, lost_mark: LostMark, migrates: bool
 ) -> str:
     """Why rows that were deleted under a mark which is no longer declared stop the start."""
-    name, mark, marker = model.meta.name, lost.mark, model.meta.soft_delete
-    own = f" DROP COLUMN {quoted(mark.column, model.dialect)}"
+    name, mark, marker = model.meta.name, lost_mark.mark, model.meta.soft_delete
+    own = f" DROP COLUMN {quote(mark.column, model.dialect)}"
     anew = ""
     if marker is not None and marker.timestamp is (mark.kind is Kind.DATETIME):
         anew = f', or declare {marker.field} with field(column="{mark.column}")'
     elif marker is not None:
-        statements = await marking_anew(run, model, columns, mark)
+        statements = await remark_statements(run, model, columns, mark)
         anew = f", or mark them by {marker.field} in a migration{_in_migration(statements, own, migrates)}"
     return (
-        f"{name}: {lost} of {model.table.name!r} marked as deleted by {mark.column!r} would be shown again,"
-        f" because {name} no longer has that field. To keep them deleted, declare {mark.mixin} again"
+        f"{name}: {lost_mark} of {model.table.name!r} marked as deleted by {mark.column!r} would be shown"
+        f" again, because {name} no longer has that field. To keep them deleted, declare {mark.mixin} again"
         f" (class {name}(Model, {mark.mixin})){anew}. If they are not needed any more, delete them for good"
         f" and remove the column in a migration"
-        f"{_in_migration(await removing(run, model, mark), own, migrates)}"
+        f"{_in_migration(await removal_statements(run, model, mark), own, migrates)}"
     )
 
 
 def _in_migration(statements: Sequence[str], own: str, migrates: bool) -> str:
     """The statements, after what has to be done when they drop more than their `own` column."""
-    derived = [s for s in statements if s.startswith("DROP") or (" DROP COLUMN " in s and own not in s)]
+    other_drops = [s for s in statements if s.startswith("DROP") or (" DROP COLUMN " in s and own not in s)]
     again = (
         ", and start once with auto_migrate=True afterwards: only that makes the triggers, search tables and"
         " indexes anew that other fields still need. The migration"
     )
-    return f"{again if derived and not migrates else ''}: {'; '.join(statements)}"
+    return f"{again if other_drops and not migrates else ''}: {'; '.join(statements)}"
 
 
 def _unknown_column(model: ModelSql, column: Column, columns: Columns) -> str | None:
@@ -170,9 +170,9 @@ def _unknown_column(model: ModelSql, column: Column, columns: Columns) -> str | 
 
 def _contradiction(model: ModelSql, field: FieldMeta, column: Column) -> Iterator[str]:
     name, place = model.meta.name, f"{model.table.name}.{column.name}"
-    expected = COLUMN_TYPES[model.dialect][field.kind][0]
+    type_name = COLUMN_TYPES[model.dialect][field.kind][0]
     if not has_type(model, column, field.kind):
-        difference = f"{place} is {column.type or 'of no type'} in the database, {name} expects {expected}"
+        difference = f"{place} is {column.type or 'of no type'} in the database, {name} expects {type_name}"
         if _tolerated(model, field, column):
             log.warning("%s", difference)
         else:
@@ -230,11 +230,11 @@ def _tolerated(model: ModelSql, field: FieldMeta, column: Column) -> bool:
 
 def old_names(model: ModelSql, field: FieldMeta, columns: Columns) -> str:
     """The advice to keep a column under its old name, where there is one a new field may stand for."""
-    known = {f.column for f in model.meta.fields}
+    field_columns = {f.column for f in model.meta.fields}
     names = [
         c.name
         for c in columns.values()
-        if c.name not in known and not is_derived(c, columns) and has_type(model, c, field.kind)
+        if c.name not in field_columns and not is_derived(c, columns) and has_type(model, c, field.kind)
     ]
     if not names:
         return ""

@@ -17,7 +17,7 @@ from maniflex.errors import DeclarationError
 from maniflex.sql.decimal_order import decimal_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import NAMED_BY_CONDITION, index_name, quoted, sa_dialect
+from maniflex.sql.tables import NAMED_BY_CONDITION, index_name, quote, sa_dialect
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -30,7 +30,7 @@ def ddl(element: Any, model: ModelSql) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class ExistingIndex:
     columns: tuple[str, ...]
     unique: bool
     predicate: str  # "" when it covers every row
@@ -61,17 +61,18 @@ SELECT c.relname, i.indisunique AND i.indisvalid, a.attname, pg_get_expr(i.indpr
 """
 
 
-async def read_indexes(run: Executor, model: ModelSql) -> dict[str, Index]:
+async def read_indexes(run: Executor, model: ModelSql) -> dict[str, ExistingIndex]:
     """The indexes of the table by name."""
     if model.dialect is Dialect.SQLITE:
         rows = await run.fetch(Sql(_SQLITE_INDEXES, (model.table.name,)))
     else:
-        rows = await run.fetch(Sql(_POSTGRES_INDEXES, (quoted(model.table.name, model.dialect),)))
+        rows = await run.fetch(Sql(_POSTGRES_INDEXES, (quote(model.table.name, model.dialect),)))
     columns: dict[str, list[str]] = {}
     for name, _, column, _ in rows:
         columns.setdefault(name, []).append(column or "an expression")
     return {
-        row[0]: Index(tuple(columns[row[0]]), bool(row[1]), _predicate(row[3], model.dialect)) for row in rows
+        row[0]: ExistingIndex(tuple(columns[row[0]]), bool(row[1]), _predicate(row[3], model.dialect))
+        for row in rows
     }
 
 
@@ -95,34 +96,34 @@ def _predicates(model: ModelSql) -> tuple[str, ...]:
     return tuple(form.format(name) for form in forms)
 
 
-def compare_index(model: ModelSql, index: sa.Index, found: Index) -> None:
+def compare_index(model: ModelSql, index: sa.Index, existing: ExistingIndex) -> None:
     """Stop where a promise of uniqueness would not be kept; warn about any other difference."""
     predicates = _predicates(model) if index.unique else ("",)
     if index.info.get(NAMED_BY_CONDITION):  # another condition would be another index
-        predicates = (found.predicate,)
+        predicates = (existing.predicate,)
     columns = tuple(column.name for column in index.columns)
-    expected = Index(columns, bool(index.unique), predicates[0])
-    if found.predicate in predicates:
-        found = replace(found, predicate=expected.predicate)
-    if found == expected:
+    declared_index = ExistingIndex(columns, bool(index.unique), predicates[0])
+    if existing.predicate in predicates:
+        existing = replace(existing, predicate=declared_index.predicate)
+    if existing == declared_index:
         return
     text = (
-        f"{model.meta.name}: the index {index.name!r} of {model.table.name!r} should be {expected},"
-        f" and the one in the database is {found}"
+        f"{model.meta.name}: the index {index.name!r} of {model.table.name!r} should be {declared_index},"
+        f" and the one in the database is {existing}"
     )
-    if expected.unique and found.promise != expected.promise:
+    if declared_index.unique and existing.promise != declared_index.promise:
         drop = f"DROP INDEX {advised_name(model, str(index.name))}"
         raise DeclarationError(f"{text}; drop it in a migration and the next start builds it anew: {drop}")
     log.warning("%s", text)
 
 
-async def refuse_old_promises(run: Executor, model: ModelSql, existing: Mapping[str, Index]) -> None:
+async def refuse_old_promises(run: Executor, model: ModelSql, existing: Mapping[str, ExistingIndex]) -> None:
     """Stop at a unique index that we made and the model no longer declares: it would refuse equal values."""
-    declared = {str(index.name) for index in model.table.indexes}
-    known = {field.column for field in model.meta.fields}
-    for name, found in existing.items():
-        columns = [decimal_column(column) for column in found.columns]
-        if name in declared or not found.unique or not known.issuperset(columns):
+    declared_names = {str(index.name) for index in model.table.indexes}
+    field_columns = {field.column for field in model.meta.fields}
+    for name, existing_index in existing.items():
+        columns = [decimal_column(column) for column in existing_index.columns]
+        if name in declared_names or not existing_index.unique or not field_columns.issuperset(columns):
             continue
         if name != index_name("uq", model.table.name, *columns) or await _is_constraint(run, model, name):
             continue
@@ -137,9 +138,9 @@ async def warn_of_missing_promises(run: Executor, model: ModelSql) -> None:
     """Warn of uniqueness that the model declares and no index of the database keeps."""
     existing = await read_indexes(run, model)
     await refuse_old_promises(run, model, existing)
-    kept = {found.promise[:2] for found in existing.values() if found.unique}
+    promises = {existing_index.promise[:2] for existing_index in existing.values() if existing_index.unique}
     for index in sorted(model.table.indexes, key=lambda index: str(index.name)):
-        if index.unique and (True, frozenset(column.name for column in index.columns)) not in kept:
+        if index.unique and (True, frozenset(column.name for column in index.columns)) not in promises:
             names = ", ".join(decimal_column(column.name) for column in index.columns)
             log.warning(
                 "%s: %s is unique on %s and not in the database, so equal values would be stored;"
@@ -153,17 +154,17 @@ async def _is_constraint(run: Executor, model: ModelSql, index: str) -> bool:
     if model.dialect is not Dialect.POSTGRES:
         return False
     text = "SELECT 1 FROM pg_constraint WHERE conindid = to_regclass($1)"
-    return await run.fetch_one(Sql(text, (quoted(index, model.dialect),))) is not None
+    return await run.fetch_one(Sql(text, (quote(index, model.dialect),))) is not None
 
 
 async def duplicates(run: Executor, model: ModelSql, index: sa.Index) -> str:
-    """What is to be done before a unique index can be built; nothing when no values are equal."""
+    """The advice to follow before a unique index can be built; nothing when no values are equal."""
     examples = await _equal_rows(run, model, index)
     if not examples:
         return ""
-    columns = ", ".join(quoted(column.name, model.dialect) for column in index.columns)
+    columns = ", ".join(quote(column.name, model.dialect) for column in index.columns)
     names = ", ".join(decimal_column(column.name) for column in index.columns)
-    where = " AND ".join([f"{quoted(c.name, model.dialect)} IS NOT NULL" for c in index.columns])
+    where = " AND ".join([f"{quote(c.name, model.dialect)} IS NOT NULL" for c in index.columns])
     live = "".join(f" AND {condition}" for condition in _predicates(model)[:1] if condition)
     return (
         f"{model.meta.name}: {model.table.name!r} has rows with equal values in {names}, which is unique on"

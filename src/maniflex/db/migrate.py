@@ -1,4 +1,4 @@
-"""Bring a database up to its models at start: add what is missing, stop where the two contradict.
+"""Bring a database up to its models at start: add missing tables and columns, stop where the two contradict.
 
 Nothing is ever dropped, renamed or rewritten. Everything happens in one transaction under one lock,
 so two processes that start together do not collide and a failure leaves no half-made schema.
@@ -29,7 +29,7 @@ from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.literal import literal
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import quoted
+from maniflex.sql.tables import quote
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -52,7 +52,7 @@ async def migrate(adapter: Adapter, models: Sequence[ModelSql], extra: Sequence[
                 log.warning("%s gets the new table %r, and %s", model.meta.name, model.table.name, advice)
             await _migrate_model(tx, model, columns)
         for statement in extra:
-            if not await _is_there(tx, statement):
+            if not await _index_exists(tx, statement):
                 await tx.execute(statement)
 
 
@@ -61,12 +61,12 @@ _INDEX_UNLESS_THERE = re.compile(
 )
 
 
-async def _is_there(tx: Tx, statement: Sql) -> bool:
+async def _index_exists(tx: Tx, statement: Sql) -> bool:
     """Whether `statement` would make an index that exists: asking, PostgreSQL would lock out all writers."""
-    named = _INDEX_UNLESS_THERE.match(statement.text)
-    if named is None or tx.dialect is not Dialect.POSTGRES:
+    match = _INDEX_UNLESS_THERE.match(statement.text)
+    if match is None or tx.dialect is not Dialect.POSTGRES:
         return False
-    row = await tx.fetch_one(Sql("SELECT to_regclass($1) IS NOT NULL", (named[1],)))
+    row = await tx.fetch_one(Sql("SELECT to_regclass($1) IS NOT NULL", (match[1],)))
     return row is not None and bool(row[0])
 
 
@@ -76,7 +76,7 @@ async def _take_turn(tx: Tx) -> None:
     await tx.execute(Sql("SET LOCAL statement_timeout = 0"))
     await tx.execute(Sql("SET LOCAL lock_timeout = 0"))
     await tx.fetch(Sql("SELECT pg_advisory_xact_lock($1)", (_LOCK,)))
-    # From here on a lock is one that requests hold, and those queue up behind whoever waits for it.
+    # From here on a lock is one that requests hold, and those queue up behind the one that waits for it.
     await tx.fetch(Sql("SELECT set_config('lock_timeout', $1, true)", (row[0] if row else "0",)))
 
 
@@ -92,17 +92,17 @@ async def _migrate_model(tx: Tx, model: ModelSql, columns: Columns) -> None:
     await migrate_decimals(tx, model)
     existing = await read_indexes(tx, model)
     for index in sorted(model.table.indexes, key=lambda index: str(index.name)):
-        found = existing.get(str(index.name))
-        if found is None:
+        existing_index = existing.get(str(index.name))
+        if existing_index is None:
             await _create_index(tx, model, index)
         else:
-            compare_index(model, index, found)
+            compare_index(model, index, existing_index)
     await refuse_old_promises(tx, model, existing)
     await migrate_search(tx, model)
 
 
 async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta, columns: Columns) -> None:
-    table, column = quoted(model.table.name, model.dialect), quoted(field.column, model.dialect)
+    table, column = quote(model.table.name, model.dialect), quote(field.column, model.dialect)
     clause = f"ALTER TABLE {table} ADD COLUMN {column} {type_ddl(model, field)}"
     if not field.nullable:
         clause += f" NOT NULL DEFAULT {await _value_for_old_rows(tx, model, field, columns)}"
@@ -120,24 +120,24 @@ async def _add_defaults(tx: Tx, model: ModelSql, columns: Columns) -> None:
     if model.dialect is not Dialect.POSTGRES:
         return
     missing = [
-        f"ALTER COLUMN {quoted(column.name, model.dialect)} SET DEFAULT {column.server_default.arg}"
+        f"ALTER COLUMN {quote(column.name, model.dialect)} SET DEFAULT {column.server_default.arg}"
         for column in model.table.columns
         if isinstance(column.server_default, sa.DefaultClause)
         and column.name in columns
         and not columns[column.name].has_default
     ]
     if missing:
-        table = quoted(model.table.name, model.dialect)
+        table = quote(model.table.name, model.dialect)
         await tx.execute(Sql(f"ALTER TABLE {table} {', '.join(missing)}"))
 
 
 async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta, columns: Columns) -> str:
     """The SQL literal existing rows get in a new column that may not be null."""
     if field.default_factory is not None:
-        return literal(_made(model, field), field.kind, model.dialect)
+        return literal(_factory_value(model, field), field.kind, model.dialect)
     if field.has_default:
         return literal(field.default, field.kind, model.dialect)
-    rows = await tx.fetch(Sql(f"SELECT 1 FROM {quoted(model.table.name, model.dialect)} LIMIT 1"))
+    rows = await tx.fetch(Sql(f"SELECT 1 FROM {quote(model.table.name, model.dialect)} LIMIT 1"))
     if rows:
         raise DeclarationError(
             f"{model.meta.name}.{field.name}: the table {model.table.name!r} has rows and the new column"
@@ -154,7 +154,7 @@ _BATCH = 500
 
 async def _fill(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
     """Give every row that is there a value of its own from the field's factory."""
-    table, id_ = quoted(model.table.name, model.dialect), quoted(model.id.name, model.dialect)
+    table, id_ = quote(model.table.name, model.dialect), quote(model.id.name, model.dialect)
     beyond = ""
     last: tuple[str, ...] = ()
     while True:
@@ -163,8 +163,8 @@ async def _fill(tx: Tx, model: ModelSql, field: FieldMeta) -> None:
         if not ids:
             return
         beyond, last = f" WHERE {id_} > {_placeholder(1, model)}", (ids[-1],)
-        made = [(id, model.encode(field, _made(model, field))) for id in ids]
-        await _update_each(tx, model, field, [pair for pair in made if pair[1] is not None])
+        values = [(id, model.encode(field, _factory_value(model, field))) for id in ids]
+        await _update_each(tx, model, field, [pair for pair in values if pair[1] is not None])
 
 
 async def _update_each(tx: Tx, model: ModelSql, field: FieldMeta, pairs: list[tuple[str, Any]]) -> None:
@@ -175,8 +175,8 @@ async def _update_each(tx: Tx, model: ModelSql, field: FieldMeta, pairs: list[tu
         f"({_placeholder(2 * i + 1, model, 'text')}, {_placeholder(2 * i + 2, model, type_)})"
         for i in range(len(pairs))
     )
-    table, id_ = quoted(model.table.name, model.dialect), quoted(model.id.name, model.dialect)
-    column = quoted(field.column, model.dialect)
+    table, id_ = quote(model.table.name, model.dialect), quote(model.id.name, model.dialect)
+    column = quote(field.column, model.dialect)
     await tx.execute(
         Sql(
             f'WITH "$made" (id, value) AS (VALUES {rows})'  # no table can be called like this
@@ -193,7 +193,7 @@ def _placeholder(position: int, model: ModelSql, type_: str | None = None) -> st
     return f"${position}" if type_ is None else f"CAST(${position} AS {type_})"
 
 
-def _made(model: ModelSql, field: FieldMeta) -> Any:
+def _factory_value(model: ModelSql, field: FieldMeta) -> Any:
     """One value of the field's factory, as a create would take it."""
     assert field.default_factory is not None
     try:

@@ -95,22 +95,22 @@ class Adapter(Executor, Protocol):
     def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
         """The rows of a read of any size, of one moment, at most `batch` at a time.
 
-        It joins no transaction and no statement timeout ends it; whoever stops early closes it.
+        It joins no transaction and no statement timeout ends it; a caller that stops early closes it.
         """
 
     def sibling(self, *, steady: bool = False) -> Adapter:
         """One more adapter for the same database, not open yet and small, for another event loop.
 
-        A `steady` one runs statements along keys and indexes as they are written, whatever the
-        database thinks it knows about the sizes of tables: for queues, whose tables are empty one
+        A `steady` one runs statements along keys and indexes as they are written, no matter
+        what sizes the database believes its tables to have: for queues, whose tables are empty one
         minute and huge the next.
         """
 
     def listen(self, channel: str, wake: Wake) -> AbstractAsyncContextManager[None]:
         """Call `wake` on the event loop when something may have changed, and once at the beginning.
 
-        A hint that may come too often and, behind a pooler, never comes: whoever listens also polls.
-        SQLite notices every commit; PostgreSQL hears whoever runs
+        A hint that may come too often and, behind a pooler, never comes: a listener also polls.
+        SQLite notices every commit; PostgreSQL notices a session that runs
         `pg_notify(left(channel || '.' || current_schema(), 63), '')`.
         """
 
@@ -126,7 +126,7 @@ class CommitHooks:
     def after_commit(self, call: AfterCommit) -> None:
         self._after_commit.append(call)
 
-    async def committed(self) -> None:
+    async def run_after_commit(self) -> None:
         """Run the calls in order; one that fails is logged, because the commit already happened."""
         if not self._after_commit:
             return

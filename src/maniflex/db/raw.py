@@ -43,11 +43,11 @@ async def execute_raw(adapter: Adapter, text: str, args: Sequence[Any]) -> int:
 
 
 def _statement(dialect: Dialect, text: str, args: Sequence[Any]) -> Sql:
-    translated, count = translate(dialect, text)
+    own_text, count = translate(dialect, text)
     if count != len(args):
         raise DatabaseError(f"the statement has {count} placeholders and got {len(args)} values")
     encode = encode_any if dialect is Dialect.SQLITE else _json_as_text
-    return Sql(translated, tuple(map(encode, args)))
+    return Sql(own_text, tuple(map(encode, args)))
 
 
 def _json_as_text(value: Any) -> Any:

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from maniflex._names import did_you_mean
+from maniflex.db.includes import attach, load
 from maniflex.db.port import Row, Tx
-from maniflex.db.related import attach, load
 from maniflex.db.stamp import check, complete
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError, InvalidQuery
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.query.tree import Include, Models, Query, Scope
+from maniflex.query.query import Include, Models, Query, Scope
 
 M = TypeVar("M", bound=Model)
 Filters = Mapping[str, Any] | Iterable[tuple[str, Any] | tuple[str, str, Any]]
@@ -82,16 +82,16 @@ class Records(Generic[M]):
         if isinstance(record, Model):
             if fields:
                 raise DeclarationError("create() takes a record or fields, not both")
-            made = meta.validator.record(record)
+            new_record = meta.validator.record(record)
         else:
             values = {**(record or {}), **fields}
             if scope:
                 complete(meta, scope, values)
-            made = meta.validator.create_from_code(values)
+            new_record = meta.validator.create_from_code(values)
         if scope:
-            complete(meta, scope, made.__dict__)
-            check(meta, scope, made.__dict__)
-        return self._record(await self._store.create(made, scope=scope, tx=self._tx))
+            complete(meta, scope, new_record.__dict__)
+            check(meta, scope, new_record.__dict__)
+        return self._record(await self._store.create(new_record, scope=scope, tx=self._tx))
 
     async def update(self, id: str, changes: Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Change fields of a record and give it back as stored."""
@@ -129,8 +129,8 @@ class Records(Generic[M]):
             return [self._record(row) for row in rows]
         store = self._store
         includes = _includes(store.meta, store.models, names)
-        related = await load(store, rows, store.meta.fields, includes, self._scope, tx=self._tx)
-        return [cast(M, attach(self._record(row), found)) for row, found in zip(rows, related, strict=True)]
+        entries = await load(store, rows, store.meta.fields, includes, self._scope, tx=self._tx)
+        return [cast(M, attach(self._record(row), of_row)) for row, of_row in zip(rows, entries, strict=True)]
 
     def _record(self, row: Row) -> M:
         return cast(M, self._store.record(row))
@@ -147,18 +147,18 @@ class Records(Generic[M]):
 
 def _includes(model: ModelMeta, models: Models, names: Iterable[str]) -> tuple[Include, ...]:
     """The relations of dotted names, each with what goes along with it."""
-    nested: dict[str, list[str]] = {}
+    names_below: dict[str, list[str]] = {}
     for name in names:
         first, _, rest = name.partition(".")
-        nested.setdefault(first, []).extend([rest] if rest else [])
-    found = []
-    for name, below in nested.items():
+        names_below.setdefault(first, []).extend([rest] if rest else [])
+    includes = []
+    for name, below in names_below.items():
         relation = model.relations.get(name)
         if relation is None:
             hint = did_you_mean(name, model.relations)
             raise InvalidQuery(f"{model.name} has no relation {name!r}{hint}")
-        found.append(Include(relation, _includes(models[relation.target], models, below)))
-    return tuple(found)
+        includes.append(Include(relation, _includes(models[relation.target], models, below)))
+    return tuple(includes)
 
 
 def _conditions(filters: Filters | None) -> Sequence[tuple[str, str, Any]]:

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING, Any
 from maniflex.db.port import Tx
 from maniflex.errors import ForeignKeyViolation
 from maniflex.model.meta import OnDelete, RelationKind
-from maniflex.query.tree import through
+from maniflex.query.query import through
 from maniflex.sql.reference import Reference
 from maniflex.sql.where import Scope
 
 if TYPE_CHECKING:
     from maniflex.db.store import Store
 
-Family = Mapping[str, "Store"]
-Given = tuple[Reference, ...]
+StoresByModel = Mapping[str, "Store"]
+CheckedReferences = tuple[Reference, ...]
 
 
 class References:
     """The keys of one model and the stores of the models they refer to."""
 
-    def __init__(self, store: Store, family: Family) -> None:
+    def __init__(self, store: Store, stores_by_model: StoresByModel) -> None:
         self._meta = store.meta
         self._targets: dict[str, Store] = {}
         self._here: dict[str, Reference] = {}
         self._kept: set[str] = set()  # those no live row may dangle by
         for relation in store.meta.relations.values():
-            target = family.get(relation.target)
+            target = stores_by_model.get(relation.target)
             if relation.kind is not RelationKind.BELONGS_TO or relation.key is None or target is None:
                 continue
             if target.meta.options.query is not None:  # what a SELECT gives has no rows to hold on to
@@ -52,43 +52,43 @@ class References:
         """The keys that must lead somewhere as long as their row is alive."""
         return tuple(key for key in self._here if key in self._kept)
 
-    def named(self, values: Mapping[str, Any]) -> Iterator[tuple[Store, str]]:
+    def records_named(self, values: Mapping[str, Any]) -> Iterator[tuple[Store, str]]:
         """The records these keys of a row name, each with its store."""
         for key in self.kept_keys:
             if values[key] is not None:
                 yield self._targets[key], values[key]
 
-    async def given(self, values: Mapping[str, Any], scope: Scope) -> Given:
+    async def to_check(self, values: Mapping[str, Any], scope: Scope) -> CheckedReferences:
         """The references a write must check; those to another database are looked up right away."""
-        found = []
+        references = []
         for key, target in self._targets.items():
             value = values.get(key)
             if value is None or (target.meta is self._meta and value == values.get("id")):
                 continue
             if key in self._here:
-                found.append(self._here[key])
+                references.append(self._here[key])
             elif await target.find(value, scope=scope) is None:
                 raise self._refusal([key])
-        return tuple(found)
+        return tuple(references)
 
-    def kept(self, values: Mapping[str, Any]) -> Given:
+    def to_keep(self, values: Mapping[str, Any]) -> CheckedReferences:
         """The references a row that comes back must still have; one to itself comes back with it."""
-        needed = [key for key in self.kept_keys if values[key] not in (None, values["id"])]
-        return tuple(self._here[key] for key in needed)
+        keys = [key for key in self.kept_keys if values[key] not in (None, values["id"])]
+        return tuple(self._here[key] for key in keys)
 
     async def dangling(
         self,
-        given: Given,
+        references: CheckedReferences,
         values: Mapping[str, Any],
         scope: Scope,
         tx: Tx | None,
-        bound: Iterable[str] = (),
+        scope_keys: Iterable[str] = (),
     ) -> ForeignKeyViolation:
         """The refusal of a write whose references were not all there.
 
-        `bound` are keys through whose records the scope binds the row itself.
+        `scope_keys` are keys through whose records the scope binds the row itself.
         """
-        keys = list(dict.fromkeys([*(r.key for r in given), *bound]))
+        keys = list(dict.fromkeys([*(r.key for r in references), *scope_keys]))
         missing = []
         for key in keys:
             target = self._targets.get(key)

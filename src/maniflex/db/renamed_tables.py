@@ -13,7 +13,7 @@ from maniflex.sql.decimal_order import is_order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import VECTOR
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import quoted
+from maniflex.sql.tables import quote
 
 _COLUMNS = {
     # A virtual table may need a module that is not there.
@@ -41,8 +41,8 @@ async def find_old_tables(
     old = {
         model.meta.name: [t for t, columns in others.items() if columns == _columns(model)] for model in new
     }
-    filled = {table for names in old.values() for table in names if await _has_rows(run, table)}
-    return {name: [table for table in names if table in filled] for name, names in old.items()}
+    tables_with_rows = {table for names in old.values() for table in names if await _has_rows(run, table)}
+    return {name: [table for table in names if table in tables_with_rows] for name, names in old.items()}
 
 
 def keeping_advice(model: ModelSql, old_tables: Sequence[str]) -> str:
@@ -66,14 +66,14 @@ async def _tables_without_model(run: Executor, models: Sequence[ModelSql]) -> di
     columns: dict[str, set[str]] = {}
     for table, column in await run.fetch(Sql(_COLUMNS[run.dialect])):
         columns.setdefault(table, set()).add(column)
-    known = {model.table.name.lower() for model in models}
+    model_tables = {model.table.name.lower() for model in models}
     return {
         table: {name for name in names if not is_order_column(name, names) and name != VECTOR}
         for table, names in columns.items()
-        if table.lower() not in known
+        if table.lower() not in model_tables
     }
 
 
 async def _has_rows(run: Executor, table: str) -> bool:
-    text = f"SELECT 1 FROM {quoted(table, run.dialect)} LIMIT 1"
+    text = f"SELECT 1 FROM {quote(table, run.dialect)} LIMIT 1"
     return await run.fetch_one(Sql(text)) is not None

@@ -23,10 +23,10 @@ from maniflex.sql.search import (
     joined_text,
     language,
     numbers_table,
-    searched,
+    searchable_fields,
 )
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import index_name, quoted
+from maniflex.sql.tables import index_name, quote
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -45,23 +45,23 @@ async def migrate_search(tx: Tx, model: ModelSql) -> None:
 
 
 async def _on_sqlite(tx: Tx, model: ModelSql) -> None:
-    wanted = _pieces(model) if searched(model.meta) else {}
+    pieces = _pieces(model) if searchable_fields(model.meta) else {}
     names = _names(model)
     marks = ", ".join("?" * len(names))
     rows = await tx.fetch(Sql(f"SELECT name, sql FROM sqlite_master WHERE name IN ({marks})", names))
     existing: dict[str, str] = {row[0]: row[1] for row in rows}
     index = names[0]
     if index in existing and "USING fts5" not in existing[index]:
-        if not wanted:
+        if not pieces:
             return
         raise DeclarationError(f"{model.meta.name}: searching needs the name {index!r}; another table has it")
-    if existing == wanted:
+    if existing == pieces:
         return
     await _drop_pieces(tx, existing)
-    if wanted:
+    if pieces:
         await _check_fts5(tx, model)
         log.info("indexing %s for search", model.table.name)
-        for statement in wanted.values():
+        for statement in pieces.values():
             await tx.execute(Sql(statement))
         await _fill(tx, model)
 
@@ -78,9 +78,9 @@ def _names(model: ModelSql) -> tuple[str, ...]:
 
 def _pieces(model: ModelSql) -> dict[str, str]:
     """Name → statement. SQLite keeps the statements word for word, so they tell what has changed."""
-    index, numbers, on_insert, on_update, on_delete = (quoted(n, model.dialect) for n in _names(model))
-    table, key = (quoted(n, model.dialect) for n in (model.table.name, model.id.name))
-    columns = [quoted(f.column, model.dialect) for f in searched(model.meta)]
+    index, numbers, on_insert, on_update, on_delete = (quote(n, model.dialect) for n in _names(model))
+    table, key = (quote(n, model.dialect) for n in (model.table.name, model.id.name))
+    columns = [quote(f.column, model.dialect) for f in searchable_fields(model.meta)]
     tokenizer = f"porter {TOKENS}" if language(model.meta) == ENGLISH else TOKENS  # it stems no other
     number = f"(SELECT docid FROM {numbers} WHERE id = {{}}.{key})"
     # REPLACE removes rows without calling a trigger, so a row may come in whose number is known.
@@ -94,13 +94,13 @@ def _pieces(model: ModelSql) -> dict[str, str]:
         f"DELETE FROM {index} WHERE rowid = {number.format('old')};"
         f" DELETE FROM {numbers} WHERE id = old.{key};"
     )
-    named = ", ".join(dict.fromkeys([key, *columns]))
-    changed = " OR ".join(f"old.{c} IS NOT new.{c}" for c in dict.fromkeys([key, *columns]))
+    column_list = ", ".join(dict.fromkeys([key, *columns]))
+    has_changed = " OR ".join(f"old.{c} IS NOT new.{c}" for c in dict.fromkeys([key, *columns]))
     statements = (
         f"CREATE VIRTUAL TABLE {index} USING fts5({TEXT}, tokenize='{tokenizer}')",
         f"CREATE TABLE {numbers} (docid INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE)",
         f"CREATE TRIGGER {on_insert} AFTER INSERT ON {table} BEGIN {enter} END",
-        f"CREATE TRIGGER {on_update} AFTER UPDATE OF {named} ON {table} WHEN {changed}"
+        f"CREATE TRIGGER {on_update} AFTER UPDATE OF {column_list} ON {table} WHEN {has_changed}"
         f" BEGIN {leave} {enter} END",
         f"CREATE TRIGGER {on_delete} AFTER DELETE ON {table} BEGIN {leave} END",
     )
@@ -110,7 +110,7 @@ def _pieces(model: ModelSql) -> dict[str, str]:
 async def _drop_pieces(tx: Tx, existing: dict[str, str]) -> None:
     for name, statement in existing.items():
         what = "TRIGGER" if statement.startswith("CREATE TRIGGER") else "TABLE"
-        await tx.execute(Sql(f"DROP {what} {quoted(name, Dialect.SQLITE)}"))
+        await tx.execute(Sql(f"DROP {what} {quote(name, Dialect.SQLITE)}"))
 
 
 async def _check_fts5(tx: Tx, model: ModelSql) -> None:
@@ -119,8 +119,8 @@ async def _check_fts5(tx: Tx, model: ModelSql) -> None:
 
 
 async def _fill(tx: Tx, model: ModelSql) -> None:
-    index, numbers = (quoted(n, model.dialect) for n in _names(model)[:2])
-    table, key = (quoted(n, model.dialect) for n in (model.table.name, model.id.name))
+    index, numbers = (quote(n, model.dialect) for n in _names(model)[:2])
+    table, key = (quote(n, model.dialect) for n in (model.table.name, model.id.name))
     await tx.execute(Sql(f"INSERT INTO {numbers} (id) SELECT {key} FROM {table} ORDER BY {key}"))
     await tx.execute(
         Sql(
@@ -134,8 +134,8 @@ async def _fill(tx: Tx, model: ModelSql) -> None:
 
 
 async def _on_postgres(tx: Tx, model: ModelSql) -> None:
-    table = quoted(model.table.name, model.dialect)
-    wanted = _definition(model) if searched(model.meta) else None
+    table = quote(model.table.name, model.dialect)
+    definition = _definition(model) if searchable_fields(model.meta) else None
     row = await tx.fetch_one(
         Sql(
             "SELECT col_description(attrelid, attnum), attgenerated <> '' FROM pg_attribute"
@@ -143,38 +143,38 @@ async def _on_postgres(tx: Tx, model: ModelSql) -> None:
             (table, VECTOR),
         )
     )
-    comment, generated = row if row is not None else (None, False)
-    ours = generated and str(comment or "").startswith(_OURS)
+    comment, is_generated = row if row is not None else (None, False)
+    ours = is_generated and str(comment or "").startswith(_OURS)
     if row is not None and not ours:
-        if wanted is not None:
+        if definition is not None:
             raise DeclarationError(
                 f"{model.meta.name}: searching needs the name {VECTOR!r}; another column of its table has it"
             )
         return
-    if wanted is not None:
+    if definition is not None:
         await _check_language(tx, model)
-    if ours and comment != wanted:
+    if ours and comment != definition:
         await tx.execute(Sql(f"ALTER TABLE {table} DROP COLUMN {VECTOR}"))
-    if wanted is not None and comment != wanted:
-        await _add_vector(tx, model, table, wanted)
+    if definition is not None and comment != definition:
+        await _add_vector(tx, model, table, definition)
 
 
 def _definition(model: ModelSql) -> str:
     """The comment on the column: it tells at the next start whether it is still right."""
-    columns = ", ".join(f.column for f in searched(model.meta))
+    columns = ", ".join(f.column for f in searchable_fields(model.meta))
     return f"{_OURS}2 {language(model.meta)} ({columns})"
 
 
 async def _check_language(tx: Tx, model: ModelSql) -> None:
-    wanted = language(model.meta)
+    name = language(model.meta)
     rows = await tx.fetch(
         Sql("SELECT cfgname FROM pg_ts_config WHERE pg_ts_config_is_visible(oid) ORDER BY cfgname")
     )
-    known = [row[0] for row in rows]
-    if wanted not in known:
+    languages = [row[0] for row in rows]
+    if name not in languages:
         raise DeclarationError(
-            f"{model.meta.name}: the database knows no search_language {wanted!r};"
-            f" there are: {', '.join(known)}"
+            f"{model.meta.name}: the database knows no search_language {name!r};"
+            f" there are: {', '.join(languages)}"
         )
 
 
@@ -184,16 +184,16 @@ async def _add_vector(tx: Tx, model: ModelSql, table: str, definition: str) -> N
     signs = forms + PUNCTUATION.replace("'", "''")
     # The parser would keep addresses and compounds whole; between spaces they are words, as on SQLite.
     become = forms.translate(FORMS) + " " * len(PUNCTUATION)
-    words = f"translate({_unqualified(model)}, '{signs}', '{become}')"
+    words = f"translate({_unqualified_text(model)}, '{signs}', '{become}')"
     vector = f"to_tsvector('{language(model.meta)}'::regconfig, {words})"
     await tx.execute(
         Sql(f"ALTER TABLE {table} ADD COLUMN {VECTOR} tsvector GENERATED ALWAYS AS ({vector}) STORED")
     )
     comment = definition.replace("'", "''")
     await tx.execute(Sql(f"COMMENT ON COLUMN {table}.{VECTOR} IS '{comment}'"))
-    name = quoted(index_name("idx", model.table.name, VECTOR), model.dialect)
+    name = quote(index_name("idx", model.table.name, VECTOR), model.dialect)
     await tx.execute(Sql(f"CREATE INDEX {name} ON {table} USING gin ({VECTOR})"))
 
 
-def _unqualified(model: ModelSql) -> str:
-    return joined_text(model).replace(f"({quoted(model.table.name, model.dialect)}.", "(")
+def _unqualified_text(model: ModelSql) -> str:
+    return joined_text(model).replace(f"({quote(model.table.name, model.dialect)}.", "(")

@@ -14,7 +14,7 @@ from maniflex.errors import ValidationFailed
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query.match import holds
 from maniflex.query.operators import Op
-from maniflex.query.tree import AnyOf, Compare, Forced, Scope
+from maniflex.query.query import AnyOf, Compare, Forced, Scope
 
 
 def stamp(
@@ -38,26 +38,26 @@ def check(
     model: ModelMeta, scope: Scope, values: MutableMapping[str, Any], *, only_present: bool = False
 ) -> None:
     """Refuse values that would end outside the scope; on update only those that are written."""
-    for forced in scope:
-        condition = forced.on(model)
+    for rule in scope:
+        condition = rule.on(model)
         if condition is None:
             continue
         items = condition.conditions if isinstance(condition, AnyOf) else (condition,)
-        fields = [f for item in items if (f := _written(model, item)) is not None]
+        fields = [f for item in items if (f := _deciding_field(model, item)) is not None]
         if only_present and not any(f.name in values for f in fields):
             continue
-        if not any(_inside(model, item, values, isinstance(forced, Forced)) for item in items):
+        if not any(_inside(model, item, values, isinstance(rule, Forced)) for item in items):
             raise ValidationFailed(details=[_outside(f) for f in fields])
 
 
 def _comparisons(model: ModelMeta, scope: Scope) -> Iterator[Compare]:
-    for forced in scope:
-        condition = forced.on(model)
+    for rule in scope:
+        condition = rule.on(model)
         if isinstance(condition, Compare):
             yield condition
 
 
-def _written(model: ModelMeta, item: Compare) -> FieldMeta | None:
+def _deciding_field(model: ModelMeta, item: Compare) -> FieldMeta | None:
     """The field of the row itself that decides whether the condition holds."""
     if not item.path:
         return item.field
@@ -65,11 +65,11 @@ def _written(model: ModelMeta, item: Compare) -> FieldMeta | None:
     return model.by_name.get(first.key or "") if first.kind is RelationKind.BELONGS_TO else None
 
 
-def _inside(model: ModelMeta, item: Compare, values: MutableMapping[str, Any], checked: bool) -> bool:
-    """Whether the values satisfy the condition; the statement looks along its path if that is `checked`."""
-    field = _written(model, item)
+def _inside(model: ModelMeta, item: Compare, values: MutableMapping[str, Any], path_is_checked: bool) -> bool:
+    """Whether the values satisfy the condition; with `path_is_checked`, the statement checks its path."""
+    field = _deciding_field(model, item)
     value = None if field is None else values.get(field.name)
-    return checked and value is not None if item.path else holds(item.op, value, item.value)
+    return path_is_checked and value is not None if item.path else holds(item.op, value, item.value)
 
 
 def _outside(field: FieldMeta) -> dict[str, str]:

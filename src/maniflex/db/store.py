@@ -1,7 +1,7 @@
 """Rows of one model in one database: the only place that pairs statements with an executor.
 
 Rows come out as sequences in the order of `meta.fields`, decoded to Python's types except JSON,
-which stays text until somebody looks at it. Whoever wants records asks `Records`.
+which stays text until it is read. For records, use `Records`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from maniflex._clock import Clock
 from maniflex._limits import Limits
 from maniflex.db.budget import Budget
-from maniflex.db.circles import bring_back, circle_of, undeletion
+from maniflex.db.cascade import Link, deletion, links_to, remove
 from maniflex.db.current import executor, transaction
 from maniflex.db.indexed_texts import IndexedTexts
 from maniflex.db.port import Adapter, Executor, Row, Tx
-from maniflex.db.references import Family, Given, References
-from maniflex.db.removal import Link, deletion, links_to, remove
+from maniflex.db.references import CheckedReferences, References, StoresByModel
+from maniflex.db.restore import bring_back, circle_of, undeletion
 from maniflex.db.unchanged import (
     forget_version,
     hold_changed,
@@ -37,9 +37,8 @@ from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, Rec
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
 from maniflex.query.parse import Parser
-from maniflex.query.tree import Filter, Models, Query
-from maniflex.sql import remove as removal
-from maniflex.sql import search, select, write
+from maniflex.query.query import Filter, Models, Query
+from maniflex.sql import cascade, search, select, write
 from maniflex.sql.model import ModelSql
 from maniflex.sql.where import Scope, parent_keys
 
@@ -55,7 +54,7 @@ class Store:
         self._decode = self.sql.decode
         self.models: Models = {meta.name: meta}
         self.query = Parser(meta)
-        self.family: Family = {meta.name: self}
+        self.stores_by_model: StoresByModel = {meta.name: self}
         self.references: References | None = None
         self.links: tuple[Link, ...] = ()
         self._indexed = IndexedTexts(meta)
@@ -76,8 +75,8 @@ class Store:
         """The live row inside the scope; a transaction that has read it writes it only if it is unchanged."""
         run = executor(self.adapter, tx)
         versions = None if run.read_versions is None else versions_read(self.sql, run)
-        versioned = versions is not None
-        row = await run.fetch_one(select.one(self.sql, record_id, scope, versioned=versioned))
+        with_version = versions is not None
+        row = await run.fetch_one(select.one(self.sql, record_id, scope, versioned=with_version))
         if row is None:
             raise self._missing(record_id)
         if versions is not None:
@@ -86,7 +85,7 @@ class Store:
         return row if self._decode is None else self._decode(row)
 
     async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
-        """The live row, which nobody else can change until the transaction ends."""
+        """The live row, which no other transaction can change until the transaction ends."""
         for_update = self.adapter.dialect != "sqlite"  # there the transaction is the lock
         row = await tx.fetch_one(select.one(self.sql, record_id, scope, for_update=for_update))
         if row is None:
@@ -104,7 +103,7 @@ class Store:
         return row if self._decode is None else self._decode(row)
 
     async def lock_unchanged(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
-        """As `lock`, for a write whose row nobody gets to see: it must be as this transaction read it."""
+        """As `lock`, for a write that shows its row to no one: it must be as this transaction read it."""
         if self.adapter.dialect == "sqlite":
             return await self.lock(record_id, tx=tx, scope=scope)
         row = await lock_unchanged(self.sql, record_id, tx, scope)
@@ -144,14 +143,14 @@ class Store:
         order = [listing.fields.index(f) for f in fields]
         async with aclosing(self.adapter.stream(listing.sql)) as batches:
             async for rows in batches:
-                decoded = rows if listing.decode is None else map(listing.decode, rows)
-                yield [[row[i] for i in order] for row in decoded]
+                decoded_rows = rows if listing.decode is None else map(listing.decode, rows)
+                yield [[row[i] for i in order] for row in decoded_rows]
 
-    def listed(self, query: Query) -> tuple[FieldMeta, ...]:
+    def page_fields(self, query: Query) -> tuple[FieldMeta, ...]:
         """The fields that rows of this query's pages have."""
         return select.page_fields(self.sql, query)
 
-    async def related(
+    async def find_related(
         self,
         owner: Store,
         relation: RelationMeta,
@@ -165,8 +164,10 @@ class Store:
         """Rows of this model that a relation of `owner` leads to; the last value says from which key."""
         run = executor(self.adapter, tx)
         versions = versions_read(self.sql, run)
-        versioned = versions is not None
-        statement = select.related(owner.sql, relation, self.sql, keys, scope, most, versioned=versioned)
+        with_version = versions is not None
+        statement = select.related_rows(
+            owner.sql, relation, self.sql, keys, scope, most, versioned=with_version
+        )
         rows: Sequence[Row] = await run.fetch(statement, budget)
         if versions is not None:
             width, place = self._width, self._id_place
@@ -201,38 +202,40 @@ class Store:
         """Store a validated record as a new row and give the row back; what it refers to must exist."""
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
         self._indexed.check(values)
-        given = await self.references.given(values, scope) if self.references is not None else ()
+        references = await self.references.to_check(values, scope) if self.references is not None else ()
         run = executor(self.adapter, tx)
-        if given or (scope and parent_keys(self.meta, scope)):
-            rows = await self._translated(write.insert_referring(self.sql, values, given, scope), run)
+        if references or (scope and parent_keys(self.meta, scope)):
+            rows = await self._execute_write(write.insert_referring(self.sql, values, references, scope), run)
             if not rows:
-                raise await self._dangling(given, values, scope, tx)
+                raise await self._dangling(references, values, scope, tx)
         else:
-            rows = await self._translated(write.insert(self.sql, values), run)
+            rows = await self._execute_write(write.insert(self.sql, values), run)
         return rows[0] if self._decode is None else self._decode(rows[0])
 
     async def provision(self, record: Model) -> None:
         """Store the record unless there is one of that id already."""
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
         run = executor(self.adapter)
-        stored = await run.write(write.insert(self.sql, values, ignore_existing=True))
+        inserted_rows = await run.write(write.insert(self.sql, values, ignore_existing=True))
         # Another record may have one of its unique values; the one that was deleted may not.
-        if not stored and self.meta.soft_delete is None and await self.find(record.id) is None:
-            await self._translated(write.insert(self.sql, values), run)
+        if not inserted_rows and self.meta.soft_delete is None and await self.find(record.id) is None:
+            await self._execute_write(write.insert(self.sql, values), run)
 
     def record(self, row: Row, fields: Sequence[FieldMeta] | None = None) -> Model:
         """The row as an instance of the model; with `fields`, of those attributes only."""
         names = self.sql.names if fields is None else [f.name for f in fields]
         return self.meta.cls._from_db(dict(zip(names, row, strict=False)))
 
-    def meet(self, models: Models, family: Family, limits: Limits, *, must_bind: bool = False) -> None:
+    def link(
+        self, models: Models, stores_by_model: StoresByModel, limits: Limits, *, must_bind: bool = False
+    ) -> None:
         """The other models: those a query may name, and the stores of them all."""
         self.models = models
-        self.family = family
-        self.sql.meet({name: s.sql for name, s in family.items() if s.adapter is self.adapter})
+        self.stores_by_model = stores_by_model
+        self.sql.link({name: s.sql for name, s in stores_by_model.items() if s.adapter is self.adapter})
         self.query = Parser(self.meta, models, limits, must_bind=must_bind)
-        self.references = References(self, family) or None
-        self.links = links_to(self, family)
+        self.references = References(self, stores_by_model) or None
+        self.links = links_to(self, stores_by_model)
 
     async def update(
         self, record_id: str, changes: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
@@ -240,16 +243,18 @@ class Store:
         """Change fields of a live row inside the scope that is not locked."""
         if self._indexed.can_change:
             self._indexed.check(changes)
-        stamped = {**changes, "updated_at": self.clock.now()}
-        given = await self.references.given(changes, scope) if self.references is not None else ()
+        values = {**changes, "updated_at": self.clock.now()}
+        references = await self.references.to_check(changes, scope) if self.references is not None else ()
         run = executor(self.adapter, tx)
         if run.read_versions is None:
-            rows = await self._translated(write.update(self.sql, record_id, stamped, scope, given), run)
+            rows = await self._execute_write(
+                write.update(self.sql, record_id, values, scope, references), run
+            )
         else:
-            rows = await self._update_unchanged(record_id, stamped, scope, given, run)
+            rows = await self._update_unchanged(record_id, values, scope, references, run)
         if not rows:
-            named = given or any(key in changes for key in parent_keys(self.meta, scope))
-            dangling = await self._dangling(given, changes, scope, tx) if named else None
+            has_references = references or any(key in changes for key in parent_keys(self.meta, scope))
+            dangling = await self._dangling(references, changes, scope, tx) if has_references else None
             raise await self._why_untouched(record_id, scope, tx, otherwise=dangling)
         return rows[0] if self._decode is None else self._decode(rows[0])
 
@@ -259,14 +264,14 @@ class Store:
         record_id: str,
         changes: Mapping[str, Any],
         scope: Scope,
-        references: Given,
+        references: CheckedReferences,
         run: Executor,
     ) -> Sequence[Row]:
         return await write_unchanged(
             self.sql,
             record_id,
             run,
-            lambda version: self._translated(
+            lambda version: self._execute_write(
                 write.update(self.sql, record_id, changes, scope, references, version), run
             ),
         )
@@ -282,24 +287,24 @@ class Store:
     ) -> Row:
         """As `update`, but the row is looked at first, under its lock: by `check` and by its validators."""
         if tx is None:
-            async with transaction(self.adapter) as opened:
-                return await self.revise(record_id, changes, scope=scope, tx=opened, check=check)
+            async with transaction(self.adapter) as own_tx:
+                return await self.revise(record_id, changes, scope=scope, tx=own_tx, check=check)
         row = await self.lock_unchanged(record_id, tx=tx, scope=scope)
-        locked = self.locked(row)
-        if locked is not None:
-            raise locked
+        refusal = self.lock_refusal(row)
+        if refusal is not None:
+            raise refusal
         if check is not None:
             check(row)
-        changes = self._merged(row, changes)
+        changes = self._merge(row, changes)
         return await self.update(record_id, changes, scope=scope, tx=tx) if changes else row
 
-    def _merged(self, row: Row, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _merge(self, row: Row, changes: Mapping[str, Any]) -> Mapping[str, Any]:
         """The changes as the model's own validators leave them."""
         validator = self.meta.validator
         if not changes or not validator.has_model_validators:
             return changes
         current = self.record(row)
-        before, after = vars(current), vars(validator.merged(current, changes))
+        before, after = vars(current), vars(validator.merge(current, changes))
         return {n: after[n] for n in self.sql.names if n in changes or after[n] != before[n]}
 
     async def increment(
@@ -308,12 +313,12 @@ class Store:
         """Add to numeric fields so that concurrent additions all land and bounds hold."""
         self._check_deltas(deltas)
         run = executor(self.adapter, tx)
-        # It adds to the row whatever it is; that makes an earlier read of the row no fresher.
-        changed = await hold_changed(self.sql, record_id, run)
+        # It adds to the row as it is now; that makes an earlier read of the row no fresher.
+        is_stale = await hold_changed(self.sql, record_id, run)
         try:
             return await self._add(record_id, deltas, scope, tx)
         finally:
-            if changed:
+            if is_stale:
                 mark_changed(self.sql, [record_id], run)
 
     async def _add(self, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None) -> Row:
@@ -322,7 +327,7 @@ class Store:
         stamps = {"updated_at": self.clock.now()}
         try:
             statement = write.increment(self.sql, record_id, deltas, stamps, scope)
-            rows = await self._translated(statement, executor(self.adapter, tx))
+            rows = await self._execute_write(statement, executor(self.adapter, tx))
         except ValidationFailed as error:  # beyond what the column holds
             raise self._out_of_bounds(record_id, deltas) from error
         if not rows:
@@ -336,8 +341,8 @@ class Store:
     ) -> Row:
         # SQLite would add decimals as floats, so the sum is made here, under the row's lock.
         if tx is None:
-            async with transaction(self.adapter) as opened:
-                return await self._increment_decimal(record_id, deltas, scope, opened)
+            async with transaction(self.adapter) as own_tx:
+                return await self._increment_decimal(record_id, deltas, scope, own_tx)
         row = await self.lock(record_id, tx=tx, scope=scope)
         now = dict(zip(self.sql.names, row, strict=True))
         if any(now[name] is None for name in deltas):
@@ -348,8 +353,8 @@ class Store:
 
     def _out_of_bounds(self, record_id: str, deltas: Mapping[str, Any]) -> ValidationFailed:
         message = "is null or would leave its bounds"
-        found = [{"field": name, "message": message} for name in deltas]
-        return ValidationFailed(details=found, model=self.meta.name, record_id=record_id)
+        details = [{"field": name, "message": message} for name in deltas]
+        return ValidationFailed(details=details, model=self.meta.name, record_id=record_id)
 
     def _check_deltas(self, deltas: Mapping[str, Any]) -> None:
         for name, delta in deltas.items():
@@ -372,13 +377,13 @@ class Store:
             return
         stamps = deletion(self.meta, self.clock.now())
         run = executor(self.adapter, tx)
-        touched = await write_unchanged(
+        row_count = await write_unchanged(
             self.sql,
             record_id,
             run,
             lambda version: run.execute(write.delete(self.sql, record_id, stamps, scope, version)),
         )
-        if not touched:
+        if not row_count:
             raise await self._why_untouched(record_id, scope, tx)
 
     async def restore(
@@ -397,55 +402,55 @@ class Store:
         if self.meta.soft_delete is None:
             raise DeclarationError(f"{self.meta.name} removes its rows; there is nothing to restore")
         if tx is None:
-            async with transaction(self.adapter) as opened:
-                return await self.restore(record_id, changes, scope=scope, tx=opened, check=check)
+            async with transaction(self.adapter) as own_tx:
+                return await self.restore(record_id, changes, scope=scope, tx=own_tx, check=check)
         if await hold_changed(self.sql, record_id, tx, live=False):
             refuse_changed(self.sql, [record_id], tx)
-        found = await tx.fetch_one(removal.deleted(self.sql, record_id, scope))
-        if found is None:
+        stored_row = await tx.fetch_one(cascade.deleted_row(self.sql, record_id, scope))
+        if stored_row is None:
             raise self._missing(record_id)
-        row = found if self._decode is None else self._decode(found)
+        row = stored_row if self._decode is None else self._decode(stored_row)
         if check is not None:
             check(row)
-        stamped = {"updated_at": self.clock.now()}
-        stamps = {**(changes or {}), **undeletion(self), **stamped}
+        time_stamp = {"updated_at": self.clock.now()}
+        stamps = {**(changes or {}), **undeletion(self), **time_stamp}
         self._indexed.check(stamps)
         values = {**dict(zip(self.sql.names, row, strict=True)), **stamps}
-        given = self.references.kept(values) if self.references is not None else ()
-        statement = removal.restore(self.sql, record_id, stamps, given, values, scope)
-        rows = await self._translated(statement, executor(self.adapter, tx))
+        references = self.references.to_keep(values) if self.references is not None else ()
+        statement = cascade.restore(self.sql, record_id, stamps, references, values, scope)
+        rows = await self._execute_write(statement, executor(self.adapter, tx))
         if not rows and self.references is not None:
             circle = await circle_of(self, values, scope, tx)
             if circle is None:
-                raise await self.references.dangling(given, values, scope, tx)
-            await bring_back(circle, stamped, tx)
-            rows = await self._translated(statement, executor(self.adapter, tx))
+                raise await self.references.dangling(references, values, scope, tx)
+            await bring_back(circle, time_stamp, tx)
+            rows = await self._execute_write(statement, executor(self.adapter, tx))
         return rows[0] if self._decode is None else self._decode(rows[0])
 
-    async def _translated(self, statement: Any, run: Executor) -> Sequence[Row]:
+    async def _execute_write(self, statement: Any, run: Executor) -> Sequence[Row]:
         """Run a write; a refused constraint names the fields as clients know them."""
         try:
             return await run.write(statement)
         except ConstraintViolation as error:
             if error.details is None and error.columns:
-                error.details = self._refused(error)
+                error.details = self._refused_fields(error)
             raise
 
-    def _refused(self, error: ConstraintViolation) -> list[dict[str, str]] | None:
+    def _refused_fields(self, error: ConstraintViolation) -> list[dict[str, str]] | None:
         """The fields a constraint is about, as far as a client knows them."""
-        known = {f.column: f for f in self.meta.fields if not f.hidden}
+        visible_fields = {f.column: f for f in self.meta.fields if not f.hidden}
         columns = self._within.get(error.columns, error.columns)
-        shown = [known[column].api for column in columns if column in known]
-        return [{"field": name, "message": error.message} for name in shown] or None
+        names = [visible_fields[column].api for column in columns if column in visible_fields]
+        return [{"field": name, "message": error.message} for name in names] or None
 
     async def _dangling(
-        self, given: Given, values: Mapping[str, Any], scope: Scope, tx: Tx | None
+        self, references: CheckedReferences, values: Mapping[str, Any], scope: Scope, tx: Tx | None
     ) -> Exception:
         """The refusal of a write whose references were not all there, or not all inside the scope."""
         keys = [key for key in parent_keys(self.meta, scope) if key in values]
         if self.references is None:  # the record it belongs to comes from a query, and is not there
             return NotFound()
-        return await self.references.dangling(given, values, scope, tx, bound=keys)
+        return await self.references.dangling(references, values, scope, tx, scope_keys=keys)
 
     async def _why_untouched(
         self, record_id: str, scope: Scope, tx: Tx | None, otherwise: Exception | None = None
@@ -454,13 +459,13 @@ class Store:
         row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id, scope))
         if row is None:
             return self._missing(record_id)
-        locked = self.locked(row if self._decode is None else self._decode(row))
-        return locked or otherwise or self._missing(record_id)
+        refusal = self.lock_refusal(row if self._decode is None else self._decode(row))
+        return refusal or otherwise or self._missing(record_id)
 
     def _missing(self, record_id: str) -> NotFound:
         return NotFound(model=self.meta.name, record_id=record_id)
 
-    def locked(self, row: Row) -> RecordLocked | None:
+    def lock_refusal(self, row: Row) -> RecordLocked | None:
         """The refusal for a row in one of its `lock_when` states."""
         for lock in self.meta.locks:
             if row[self.sql.names.index(lock.field)] == lock.value:

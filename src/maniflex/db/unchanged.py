@@ -1,8 +1,8 @@
-"""Writes of rows that the same transaction has read: only if nobody has changed them since.
+"""Writes of rows that the same transaction has read: only if no other has changed them since.
 
 A row this transaction wrote itself after it read it may be written again, and so may one that it
-locked, provided that nobody else changed it between the read and that write or lock. On a database or
-in a transaction where no versions are noted, a write is just a write.
+locked, provided that no other transaction changed it between the read and that write or lock. On a
+database or in a transaction where no versions are noted, a write is just a write.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def versions_read(model: ModelSql, run: Executor) -> TableVersions | None:
 
 
 def forget_version(model: ModelSql, record_id: str, run: Executor) -> None:
-    """The row was written or locked here: nobody else can change it until the transaction ends."""
+    """The row was written or locked here: no other transaction can change it until this one ends."""
     versions = versions_read(model, run)
     if versions is not None:
         versions.forget(record_id)
@@ -41,12 +41,12 @@ async def write_unchanged(
     if versions is None:
         return await write(None)
     version = await _version_to_match(model, record_id, run, versions)
-    written = await write(version)
-    if not written and version is not None and await _hold_unchanged(model, record_id, run, version):
-        written = await write(None)
-    if written:
+    outcome = await write(version)
+    if not outcome and version is not None and await _hold_unchanged(model, record_id, run, version):
+        outcome = await write(None)
+    if outcome:
         versions.forget(record_id)
-    return written
+    return outcome
 
 
 async def lock_unchanged(model: ModelSql, record_id: str, tx: Tx, scope: Scope) -> Row | None:
@@ -65,10 +65,10 @@ async def lock_unchanged(model: ModelSql, record_id: str, tx: Tx, scope: Scope) 
 
 
 async def lock_as_read(model: ModelSql, record_id: str, tx: Tx, scope: Scope) -> Row | None:
-    """The live row, locked until the transaction ends; waits for whoever holds it.
+    """The live row, locked until the transaction ends; waits for a transaction that holds it.
 
     `SerializationFailure` if another transaction has changed it since this one read it: the code has two
-    records in hand then, and nobody knows from which of them it computes what it writes.
+    records in hand then, and we cannot know from which of them it computes what it writes.
     """
     versions = versions_read(model, tx)
     version = None if versions is None else versions.get(record_id)
@@ -114,8 +114,8 @@ def changed_rows(model: ModelSql, rows: Sequence[Row], run: Executor) -> list[st
     versions = versions_read(model, run)
     if versions is None:
         return []
-    known = [(row, version) for row in rows if (version := versions.get(row[0])) is not None]
-    return [r[0] for r, version in known if not (r[1] == version or (r[2] and version != CHANGED))]
+    rows_read = [(row, version) for row in rows if (version := versions.get(row[0])) is not None]
+    return [r[0] for r, version in rows_read if not (r[1] == version or (r[2] and version != CHANGED))]
 
 
 def has_read(model: ModelSql, run: Executor) -> bool:

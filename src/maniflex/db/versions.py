@@ -54,7 +54,7 @@ class TableVersions:
         self.note(record_id, CHANGED)
 
     def forget(self, record_id: str) -> None:
-        """The row is locked or written by this transaction: nobody else can change it any more."""
+        """The row is locked or written by this transaction: no other can change it any more."""
         self._recent.pop(record_id, None)
         self._earlier.pop(record_id, None)
 

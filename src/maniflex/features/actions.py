@@ -11,7 +11,6 @@ from pydantic import PydanticUndefinedAnnotation, TypeAdapter, ValidationError
 from starlette.responses import Response as StarletteResponse
 
 from maniflex.errors import InvalidQuery
-from maniflex.pipeline.about import About
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.chain import Composer, Handler, is_async
 from maniflex.pipeline.context import Context
@@ -20,6 +19,7 @@ from maniflex.pipeline.large_answers import collect
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, takes
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.query.parse import pairs
 
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
@@ -47,7 +47,7 @@ class Action:
     errors: Sequence[int] = ()  # statuses that the handler refuses with
 
     def problems(self) -> list[str]:
-        """What is wrong with the route, its handler and its middleware."""
+        """The problems of the route, its handler and its middleware."""
         where = f"action {self.method} {self.path}"
         return [*self._route_problems(where), *self._code_problems(where)]
 
@@ -56,22 +56,22 @@ class Action:
         return not (self._route_problems("") or self.type_problems())
 
     def _route_problems(self, where: str) -> list[str]:
-        found = []
+        problems = []
         if self.method not in METHODS:
-            found.append(f"{where}: the method is none of {', '.join(METHODS)}")
+            problems.append(f"{where}: the method is none of {', '.join(METHODS)}")
         segments = self.path.split("/")[1:]
         if not self.path.startswith("/") or not all(_SEGMENT.fullmatch(s) for s in segments):
-            found.append(f"{where}: a path is written like /orders/{{id}}/cancel")
+            problems.append(f"{where}: a path is written like /orders/{{id}}/cancel")
         parameters = [s for s in segments if s.startswith("{")]
         if len(set(parameters)) != len(parameters):
-            found.append(f"{where}: a path parameter is named twice")
-        return found
+            problems.append(f"{where}: a path parameter is named twice")
+        return problems
 
     def _code_problems(self, where: str) -> Iterator[str]:
         if not takes(self.handler, 1):
             yield f"{where}: the handler is called with (ctx), which it does not take"
-        listed: Sequence[Any] = self.middleware  # its type is only a promise until here
-        for fn in listed:
+        middleware: Sequence[Any] = self.middleware  # its type is only a promise until here
+        for fn in middleware:
             if not callable(fn):
                 yield f"{where}: middleware: {fn!r} is not callable"
             elif not takes(fn, 2):
@@ -99,7 +99,7 @@ def _schema_problem(build: Callable[[Any], Any], kind: Any) -> str | None:
         build(kind)
     except (PydanticUndefinedAnnotation, NameError) as error:
         return f"there is no {error.name!r}; give the type itself, not its name in quotes"
-    except Exception as error:  # whatever a type says of itself when pydantic asks
+    except Exception as error:  # a type may raise anything when pydantic asks for its schema
         first = str(error).partition("\n")[0].partition(". Set `arbitrary_types_allowed")[0]
         use = "use a dataclass, a pydantic model, a model or another type that pydantic knows"
         return f"pydantic can build no schema for it ({first}); {use}"
@@ -113,7 +113,7 @@ def _type_name(kind: Any) -> str:
 def action_endpoint(action: Action, composer: Composer) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
     inner = [(getattr(m, "__name__", type(m).__name__), m) for m in action.middleware]
-    call = _Call(action)
+    call = _ActionCall(action)
 
     def respond(ctx: Context) -> None:
         if ctx.response is None:
@@ -130,7 +130,7 @@ def action_endpoint(action: Action, composer: Composer) -> Endpoint:
         chain(*TRIMMED, "action"),
         composer.steps(("response",), {"response": respond}, None, Operation.ACTION, item=False),
         f"action {action.name}",
-        About(
+        RouteDocs(
             name=action.name,
             summary=action.summary,
             description=action.description,
@@ -146,7 +146,7 @@ def action_endpoint(action: Action, composer: Composer) -> Endpoint:
     )
 
 
-class _Call:
+class _ActionCall:
     """The handler as the last step of its chain."""
 
     def __init__(self, action: Action) -> None:
@@ -155,9 +155,9 @@ class _Call:
         self._query = {name: TypeAdapter(kind) for name, kind in action.query_params.items()}
 
     def _check_query(self, ctx: Context) -> None:
-        """What is declared is also checked; parameters that are not are the handler's to read."""
-        given = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else ()
-        for name, text in given:
+        """Validate the declared query parameters; the handler reads the others itself."""
+        parameters = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else ()
+        for name, text in parameters:
             adapter = self._query.get(name)
             if adapter is None:
                 continue

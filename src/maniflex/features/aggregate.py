@@ -13,18 +13,18 @@ from typing import Any
 
 from maniflex import _json
 from maniflex._limits import Limits
-from maniflex.db import analysis
+from maniflex.db import aggregates as analysis
 from maniflex.db.budget import Budget
 from maniflex.errors import InvalidJson, InvalidQuery
 from maniflex.model.meta import Kind, ModelMeta
-from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allowing
+from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allow_step
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import reach_again
 from maniflex.pipeline.read_body import read_body
-from maniflex.pipeline.response import Response, unanswered
+from maniflex.pipeline.response import Response, no_answer_error
+from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.runtime import Runtime
 from maniflex.query.aggregate import ALIAS, DEFAULT_GROUPS, FITTING, KEYS, MOST_GROUPS, Fn, read
 from maniflex.query.conditions import is_open
@@ -42,7 +42,7 @@ def aggregate_endpoints(runtime: Runtime, composer: Composer, model: ModelMeta) 
     computing: dict[str, Default] = {"deserialize": step.deserialize, "db": step.compute}
     build, about = composer.steps, _about(model, step.limits)
 
-    def endpoint(method: str, operation: Operation, respond: Default, about: About | None) -> Endpoint:
+    def endpoint(method: str, operation: Operation, respond: Default, about: RouteDocs | None) -> Endpoint:
         steps, defaults = (MAIN, computing) if about is not None else (TRIMMED, {})
         return Endpoint(
             method,
@@ -57,7 +57,7 @@ def aggregate_endpoints(runtime: Runtime, composer: Composer, model: ModelMeta) 
 
     yield endpoint("GET", Operation.LIST, step.respond, about)
     yield endpoint("HEAD", Operation.HEAD, step.respond, about.of_head())
-    yield endpoint("OPTIONS", Operation.OPTIONS, allowing("GET, HEAD, OPTIONS"), None)
+    yield endpoint("OPTIONS", Operation.OPTIONS, allow_step("GET, HEAD, OPTIONS"), None)
 
 
 class _Aggregate:
@@ -68,34 +68,34 @@ class _Aggregate:
         self.limits = model.options.limits or runtime.config.limits
 
     async def deserialize(self, ctx: Context) -> None:
-        given = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else []
-        for name, _ in given:
+        parameters = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else []
+        for name, _ in parameters:
             if name in _OF_LISTS:
                 raise InvalidQuery(f"{name}: an aggregate takes filter, q and aggregate")
         if ctx._query is None:
             ctx._query = self._store.query(ctx.scope["query_string"])
-        ctx.aggregation = read(await _spec(ctx, given), ctx._query, self.limits)
+        ctx.aggregation = read(await _spec(ctx, parameters), ctx._query, self.limits)
 
     async def compute(self, ctx: Context) -> None:
-        if ctx.aggregation is None:  # somebody replaced the deserialize step
+        if ctx.aggregation is None:  # middleware replaced the deserialize step
             await self.deserialize(ctx)
             await reach_again(ctx)
         # Filters may have been added since the request was read, so they are taken from the query now.
-        asked, query = ctx.aggregation, ctx.query
-        limit = asked.limit or DEFAULT_GROUPS
-        filters = (*query.filters, *asked.filters)
-        wanted = replace(asked, filters=filters, search=query.search, limit=limit + 1)
+        aggregation, query = ctx.aggregation, ctx.query
+        limit = aggregation.limit or DEFAULT_GROUPS
+        filters = (*query.filters, *aggregation.filters)
+        bound_aggregation = replace(aggregation, filters=filters, search=query.search, limit=limit + 1)
         ctx.budget = Budget(self.limits.answer_size)
-        rows = await analysis.aggregate(self._store, wanted, scope=query.forced, budget=ctx.budget)
+        rows = await analysis.aggregate(self._store, bound_aggregation, scope=query.forced, budget=ctx.budget)
         ctx.more = len(rows) > limit
         ctx._result = rows[:limit]
 
     async def respond(self, ctx: Context) -> None:
         if ctx.response is None:
             if ctx._result is None:
-                raise unanswered()
-            asked = ctx.aggregation
-            meta = None if asked is None else {"limit": asked.limit, "has_more": ctx.more}
+                raise no_answer_error()
+            aggregation = ctx.aggregation
+            meta = None if aggregation is None else {"limit": aggregation.limit, "has_more": ctx.more}
             response = Response(200, ctx._result, meta=meta)
             if ctx.budget is not None:
                 write = partial(response.encode, ctx.runtime.encode)
@@ -104,9 +104,9 @@ class _Aggregate:
             ctx.response = response
 
 
-async def _spec(ctx: Context, given: Sequence[tuple[str, str]]) -> Any:
+async def _spec(ctx: Context, parameters: Sequence[tuple[str, str]]) -> Any:
     """The JSON of the request, from the one place that has it."""
-    texts = [value for name, value in given if name == "aggregate"]
+    texts = [value for name, value in parameters if name == "aggregate"]
     if ctx.raw_body is None and _has_body(ctx):
         ctx.raw_body = await read_body(ctx)
     body = ctx.raw_body
@@ -134,14 +134,14 @@ def schema(model: ModelMeta, limits: Limits) -> Mapping[str, Any]:
     condition = {"operator": _OPERATOR, "value": {}}
     order = {"field": _TEXT, "direction": {"type": "string", "enum": ["asc", "desc"], "default": "asc"}}
     keys = _fields(model, KEYS)
-    grouped = {"group_by": _list_of(keys, limits.group_keys, uniqueItems=True)} if keys["enum"] else {}
+    group_by = {"group_by": _list_of(keys, limits.group_keys, uniqueItems=True)} if keys["enum"] else {}
     return {
         "type": "object",
         "additionalProperties": False,
         "required": ["select"],
         "properties": {
             "select": _list_of({"anyOf": list(_measures(model))}, limits.aggregates, minItems=1),
-            **grouped,
+            **group_by,
             "where": _list_of(_entry({"field": _TEXT, **condition}, "field"), limits.filters),
             "having": _list_of(_entry({"alias": _TEXT, **condition}, "alias"), limits.filters),
             "order_by": _list_of(_entry(order, "field"), limits.sorts),
@@ -180,7 +180,7 @@ def _list_of(items: Mapping[str, Any], most: int, **more: Any) -> Mapping[str, A
     return {"type": "array", "items": items, "maxItems": most, **more}
 
 
-def _about(model: ModelMeta, limits: Limits) -> About:
+def _about(model: ModelMeta, limits: Limits) -> RouteDocs:
     parameter = {
         "name": "aggregate",
         "in": "query",
@@ -188,7 +188,7 @@ def _about(model: ModelMeta, limits: Limits) -> About:
         "description": "What to compute, and by which fields to group it.",
         "content": {"application/json": {"schema": schema(model, limits)}},
     }
-    return About(
+    return RouteDocs(
         name=f"aggregate_{model.table}",
         summary=f"Counts, sums and the like over {model.table}",
         description=f"Computes over all {model.table} that the filters leave, in groups if asked for.",

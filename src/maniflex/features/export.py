@@ -1,8 +1,8 @@
 """`export=True`: GET `/{table}/export`, the rows of a list as one CSV or XLSX file.
 
 An export is the list without pages: same filters, sorts, search and scopes, and every rule for
-LIST covers it. What is too large is refused before the first byte; what fails after it is broken
-off, never ended as if it were whole.
+LIST covers it. An export with too many rows is refused before the first byte; one that fails later is
+broken off, never ended as if it were whole.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from maniflex.db.store import Store
 from maniflex.errors import ExportBusy, ExportTooLarge, InvalidFormat, InvalidQuery
 from maniflex.features.tabular import MOST_XLSX_ROWS, Batches, write_csv, write_xlsx
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allowing
+from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allow_step
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.response import Response, unanswered
+from maniflex.pipeline.response import Response, no_answer_error
+from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.wire import Wire
+from maniflex.pipeline.serializer import Serializer
 from maniflex.query.parse import pairs
 from maniflex.sql.statement import Dialect
 
@@ -53,7 +53,7 @@ _CONTENT_TYPES = {
 
 
 def export_problems(model: ModelMeta) -> Iterator[str]:
-    """What is wrong with a declaration of `export=`."""
+    """The problems of a model's `export=`."""
     if not model.options.export or model.options.headless:
         return
     if model.options.singleton:
@@ -67,13 +67,13 @@ def available_formats() -> tuple[Format, ...]:
 
 def export_endpoints(runtime: Runtime, composer: Composer, models: Iterable[ModelMeta]) -> Iterator[Endpoint]:
     """The export routes of all models; they share the places there are."""
-    exported = [m for m in models if m.options.export and not m.options.headless]
-    if any(runtime.stores[m.cls].adapter.dialect is Dialect.POSTGRES for m in exported):
+    exportable = [m for m in models if m.options.export and not m.options.headless]
+    if any(runtime.stores[m.cls].adapter.dialect is Dialect.POSTGRES for m in exportable):
         _warn_of_small_pool(runtime)
-    if exported and Format.XLSX not in available_formats():
+    if exportable and Format.XLSX not in available_formats():
         runtime.logger.info('exports are csv only; for xlsx: pip install "maniflex[export]"')
     places = Places(runtime.config.max_exports)
-    for model in exported:
+    for model in exportable:
         yield from Export(runtime, model, places).endpoints(composer)
 
 
@@ -95,7 +95,7 @@ class Places:
             raise ExportBusy(headers=RETRY_AFTER)
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def take(self) -> Iterator[None]:
         self.check()
         self._free -= 1
         try:
@@ -110,7 +110,7 @@ class Export:
     def __init__(self, runtime: Runtime, model: ModelMeta, places: Places) -> None:
         self._model = model
         self._store: Store = runtime.stores[model.cls]
-        self._wire: Wire = runtime.wires[model.cls]
+        self._serializer: Serializer = runtime.serializers[model.cls]
         self._clock = runtime.clock
         self._places = places
         self._formats = available_formats()
@@ -121,7 +121,7 @@ class Export:
         for method in ("GET", "HEAD"):
             yield self._endpoint(composer, method, Operation.EXPORT, MAIN, steps, self.respond)
         yield self._endpoint(
-            composer, "OPTIONS", Operation.OPTIONS, TRIMMED, {}, allowing("GET, HEAD, OPTIONS")
+            composer, "OPTIONS", Operation.OPTIONS, TRIMMED, {}, allow_step("GET, HEAD, OPTIONS")
         )
 
     def _endpoint(
@@ -158,11 +158,11 @@ class Export:
                 raise InvalidQuery(f"select: {field.api!r} is not a field of the export")
 
     async def read(self, ctx: Context) -> None:
-        """Refuse what is too large; the rows are read when they are sent."""
+        """Refuse an export with too many rows; the rows are read when they are sent."""
         query, most = ctx.query, self._most(self._format(ctx))
-        found = await self._store.count(query.filters, scope=query.forced, search=query.search)
-        if found > most:
-            raise ExportTooLarge(f"{found} rows match and an export has at most {most}; narrow the filters")
+        count = await self._store.count(query.filters, scope=query.forced, search=query.search)
+        if count > most:
+            raise ExportTooLarge(f"{count} rows match and an export has at most {most}; narrow the filters")
         self._places.check()
         ctx.exports = True
 
@@ -170,7 +170,7 @@ class Export:
         if ctx.response is not None:
             return
         if not ctx.exports and ctx._result is None:
-            raise unanswered()
+            raise no_answer_error()
         format, now = self._format(ctx), self._clock.now()
         name = f"{self._model.table}-{now:%Y%m%dT%H%M%SZ}.{format}"
         ctx.response = Response(
@@ -183,9 +183,9 @@ class Export:
     # -- the file, while it is sent ----------------------------------------------------------
 
     async def _file(self, ctx: Context, format: Format) -> AsyncGenerator[bytes, None]:
-        with self._places.taken():
+        with self._places.take():
             fields = self._columns(ctx)
-            rows = self._bounded(self._rows(ctx, fields, format), self._most(format))
+            rows = self._limit_rows(self._rows(ctx, fields, format), self._most(format))
             if format is Format.CSV:
                 chunks = write_csv(fields, rows)
             else:
@@ -195,32 +195,32 @@ class Export:
                     yield chunk
 
     def _columns(self, ctx: Context) -> tuple[FieldMeta, ...]:
-        """What is left of the columns: nothing that was not asked for, nothing that was taken out."""
-        asked = ctx.query.select or self._model.fields
-        open_ = {f.api: f for f in asked if f.exported}
+        """The selected columns that middleware left in `ctx.export_columns`."""
+        fields = ctx.query.select or self._model.fields
+        open_ = {f.api: f for f in fields if f.exported}
         return tuple(open_[name] for name in dict.fromkeys(ctx.export_columns) if name in open_)
 
     def _rows(self, ctx: Context, fields: tuple[FieldMeta, ...], format: Format) -> Batches:
         if ctx._result is not None:
-            return self._given(ctx._result, fields)
+            return self._batch_of_records(ctx._result, fields)
         if ctx.exports:
             return self._store.stream(ctx.query, fields, self._most(format) + 1)
-        return self._given((), fields)  # somebody replaced the database step and found nothing
+        return self._batch_of_records((), fields)  # middleware replaced the database step and found nothing
 
-    async def _given(self, result: Any, fields: Sequence[FieldMeta]) -> Batches:
+    async def _batch_of_records(self, result: Any, fields: Sequence[FieldMeta]) -> Batches:
         """The records a middleware has put in place of the rows."""
         places = [self._model.fields.index(f) for f in fields]
         records = result.items if isinstance(result, Page) else result
-        rows = [self._wire.row(record) for record in records if self._wire.fits(record)]
+        rows = [self._serializer.row(record) for record in records if self._serializer.fits(record)]
         yield [[_plain(row[i]) for i in places] for row in rows]
 
-    async def _bounded(self, batches: Batches, most: int) -> Batches:
+    async def _limit_rows(self, batches: Batches, most: int) -> Batches:
         """Rows that were added since they were counted do not make the file larger than allowed."""
-        sent = 0
+        count = 0
         async with aclosing(batches):
             async for rows in batches:
-                sent += len(rows)
-                if sent > most:
+                count += len(rows)
+                if count > most:
                     raise ExportTooLarge(f"an export has at most {most} rows; narrow the filters")
                 yield rows
 
@@ -229,19 +229,19 @@ class Export:
         return most if format is Format.CSV else min(most, MOST_XLSX_ROWS)
 
     def _format(self, ctx: Context) -> Format:
-        asked = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else ()
-        wanted = next((value for name, value in asked if name == "format"), Format.CSV)
-        if wanted not in self._formats:
+        parameters = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else ()
+        format_name = next((value for name, value in parameters if name == "format"), Format.CSV)
+        if format_name not in self._formats:
             raise InvalidFormat(None if len(self._formats) > 1 else f"an export here is {self._formats[0]}")
-        return Format(wanted)
+        return Format(format_name)
 
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _about(formats: Sequence[Format]) -> About:
-    return About(
+def _about(formats: Sequence[Format]) -> RouteDocs:
+    return RouteDocs(
         codes=("EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"),
         summary="Download the rows of a list as a file",
         description="Writes all rows that the filters leave into one file; there are no pages.",

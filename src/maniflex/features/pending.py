@@ -14,14 +14,14 @@ _REFUSED_OPTIONS = ("versioned", "versioned_diff_only", "default_locale", "local
 _REFUSED_FIELDS = ("file", "locale")
 
 
-def refused(meta: ModelMeta) -> Iterator[str]:
-    """Problems: what must not be declared as long as nothing acts on it."""
+def unavailable_options(meta: ModelMeta) -> Iterator[str]:
+    """The problems of a model that declares options no feature implements yet."""
     for name in _REFUSED_OPTIONS:
         if getattr(meta.options, name):
             yield f"{meta.name}: {name}= is not available in this version"
     for field in meta.fields:
-        wanted = [name for name in _REFUSED_FIELDS if name in field.extra]
+        names = [name for name in _REFUSED_FIELDS if name in field.extra]
         if field.encrypted is not None:
-            wanted.append("encrypted")
-        for name in wanted:
+            names.append("encrypted")
+        for name in names:
             yield f"{meta.name}.{field.name}: {name} is not available in this version"

@@ -10,16 +10,16 @@ from typing import Any
 from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery, RequestError
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import TRIMMED, Endpoint, allowing
+from maniflex.pipeline.endpoints import TRIMMED, Endpoint, allow_step
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import Guard, Refused, admit
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.search import DEFAULT_HITS, SearchHit, global_models
 from maniflex.query.parse import pairs
-from maniflex.sql.search import VECTOR, index_table, numbers_table, searched
+from maniflex.sql.search import VECTOR, index_table, numbers_table, searchable_fields
 
 _MOST = 1_000_000_000  # what a limit may say; it gives `max_limit` at the most
 # What `\S` of the description does not match: white space as JavaScript knows it, not as Python does.
@@ -46,7 +46,7 @@ def search_problems(models: Sequence[ModelMeta]) -> Iterator[str]:
     """Searchable models that cannot be searched."""
     tables = {meta.table: meta.name for meta in models}
     for meta in models:
-        if not searched(meta):
+        if not searchable_fields(meta):
             if meta.options.global_searchable:
                 yield f"{meta.name}: global_searchable needs a field with searchable=True"
             if meta.options.search_language:
@@ -65,35 +65,35 @@ def search_endpoints(
 ) -> Iterator[Endpoint]:
     """The routes on the configured path, behind the auth step and in front of the response step."""
 
-    found = [m for m in models if m.options.global_searchable]
-    guards = composer.guards_reached(None, Operation.SEARCH, item=False)
+    searchable = [m for m in models if m.options.global_searchable]
+    guards = composer.guards_of_reachable(None, Operation.SEARCH, item=False)
 
     async def find(ctx: Context) -> None:
-        text, names, limit = _asked(ctx, search)
+        text, names, limit = _read_request(ctx, search)
         if guards:
-            names = await _admitted(ctx, names, guards)
+            names = await _admit_models(ctx, names, guards)
         ctx.result = await ctx.search(text, models=names, limit=limit)
 
     def respond(ctx: Context) -> None:
         if ctx.response is None:
             ctx.response = Response(200, ctx.result)
 
-    def endpoint(method: str, operation: Operation, respond: Default, about: About) -> Endpoint:
+    def endpoint(method: str, operation: Operation, respond: Default, about: RouteDocs) -> Endpoint:
         steps = (*TRIMMED, "search") if operation is Operation.SEARCH else TRIMMED
         main = composer.steps(steps, {"search": find}, None, operation, item=False)
         answer = composer.steps(("response",), {"response": respond}, None, operation, item=False)
         return Endpoint(method, search.path, operation, None, main, answer, "global search", about)
 
-    about = _about(search, [m.name for m in found])
+    about = _about(search, [m.name for m in searchable])
     # HEAD is a search too, so that no rule for searches is passed by asking for the headers only.
     yield endpoint("GET", Operation.SEARCH, respond, about)
     yield endpoint("HEAD", Operation.SEARCH, respond, about.of_head())
-    methods = About(name="options_search", summary=f"Methods of {search.path}", tags=about.tags)
-    yield endpoint("OPTIONS", Operation.OPTIONS, allowing("GET, HEAD, OPTIONS"), methods)
+    methods = RouteDocs(name="options_search", summary=f"Methods of {search.path}", tags=about.tags)
+    yield endpoint("OPTIONS", Operation.OPTIONS, allow_step("GET, HEAD, OPTIONS"), methods)
 
 
-def _about(search: GlobalSearch, names: Sequence[str]) -> About:
-    return About(
+def _about(search: GlobalSearch, names: Sequence[str]) -> RouteDocs:
+    return RouteDocs(
         name="search",
         summary="Search several models at once",
         description="All words must occur; the best matches come first.",
@@ -126,29 +126,29 @@ def _parameter(name: str, text: str, schema: dict[str, Any], *, required: bool =
     return {"name": name, "in": "query", "description": text, "required": required, "schema": schema}
 
 
-def _asked(ctx: Context, search: GlobalSearch) -> tuple[str, list[str] | None, int]:
+def _read_request(ctx: Context, search: GlobalSearch) -> tuple[str, list[str] | None, int]:
     query_string = ctx.scope["query_string"]
-    given = dict(pairs(query_string)) if query_string else {}
-    text = given.get("q", "").strip(_BLANK)
+    parameters = dict(pairs(query_string)) if query_string else {}
+    text = parameters.get("q", "").strip(_BLANK)
     if not text:
         raise InvalidQuery("q: say what to search for")
     limit = search.default_limit
-    if "limit" in given:
-        limit = min(_number(given["limit"]), search.max_limit)
-    models = given.get("models")
+    if "limit" in parameters:
+        limit = min(_number(parameters["limit"]), search.max_limit)
+    models = parameters.get("models")
     return text, None if models is None else _names(ctx, models), limit
 
 
 def _names(ctx: Context, text: str) -> list[str]:
-    known = [store.meta.name for store in global_models(ctx.runtime, ctx.query.forced)]
+    searchable = [store.meta.name for store in global_models(ctx.runtime, ctx.query.forced)]
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in known:
-            raise InvalidQuery(f"models: {name!r} cannot be searched here{did_you_mean(name, known)}")
+        if name not in searchable:
+            raise InvalidQuery(f"models: {name!r} cannot be searched here{did_you_mean(name, searchable)}")
     return names
 
 
-async def _admitted(
+async def _admit_models(
     ctx: Context, names: Sequence[str] | None, guards: Mapping[ModelMeta, Guard]
 ) -> list[str]:
     """The models whose own middleware lets the request pass.
@@ -157,10 +157,10 @@ async def _admitted(
     other is left.
     """
     stores = global_models(ctx.runtime, ctx.query.forced)
-    wanted = [s.meta for s in stores if names is None or s.meta.name in names]
-    admitted: list[str] = []
+    metas = [s.meta for s in stores if names is None or s.meta.name in names]
+    admitted_names: list[str] = []
     refusals: list[Exception] = []
-    for meta in wanted:
+    for meta in metas:
         try:
             if meta in guards:
                 await admit(ctx, meta, guards[meta])
@@ -169,10 +169,10 @@ async def _admitted(
                 raise
             refusals.append(refusal)
         else:
-            admitted.append(meta.name)
-    if refusals and not admitted:
+            admitted_names.append(meta.name)
+    if refusals and not admitted_names:
         raise refusals[0]
-    return admitted
+    return admitted_names
 
 
 def _number(text: str) -> int:

@@ -110,12 +110,12 @@ def _csv(lines: Iterable[Sequence[str]]) -> bytes:
 
 
 async def write_xlsx(
-    fields: Sequence[FieldMeta], batches: Batches, created: datetime
+    fields: Sequence[FieldMeta], batches: Batches, created_at: datetime
 ) -> AsyncGenerator[bytes, None]:
     """A workbook with one sheet. It is whole on disk, and the database let go, before its first byte."""
     directory = await _in_thread(lambda: tempfile.TemporaryDirectory(prefix="maniflex-export-"))
     try:
-        book = _Book(Path(directory.name), fields, created)
+        book = _Book(Path(directory.name), fields, created_at)
         try:
             async with aclosing(batches):
                 async for rows in batches:
@@ -134,17 +134,17 @@ async def write_xlsx(
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
-    """The result of `call`; whoever is cancelled meanwhile waits for it, because it uses our files."""
+    """The result of `call`; a cancelled task waits for the call to end first, because it uses our files."""
     running = asyncio.ensure_future(asyncio.to_thread(call))
-    cancelled = None
+    cancellation = None
     while not running.done():
         try:
             await asyncio.wait((running,))
         except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        running.exception()  # looked at, so that nobody reports it as forgotten
-        raise cancelled
+            cancellation = error
+    if cancellation is not None:
+        running.exception()  # looked at, so that asyncio does not report it as forgotten
+        raise cancellation
     return running.result()
 
 

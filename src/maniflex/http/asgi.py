@@ -8,29 +8,29 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
-from maniflex.http.inbound import Inbound, unread
+from maniflex.http.inbound import Inbound, unread_body
 from maniflex.http.routing import Router
 from maniflex.http.streaming import Send, deliver, quiet_aborts
-from maniflex.model.values import text_trouble
+from maniflex.model.value_rules import text_trouble
+from maniflex.pipeline.answer import answer, failure
 from maniflex.pipeline.context import CONTEXT, AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import JSON, Response, error_response
-from maniflex.pipeline.run import failure, run
 from maniflex.pipeline.runtime import Runtime
 
 App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 
 _JSON_TYPE = (b"content-type", JSON.encode())
-# Answers are somebody's data, and what was true a moment ago; whoever knows better sets the header.
+# Answers are private and soon out of date; code that knows better sets the header.
 _NO_STORE = (b"cache-control", b"no-store")
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class HttpApp:
-    """The HTTP face of a sealed server."""
+    """Serves a sealed server over HTTP."""
 
     def __init__(self, runtime: Runtime, router: Router[Endpoint], mounts: dict[str, App]) -> None:
         quiet_aborts()
@@ -43,7 +43,7 @@ class HttpApp:
         name = runtime.config.service_name
         self._service = ((b"x-service-name", name.encode("latin-1", "replace")),) if name else ()
         # An id must be unique and cheap, not secret: a random start and a counter are both.
-        self._made = secrets.token_hex(8).encode()
+        self._id_prefix = secrets.token_hex(8).encode()
         self._count = itertools.count(1)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -54,7 +54,7 @@ class HttpApp:
         method: str = scope["method"]
         route, params = self._find(path, method)
         endpoint = route.methods.get(method) if route is not None else None
-        if endpoint is None and await self._mounted(path, scope, receive, send):
+        if endpoint is None and await self._serve_mount(path, scope, receive, send):
             return
         request_id, trace_id = self._identify(scope)
         if endpoint is None:
@@ -63,7 +63,7 @@ class HttpApp:
                 request_id,
                 send,
                 method,
-                None if method in _WITHOUT_BODY else unread(scope, receive, asked=False),
+                None if method in _WITHOUT_BODY else unread_body(scope, receive, asked=False),
             )
             return
         ctx = endpoint.context(self._runtime, scope, receive, endpoint.operation, request_id.decode("ascii"))
@@ -74,7 +74,7 @@ class HttpApp:
         if trace_id:
             ctx.trace_id = trace_id.decode("latin-1")
         if params and ("\x00" in path or not path.isascii()) and text_trouble(path):
-            rest = None if method in _WITHOUT_BODY else unread(scope, receive, asked=False)
+            rest = None if method in _WITHOUT_BODY else unread_body(scope, receive, asked=False)
             await self._refuse(NotFound(), request_id, send, method, rest)
             return
         if type(params) is str:
@@ -86,14 +86,14 @@ class HttpApp:
             if endpoint.model is not None:
                 ctx.resource_id = ctx.params.get("id", "")
         try:
-            response = await run(endpoint, ctx, self._watch)
+            response = await answer(endpoint, ctx, self._watch)
         except ClientGone:
             return
         if type(response) is Response:
             if response.stream is None:
                 rest = None
                 if not (ctx.body_complete or method in _WITHOUT_BODY):
-                    rest = unread(scope, receive, asked=ctx.body_asked)
+                    rest = unread_body(scope, receive, asked=ctx.body_asked)
                 await self._send(response, request_id, send, method, rest)
             else:
                 await self._stream(response, response.stream, ctx, request_id, send, method)
@@ -110,7 +110,7 @@ class HttpApp:
                     request_id = value
             elif name == b"traceparent":
                 trace_id = value
-        return request_id or b"%s-%x" % (self._made, next(self._count)), trace_id
+        return request_id or b"%s-%x" % (self._id_prefix, next(self._count)), trace_id
 
     async def _send(
         self,
@@ -188,7 +188,7 @@ class HttpApp:
     ) -> None:
         await self._send(error_response(error), request_id, send, method, rest)
 
-    async def _mounted(self, path: str, scope: AsgiScope, receive: Receive, send: Send) -> bool:
+    async def _serve_mount(self, path: str, scope: AsgiScope, receive: Receive, send: Send) -> bool:
         """Hand the request to an application mounted under a prefix of its path, if there is one."""
         for prefix, app in self._mounts.items():
             if path == prefix or path.startswith(prefix + "/"):

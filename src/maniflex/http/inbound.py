@@ -19,7 +19,7 @@ SMALL = 64 * 1024
 
 
 class Inbound:
-    """The rest of a body: what is still to come when the answer is ready, and how to answer before it."""
+    """The part of a body that has not arrived when the answer is ready, and how to answer before it."""
 
     __slots__ = ("_complete", "_receive", "closes", "comes")
 
@@ -40,8 +40,8 @@ class Inbound:
                     self._complete = not message.get("more_body")  # the last part, or a client that is gone
 
 
-def unread(scope: AsgiScope, receive: Receive, *, asked: bool) -> Inbound | None:
-    """What of the body is still to come, once `asked` for or not; None when the request has none."""
+def unread_body(scope: AsgiScope, receive: Receive, *, asked: bool) -> Inbound | None:
+    """The unread part of the body, which was `asked` for or not; None when the request has no body."""
     size: int | None = 0
     waits = False  # for a sign to send its body, which an answer is not
     for name, value in scope["headers"]:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from maniflex.db.port import Adapter
-from maniflex.pipeline.about import About
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.runtime import Runtime
 
 _STATUS = {
@@ -20,7 +20,7 @@ _STATUS = {
     "properties": {name: {"type": "string"} for name in ("status", "database", "work")},
 }
 _ABOUT = {
-    path: About(
+    path: RouteDocs(
         summary=summary,
         description=text,
         tags=("Health",),
@@ -77,8 +77,8 @@ class Probes:
                 yield Endpoint(method, path, Operation.READ, None, main, _as_it_is, "probe", _ABOUT[path])
 
     async def _live(self, ctx: Context) -> None:
-        if ended := self._of.dead():  # what an outage of the database never does
-            self._runtime.logger.error("not alive: %s has ended", ", ".join(ended))
+        if dead_parts := self._of.dead():  # what an outage of the database never does
+            self._runtime.logger.error("not alive: %s has ended", ", ".join(dead_parts))
             ctx.response = Response(503, body=b'{"status":"unavailable","work":"unavailable"}')
         else:
             ctx.response = Response(200, body=b'{"status":"ok"}')
@@ -87,18 +87,18 @@ class Probes:
         if not self._runtime.config.health_check_db:
             ctx.response = Response(200, body=b'{"status":"ok"}')
         else:
-            ctx.response = await self._checked()
+            ctx.response = await self._check_databases()
 
     async def _ready(self, ctx: Context) -> None:
-        if not self._of.accepting():  # starting or stopping: say so without asking anybody
+        if not self._of.accepting():  # starting or stopping: say so without asking the databases
             ctx.response = Response(503, body=b'{"status":"unavailable"}')
         elif self._runtime.config.ready_needs_work and (still := self._of.stalled()):
             self._runtime.logger.warning("not ready: %s makes no progress", ", ".join(still))
             ctx.response = Response(503, body=b'{"status":"unavailable","work":"unavailable"}')
         else:
-            ctx.response = await self._checked()
+            ctx.response = await self._check_databases()
 
-    async def _checked(self) -> Response:
+    async def _check_databases(self) -> Response:
         answers = await asyncio.gather(*(self._answers(adapter) for adapter in self._adapters))
         if all(answers):
             return Response(200, body=b'{"status":"ok","database":"ok"}')

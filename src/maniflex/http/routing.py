@@ -51,10 +51,10 @@ class Router(Generic[E]):
         segments = path.split("/")[1:]
         names = tuple(s[1:-1] for s in segments if _is_parameter(s))
         route = self._route(path, segments, names)
-        taken = route.methods.get(method)
-        if taken is None:
+        existing = route.methods.get(method)
+        if existing is None:
             route.add(method, endpoint, names)
-        return taken
+        return existing
 
     def _route(self, path: str, segments: list[str], names: tuple[str, ...]) -> Route[E]:
         if not names:
@@ -86,9 +86,9 @@ class Router(Generic[E]):
                 if method in route.methods:
                     return route, last
                 other = other if other[0] else (route, last)
-        for found, values in _walk(self._root, path.split("/")[1:], ()):
-            match = (found, dict(zip(found.names.get(method, ()), values, strict=False)))
-            if method in found.methods:
+        for candidate, values in _walk(self._root, path.split("/")[1:], ()):
+            match = (candidate, dict(zip(candidate.names.get(method, ()), values, strict=False)))
+            if method in candidate.methods:
                 return match
             other = other if other[0] else match
         return other
@@ -110,8 +110,8 @@ def _walk(
             yield node.route, values
         return
     head, *rest = segments
-    fixed = node.fixed.get(head)
-    if fixed is not None:
-        yield from _walk(fixed, rest, values)
+    child = node.fixed.get(head)
+    if child is not None:
+        yield from _walk(child, rest, values)
     if node.parameter is not None and head:
         yield from _walk(node.parameter, rest, (*values, head))

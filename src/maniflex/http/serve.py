@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import uvicorn
 
-from maniflex._ending import leave_tasks
 from maniflex._logging import configure_logging
+from maniflex._shutdown import cancel_remaining_tasks
 from maniflex.config import Config
 from maniflex.errors import ConfigError
 from maniflex.http.access_log import LoggingProtocol
@@ -27,7 +27,7 @@ from maniflex.pipeline.context import AsgiScope, Receive
 
 
 class Application(Protocol):
-    """What is served: an ASGI application that can be told that shutdown begins."""
+    """An ASGI application that can be told that shutdown begins."""
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None: ...
 
@@ -43,7 +43,7 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: Application) -> None:
         super().__init__(config)
         self._app = app
-        self.told = False
+        self.is_stopping = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -57,10 +57,10 @@ class _Uvicorn(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await super().serve(sockets)
-        await leave_tasks(log)
+        await cancel_remaining_tasks(log)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.told = True
+        self.is_stopping = True
         self._app.begin_shutdown()
         super().handle_exit(sig, frame)
 
@@ -89,7 +89,7 @@ _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 
 def serve(app: Application, config: Config) -> None:
-    """Listen until SIGINT or SIGTERM, then drain what is running."""
+    """Listen until SIGINT or SIGTERM, then drain the running requests."""
     configure_logging(config)
     listener = bind(config.host, config.port)
     server = _Uvicorn(uvicorn.Config(app, **uvicorn_settings(config)), app)
@@ -97,9 +97,9 @@ def serve(app: Application, config: Config) -> None:
         try:
             server.run(sockets=[listener])
         except SystemExit:
-            if not server.told:
+            if not server.is_stopping:
                 raise
-    if not server.started and not server.told:
+    if not server.started and not server.is_stopping:
         raise SystemExit(3)
 
 
@@ -158,7 +158,7 @@ def bind(host: str, port: int, option: str = "--port or port=") -> socket.socket
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        taken = error.errno == errno.EADDRINUSE
-        reason = "is already in use" if taken else f"cannot be used ({error.strerror})"
+        in_use = error.errno == errno.EADDRINUSE
+        reason = "is already in use" if in_use else f"cannot be used ({error.strerror})"
         raise ConfigError(f"port {port} on {host} {reason}; choose another with {option}") from None
     return listener

@@ -1,4 +1,4 @@
-"""Notice the signal that ends the process, whoever handles it."""
+"""Notice the signal that ends the process, also when another server handles it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 @contextmanager
-def noticing(call: Callable[[], None]) -> Iterator[None]:
+def on_stop_signal(call: Callable[[], None]) -> Iterator[None]:
     """Call `call` when SIGTERM or SIGINT arrives, then do what was done about it before.
 
     Under a server that is not ours (uvicorn, also as a worker) this is the only word we get that

@@ -24,7 +24,7 @@ def static_app(directory: Path, prefix: str) -> Starlette:
     async def to_folder(request: Request) -> Response:
         return RedirectResponse(request.scope.get("root_path", "") + prefix + "/", status_code=301)
 
-    async def refused(request: Request, error: Exception) -> Response:
+    async def refuse(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         body = b'{"error":{"code":"%s","message":"%s"}}' % _REFUSALS.get(status, _FAILURE)
         headers = {"allow": "GET, HEAD"} if status == 405 else None
@@ -32,5 +32,5 @@ def static_app(directory: Path, prefix: str) -> Starlette:
 
     return Starlette(
         routes=[Route(prefix, to_folder), Mount(prefix, StaticFiles(directory=directory, html=True))],
-        exception_handlers={HTTPException: refused},
+        exception_handlers={HTTPException: refuse},
     )

@@ -1,7 +1,7 @@
 """Send an answer while it is being made.
 
 Until its first bytes are there, a failure is answered like any other. After that an answer ends
-whole or is broken off: the connection closes without the last chunk, so nobody takes a part for all.
+whole or is broken off: the connection closes without the last chunk, so no client takes a part for the whole.
 A client that goes away, or takes nothing for `STALLED`, ends the making too; it is sent small pieces,
 so that one who reads slowly is seen to read.
 """
@@ -14,10 +14,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mutab
 from contextlib import aclosing
 from typing import Any
 
+from maniflex.pipeline.answer import failure
 from maniflex.pipeline.context import Context, Receive
 from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.run import failure
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -34,13 +34,13 @@ async def deliver(
 ) -> Response | None:
     """Send the whole stream; or give back the answer to send instead, when nothing was sent yet."""
     pump = asyncio.create_task(_pump(stream, start, ctx, send))
-    gone = asyncio.create_task(_until_gone(ctx.receive))
+    departure = asyncio.create_task(_until_gone(ctx.receive))
     try:
-        await asyncio.wait((pump, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((pump, departure), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (pump, gone):
+        for task in (pump, departure):
             task.cancel()
-        await asyncio.wait((pump, gone))
+        await asyncio.wait((pump, departure))
     if pump.cancelled():
         ctx.logger.info("the client went away while the answer was being sent")
         return None
@@ -50,26 +50,26 @@ async def deliver(
 async def _pump(
     stream: AsyncGenerator[bytes, None], start: MutableMapping[str, Any], ctx: Context, send: Send
 ) -> Response | None:
-    begun = False
+    is_started = False
     try:
         async with aclosing(stream):
             chunk = await anext(stream, None)
-            begun = True
-            await _put(send, start)
+            is_started = True
+            await _send(send, start)
             while chunk is not None:
                 for piece in _pieces(chunk):
-                    await _put(send, {"type": "http.response.body", "body": piece, "more_body": True})
+                    await _send(send, {"type": "http.response.body", "body": piece, "more_body": True})
                 # Neither the maker nor the server may have to wait, and a client that left must be noticed.
                 await asyncio.sleep(0)
                 chunk = await anext(stream, None)
     except ClientGone:
         return None
     except Exception as error:
-        if not begun:
+        if not is_started:
             return failure(ctx, error)
         ctx.logger.error("an answer was broken off: %r", error, exc_info=error)
         raise Aborted("an answer was broken off") from None
-    await _put(send, {"type": "http.response.body", "body": b""})
+    await _send(send, {"type": "http.response.body", "body": b""})
     return None
 
 
@@ -79,7 +79,7 @@ def _pieces(chunk: bytes) -> Iterable[bytes]:
     return (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
 
 
-async def _put(send: Send, message: MutableMapping[str, Any]) -> None:
+async def _send(send: Send, message: MutableMapping[str, Any]) -> None:
     try:
         async with asyncio.timeout(STALLED):
             await send(message)

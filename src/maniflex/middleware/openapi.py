@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.registration import Next
-from maniflex.pipeline.spec import OpenAPIContext
 
 Spec = dict[str, Any]
 SpecMiddleware = Callable[[OpenAPIContext, Next], Awaitable[None]]
@@ -17,12 +17,12 @@ SpecMiddleware = Callable[[OpenAPIContext, Next], Awaitable[None]]
 
 def set_title(title: str) -> SpecMiddleware:
     """Give the API a name."""
-    return _changing("set_title", lambda spec: spec["info"].update(title=title))
+    return _spec_middleware("set_title", lambda spec: spec["info"].update(title=title))
 
 
 def set_description(description: str) -> SpecMiddleware:
     """Say what the API is for; Markdown."""
-    return _changing("set_description", lambda spec: spec["info"].update(description=description))
+    return _spec_middleware("set_description", lambda spec: spec["info"].update(description=description))
 
 
 def add_server(url: str, description: str = "") -> SpecMiddleware:
@@ -30,10 +30,10 @@ def add_server(url: str, description: str = "") -> SpecMiddleware:
     server = {"url": url, "description": description} if description else {"url": url}
 
     def change(spec: Spec) -> None:
-        others = [known for known in spec.get("servers", ()) if known != {"url": "/"}]
+        others = [entry for entry in spec.get("servers", ()) if entry != {"url": "/"}]
         spec["servers"] = [*others, dict(server)]
 
-    return _changing("add_server", change)
+    return _spec_middleware("add_server", change)
 
 
 def add_security_scheme(name: str, scheme: Mapping[str, Any], scopes: Sequence[str] = ()) -> SpecMiddleware:
@@ -46,15 +46,15 @@ def add_security_scheme(name: str, scheme: Mapping[str, Any], scopes: Sequence[s
         spec.setdefault("components", {}).setdefault("securitySchemes", {})[name] = dict(scheme)
         spec.setdefault("security", []).append({name: list(scopes)})
 
-    return _changing("add_security_scheme", change)
+    return _spec_middleware("add_security_scheme", change)
 
 
 def add_extension(change: Callable[[Spec], Any]) -> SpecMiddleware:
     """Change the document in any way: `change` gets it and may do as it likes."""
-    return _changing("add_extension", change)
+    return _spec_middleware("add_extension", change)
 
 
-def _changing(name: str, change: Callable[[Spec], Any]) -> SpecMiddleware:
+def _spec_middleware(name: str, change: Callable[[Spec], Any]) -> SpecMiddleware:
     async def middleware(ctx: OpenAPIContext, next: Next) -> None:
         if not ctx.spec:
             await next()

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import ValidationError
 
 from maniflex._ids import new_id
-from maniflex.model.body import Body, add_marker, build, read_options, settle_fields, utc_now
+from maniflex.model.class_body import ClassBody, add_marker, build, read_options, settle_fields, utc_now
 from maniflex.model.field import field, file, scheduled
 from maniflex.model.messages import by_attribute, details, refusal
 from maniflex.model.meta import Index, ModelOptions, SoftDelete
@@ -47,7 +47,7 @@ else:
             for_pydantic["__pydantic_reset_parent_namespace__"] = False
             caller = sys._getframe(1)
             local = {} if caller.f_code.co_name == "<module>" else caller.f_locals
-            body = Body(name, bases, namespace, local)
+            body = ClassBody(name, bases, namespace, local)
             abstract = keywords.pop("abstract", BaseModel in bases)
             options = read_options(body, keywords)
             body.prepare()
@@ -58,17 +58,17 @@ else:
             return cls
 
 
-def _finish(cls: Any, body: Body, options: ModelOptions, abstract: bool) -> None:
-    inherited: dict[str, RelationSpec] = {}
+def _finish(cls: Any, body: ClassBody, options: ModelOptions, abstract: bool) -> None:
+    base_relations: dict[str, RelationSpec] = {}
     problems: list[str] = []
     for base in reversed(cls.__bases__):
-        inherited.update(getattr(base, "__relations__", {}))
+        base_relations.update(getattr(base, "__relations__", {}))
         problems.extend(getattr(base, "__problems__", ()))
-    for name in inherited.keys() & cls.__pydantic_fields__.keys():
+    for name in base_relations.keys() & cls.__pydantic_fields__.keys():
         body.trouble(name, "is a relation of a base class and cannot become a column")
     for name in body.relations:
         setattr(cls, name, RelationAttribute(name))
-    cls.__relations__ = inherited | body.relations
+    cls.__relations__ = base_relations | body.relations
     cls.__class_vars__.difference_update(cls.__relations__)
     cls.__options__ = options
     cls.__abstract__ = abstract
@@ -171,14 +171,14 @@ _set_private: Any = BaseModel.__dict__["__pydantic_private__"].__set__
 
 def instance_of(cls: type[M], values: dict[str, Any]) -> M:
     """An instance of exactly these attributes, unchecked; takes the dict over."""
-    made: Any = cls.__new__(cls)
-    _set_dict(made, values)
-    _set_extra(made, None)
-    _set_fields_set(made, set(values))
-    _set_private(made, None)
-    if made.__pydantic_post_init__:
-        made.model_post_init(None)
-    return made  # type: ignore[no-any-return]
+    record: Any = cls.__new__(cls)
+    _set_dict(record, values)
+    _set_extra(record, None)
+    _set_fields_set(record, set(values))
+    _set_private(record, None)
+    if record.__pydantic_post_init__:
+        record.model_post_init(None)
+    return record  # type: ignore[no-any-return]
 
 
 class WithDeletedAt:

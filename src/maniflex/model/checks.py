@@ -12,11 +12,11 @@ from decimal import Decimal
 from typing import Any, get_args, get_origin
 
 from maniflex._names import MAX_IDENTIFIER, did_you_mean, is_api_name, is_identifier
+from maniflex.model.annotations import NUMBERS, Shape
 from maniflex.model.field import FLAGS, LocaleString
-from maniflex.model.kinds import NUMBERS, Shape
 from maniflex.model.meta import Kind, OnDelete
 from maniflex.model.relation import reference_name
-from maniflex.model.values import INT_MAX, INT_MIN, exact, number
+from maniflex.model.value_rules import INT_MAX, INT_MIN, exact, number
 
 Options = Mapping[str, Any]
 
@@ -85,24 +85,24 @@ def _contradictions(options: Options, required: bool) -> Iterator[str]:
     for one, other, because in _CONTRADICTIONS:
         if options.get(one) and options.get(other):
             yield f"{one} and {other} contradict each other: {because}"
-    for closed in ("readonly", "hidden"):
-        if required and options.get(closed):
+    for flag in ("readonly", "hidden"):
+        if required and options.get(flag):
             yield (
-                f"is required and {closed}, so no create request could satisfy it; "
+                f"is required and {flag}, so no create request could satisfy it; "
                 "give it a default or make it `| None`"
             )
 
 
 def _bound_problems(shape: Shape, options: Options) -> Iterator[str]:
-    given = [name for name in ("min", "max") if name in options]
-    if not given:
+    bounds = [name for name in ("min", "max") if name in options]
+    if not bounds:
         return
     if shape.kind not in NUMBERS or shape.enum is not None:
         meant = {"min": "min_length", "max": "max_length"}
-        hint = f"; use {' and '.join(meant[name] for name in given)}" if shape.is_plain_text else ""
-        yield f"{' and '.join(given)} can only bound numbers{hint}"
+        hint = f"; use {' and '.join(meant[name] for name in bounds)}" if shape.is_plain_text else ""
+        yield f"{' and '.join(bounds)} can only bound numbers{hint}"
         return
-    values = {name: number(options[name]) for name in given}
+    values = {name: number(options[name]) for name in bounds}
     for name, value in values.items():
         if value is None:
             yield f"{name} must be a number, not {options[name]!r}"
@@ -114,17 +114,17 @@ def _bound_problems(shape: Shape, options: Options) -> Iterator[str]:
 
 
 def _length_problems(shape: Shape, options: Options) -> Iterator[str]:
-    given = [name for name in ("min_length", "max_length") if name in options]
-    if not given:
+    lengths = [name for name in ("min_length", "max_length") if name in options]
+    if not lengths:
         return
     if not (shape.is_plain_text or shape.kind is Kind.BYTES):
         hint = "; use min and max" if shape.kind in NUMBERS else ""
-        yield f"{' and '.join(given)} can only limit text and bytes{hint}"
+        yield f"{' and '.join(lengths)} can only limit text and bytes{hint}"
         return
-    wrong = [name for name in given if type(options[name]) is not int or options[name] < 0]
+    wrong = [name for name in lengths if type(options[name]) is not int or options[name] < 0]
     for name in wrong:
         yield f"{name} must be a whole number of characters, not {options[name]!r}"
-    if len(given) == 2 and not wrong and options["min_length"] > options["max_length"]:
+    if len(lengths) == 2 and not wrong and options["min_length"] > options["max_length"]:
         yield f"min_length {options['min_length']} is above max_length {options['max_length']}"
 
 
@@ -146,14 +146,14 @@ def _query_problems(shape: Shape, options: Options) -> Iterator[str]:
     if shape.kind in (Kind.JSON, Kind.BYTES) and not is_locale:
         for option in ("filterable", "sortable"):
             if options.get(option):
-                yield f"{option} cannot be set on {_described(shape)}"
+                yield f"{option} cannot be set on {_kind_phrase(shape)}"
     if shape.kind is Kind.JSON:
         for option in ("unique", "index"):
             if options.get(option):
-                yield f"{option} cannot be set on {_described(shape)}"
+                yield f"{option} cannot be set on {_kind_phrase(shape)}"
 
 
-def _described(shape: Shape) -> str:
+def _kind_phrase(shape: Shape) -> str:
     return "bytes" if shape.kind is Kind.BYTES else "a JSON column"
 
 
@@ -195,10 +195,10 @@ def on_delete_problems(action: Any, nullable: bool) -> Iterator[str]:
 
 
 def _encryption_problems(shape: Shape, options: Options) -> Iterator[str]:
-    encrypted = options.get("encrypted", False)
-    if not isinstance(encrypted, (bool, str)) or encrypted == "":
+    key_name = options.get("encrypted", False)
+    if not isinstance(key_name, (bool, str)) or key_name == "":
         yield "encrypted must be True or the name of a key"
-    elif encrypted and not (shape.is_plain_text and "file" not in options):
+    elif key_name and not (shape.is_plain_text and "file" not in options):
         yield "encrypted can only be set on text"
 
 
@@ -283,8 +283,8 @@ def is_locale_code(code: Any) -> bool:
 
 def as_bound(shape: Shape, value: Any) -> int | float | Decimal | None:
     """A bound in the field's own kind."""
-    bound = number(value)
-    if bound is None or shape.kind not in NUMBERS:
+    limit = number(value)
+    if limit is None or shape.kind not in NUMBERS:
         return None
     convert = {Kind.INT: int, Kind.FLOAT: float, Kind.DECIMAL: exact}[shape.kind]
-    return convert(bound)  # type: ignore[no-any-return,operator]
+    return convert(limit)  # type: ignore[no-any-return,operator]

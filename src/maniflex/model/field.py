@@ -105,7 +105,7 @@ class FieldSpec:
         return FieldSpec(self.options, self.unknown, assigned=True)
 
 
-def merged(specs: Sequence[FieldSpec]) -> FieldSpec:
+def merge_specs(specs: Sequence[FieldSpec]) -> FieldSpec:
     """One spec out of several; later ones win, and what stands on the attribute wins over all."""
     options: dict[str, Any] = {}
     unknown: list[str] = []
@@ -119,13 +119,13 @@ def merged(specs: Sequence[FieldSpec]) -> FieldSpec:
     return FieldSpec(options, unknown)
 
 
-def _spec(given: dict[str, Any], known: frozenset[str] = FIELD_OPTIONS) -> FieldSpec:
-    unknown = [_unknown_option(name, known) for name in given if name not in known]
-    return FieldSpec({name: value for name, value in given.items() if name in known}, unknown)
+def _spec(options: dict[str, Any], known_options: frozenset[str] = FIELD_OPTIONS) -> FieldSpec:
+    unknown = [_unknown_option(name, known_options) for name in options if name not in known_options]
+    return FieldSpec({name: value for name, value in options.items() if name in known_options}, unknown)
 
 
-def _unknown_option(name: str, known: frozenset[str]) -> str:
-    hint = did_you_mean(name, known)
+def _unknown_option(name: str, known_options: frozenset[str]) -> str:
+    hint = did_you_mean(name, known_options)
     if name.lower() in _ELSEWHERE:
         hint = f"; {_ELSEWHERE[name.lower()]}"
     return f"unknown option {name!r}{hint}"
@@ -164,7 +164,7 @@ def file(
 def file(**options: Any) -> Any:
     """Declare a column that holds the storage key of an uploaded file."""
     settings = {name: options.pop(name) for name in FILE_OPTIONS & options.keys()}
-    return _grouped("file", settings, options, FILE_OPTIONS)
+    return _spec_with_group("file", settings, options, FILE_OPTIONS)
 
 
 @overload
@@ -191,10 +191,10 @@ def scheduled(
 def scheduled(**options: Any) -> Any:
     """Declare a time at which the record changes or goes by itself."""
     settings = {name: options.pop(name) for name in SCHEDULED_OPTIONS & options.keys()}
-    return _grouped("scheduled", settings, options, SCHEDULED_OPTIONS)
+    return _spec_with_group("scheduled", settings, options, SCHEDULED_OPTIONS)
 
 
-def _grouped(
+def _spec_with_group(
     group: str, settings: dict[str, Any], options: dict[str, Any], group_options: frozenset[str]
 ) -> FieldSpec:
     spec = _spec(options, FIELD_OPTIONS | group_options)

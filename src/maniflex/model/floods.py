@@ -41,7 +41,7 @@ class BoundedValidator:
         self._has_items = not kinds.isdisjoint(_LISTS | _MAPPINGS)
         self._thorough: SchemaValidator | None = None
         if built is None or self._has_items:
-            built = self._built(_walked(schema, _hasty))
+            built = self._built(_transform(schema, _hasty))
         self.validate = built.validate_python
 
     def errors(self, value: Any, first: ValidationError) -> list[ErrorDetails]:
@@ -49,13 +49,13 @@ class BoundedValidator:
         if not self._has_items and first.error_count() < ENOUGH:
             return first.errors(include_url=False)
         if self._thorough is None:
-            self._thorough = self._built(_walked(_labelled(self._schema), _thorough))
-        _here.found = 0
+            self._thorough = self._built(_transform(_label_choices(self._schema), _thorough))
+        _here.errors = 0
         try:
             self._thorough.validate_python(value)
         except ValidationError as error:
             first = error
-        # Otherwise what is wrong was passed over: alternatives may have been wrong often enough before.
+        # Otherwise the errors were passed over: alternatives may have been wrong often enough before.
         if is_flood(first):
             return [
                 {"type": "too_many_errors", "loc": (), "msg": "too much of the value is wrong", "input": 0}
@@ -72,13 +72,13 @@ def is_flood(error: ValidationError) -> bool:
     return error.error_count() > 20 * ENOUGH
 
 
-def _walked(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+def _transform(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     """A copy of a schema with every part changed."""
     if isinstance(schema, Mapping):
-        parts = {key: part if key in NOT_WALKED else _walked(part, change) for key, part in schema.items()}
+        parts = {key: part if key in NOT_WALKED else _transform(part, change) for key, part in schema.items()}
         return change(parts) if isinstance(parts.get("type"), str) else parts
     if isinstance(schema, list | tuple):
-        return type(schema)(_walked(item, change) for item in schema)
+        return type(schema)(_transform(item, change) for item in schema)
     return schema
 
 
@@ -93,7 +93,7 @@ def _contents(schema: Any) -> tuple[set[str], list[Any]]:
             classes.append(part["cls"])
         return part
 
-    _walked(schema, note)
+    _transform(schema, note)
     return kinds, classes
 
 
@@ -109,19 +109,19 @@ def _thorough(part: dict[str, Any]) -> Any:
     return part
 
 
-def _labelled(schema: Any) -> Any:
-    """Let alternatives keep their names in the paths of errors, whatever is put around their items."""
+def _label_choices(schema: Any) -> Any:
+    """Let alternatives keep their names in the paths of errors, even when their items are wrapped."""
     definitions = schema["definitions"] if schema["type"] == "definitions" else []
 
     def name(part: dict[str, Any]) -> Any:
         if part["type"] != "union":
             return part
-        return {**part, "choices": [_labelled_choice(choice, definitions) for choice in part["choices"]]}
+        return {**part, "choices": [_label_choice(choice, definitions) for choice in part["choices"]]}
 
-    return _walked(schema, name)
+    return _transform(schema, name)
 
 
-def _labelled_choice(choice: Any, definitions: Any) -> Any:
+def _label_choice(choice: Any, definitions: Any) -> Any:
     if isinstance(choice, tuple) or _contents(choice)[0].isdisjoint(_LISTS | _MAPPINGS):
         return choice
     whole: Any = {"type": "definitions", "schema": choice, "definitions": definitions}
@@ -134,35 +134,37 @@ def _items(schema: Any) -> Any:
     return core_schema.no_info_wrap_validator_function(_item, schema)
 
 
-class _Here(threading.local):
-    found = 0  # errors in the value that this thread validates thoroughly
+class _ErrorCount(threading.local):
+    errors = 0  # errors in the value that this thread validates thoroughly
 
 
-_here = _Here()
+_here = _ErrorCount()
 
 
 def _item(value: Any, validate: core_schema.ValidatorFunctionWrapHandler) -> Any:
-    before = _here.found
+    before = _here.errors
     if before >= ENOUGH:
         return value  # the result is not used
     try:
-        checked = validate(value)
+        valid_value = validate(value)
     except ValidationError as error:
-        _here.found = max(_here.found, before + error.error_count())
+        _here.errors = max(_here.errors, before + error.error_count())
         raise
-    _here.found = before  # those of alternatives that did not fit are none
-    return checked
+    _here.errors = before  # those of alternatives that did not fit are none
+    return valid_value
 
 
 def _with_few_keys(part: dict[str, Any]) -> Any:
     """Look at some of the keys that no field has; each may be an error."""
-    known = {name for item in _fields(part) for name in item}
+    field_names = {name for item in _fields(part) for name in item}
 
     def few(value: Any) -> Any:
-        if not isinstance(value, dict) or len(value) <= len(known) + ENOUGH:
+        if not isinstance(value, dict) or len(value) <= len(field_names) + ENOUGH:
             return value
-        left = iter(range(ENOUGH))
-        return {key: item for key, item in value.items() if key in known or next(left, None) is not None}
+        places = iter(range(ENOUGH))
+        return {
+            key: item for key, item in value.items() if key in field_names or next(places, None) is not None
+        }
 
     ref = part.get("ref")
     inner = {key: item for key, item in part.items() if key != "ref"}

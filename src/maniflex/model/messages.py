@@ -15,8 +15,8 @@ from pydantic_core.core_schema import ErrorType
 
 from maniflex._names import did_you_mean
 from maniflex.errors import ValidationFailed
-from maniflex.model.kinds import Shape
-from maniflex.model.values import INT_MAX, INT_MIN, Rules
+from maniflex.model.annotations import Shape
+from maniflex.model.value_rules import INT_MAX, INT_MIN, Rules
 
 Detail = dict[str, str]
 
@@ -74,16 +74,16 @@ _BUILT_IN = frozenset(get_args(ErrorType))
 
 def details(error: ValidationError | Iterable[ErrorDetails], model: type[BaseModel]) -> list[Detail]:
     """Every offence of a failed validation, in the order of the fields."""
-    found = error.errors(include_url=False) if isinstance(error, ValidationError) else error
-    return [_detail(item, model) for item in found]
+    errors = error.errors(include_url=False) if isinstance(error, ValidationError) else error
+    return [_detail(item, model) for item in errors]
 
 
 def detail(field: str, code: str, text: str) -> Detail:
     return {"field": field, "message": f'field "{field}" {text}', "code": code}
 
 
-def unknown_field(name: str, known: Iterable[str]) -> Detail:
-    return detail(name, "unknown", f"does not exist{did_you_mean(name, known)}")
+def unknown_field(name: str, known_names: Iterable[str]) -> Detail:
+    return detail(name, "unknown", f"does not exist{did_you_mean(name, known_names)}")
 
 
 def api_name(name: str, model: type[BaseModel]) -> str:
@@ -95,18 +95,18 @@ def by_attribute(values: dict[str, Any], model: type[BaseModel]) -> dict[str, An
     """Values by attribute name, where some came by alias: type checkers expect `alias=` in `__init__`."""
     fields = model.__pydantic_fields__
     aliases = {api_name(name, model): name for name in fields}
-    renamed = {name if name in fields else aliases.get(name, name): value for name, value in values.items()}
-    unknown = [name for name in renamed if name not in fields]
+    by_name = {name if name in fields else aliases.get(name, name): value for name, value in values.items()}
+    unknown = [name for name in by_name if name not in fields]
     if unknown:
         raise refusal([unknown_field(name, fields) for name in unknown], model)
-    return renamed
+    return by_name
 
 
-def refusal(found: list[Detail], model: type[BaseModel]) -> ValidationFailed:
+def refusal(problems: list[Detail], model: type[BaseModel]) -> ValidationFailed:
     """The error for these offences against a model that is not registered anywhere yet."""
     secret = [name for name in model.__pydantic_fields__ if _is_secret(_rules(name, model))]
     names = frozenset(api_name(name, model) for name in secret)
-    return ValidationFailed(details=found, model=model.__name__, secrets=names)
+    return ValidationFailed(details=problems, model=model.__name__, secrets=names)
 
 
 def _is_secret(rules: Rules | None) -> bool:
@@ -152,12 +152,12 @@ def _sentence(item: ErrorDetails, shape: Shape | None) -> tuple[str, str] | None
         return "enum", "must be one of: " + ", ".join(map(str, shape.enum))
     if context.get("le") == INT_MAX or context.get("ge") == INT_MIN:
         return "range", "must fit in 64 bits"
-    known = _SENTENCES.get(item["type"])
-    if known is None and (family := item["type"].split("_")[0]) in _FAMILIES:
+    sentence = _SENTENCES.get(item["type"])
+    if sentence is None and (family := item["type"].split("_")[0]) in _FAMILIES:
         return "type", _FAMILIES[family]
-    if known is None:
+    if sentence is None:
         return "invalid", item["msg"].replace("Input should be", "must be").replace("Input should", "must")
-    code, wording = known
+    code, wording = sentence
     return code, wording.format_map({name: _plain(value) for name, value in context.items()})
 
 

@@ -93,7 +93,7 @@ class FieldMeta:
 
     @property
     def exported(self) -> bool:
-        """Whether an export may have it as a column; the key of a stored file is of use to nobody."""
+        """Whether an export may have it as a column; a reader has no use for the key of a stored file."""
         return not self.secret and "file" not in self.extra
 
     @property

@@ -1,8 +1,8 @@
 """Records stored as JSON to be read back: a secret that JSON leaves out would come back as its default.
 
-Pydantic never writes a secret (`exclude`). That is right for answers, and a loss for what is read back as
-the same type. Who writes JSON for that passes `TO_READ_BACK` as context, and records that would lose a
-secret refuse.
+Pydantic never writes a secret (`exclude`). That is right for answers, and a loss for JSON that is read back
+as the same type. A caller that writes such JSON passes `TO_READ_BACK` as context, and records that would
+lose a secret refuse.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class RefuseLoss:
         if self.message is not None and (context is TO_READ_BACK or context is BY_ATTRIBUTE):
             raise PydanticSerializationError(self.message)
         if self._serialize is None:
-            written = write(record)
+            output = write(record)
         elif self._takes_info:
-            written = self._serialize(record, write, info)
+            output = self._serialize(record, write, info)
         else:
-            written = self._serialize(record, write)
-        if context is BY_ATTRIBUTE and isinstance(written, dict):
-            return {self._names.get(name, name): value for name, value in written.items()}
-        return written
+            output = self._serialize(record, write)
+        if context is BY_ATTRIBUTE and isinstance(output, dict):
+            return {self._names.get(name, name): value for name, value in output.items()}
+        return output
 
 
 def refuse_loss(model: type[BaseModel], schema: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from maniflex._names import MAX_IDENTIFIER, is_identifier
 from maniflex.model.checks import LOCALE_MODES, is_locale_code
 from maniflex.model.meta import Index, ModelOptions, SoftDelete
-from maniflex.model.readonly import query_value_problems
+from maniflex.model.query_model import query_value_problems
 
 _FLAGS = (
     "versioned",
@@ -25,9 +25,9 @@ _FLAGS = (
 _LANGUAGE = re.compile(r"[a-z][a-z_]*\Z")
 
 
-def option_value_problems(given: ModelOptions) -> Iterator[str]:
+def option_value_problems(declared_options: ModelOptions) -> Iterator[str]:
     """Options whose value is not one they take; their types are only promises until here."""
-    options: Any = given
+    options: Any = declared_options
     for flag in _FLAGS:
         if not isinstance(getattr(options, flag), bool | None):
             yield f"{flag} must be True or False"
@@ -55,17 +55,17 @@ def option_value_problems(given: ModelOptions) -> Iterator[str]:
 
 def index_list(indices: Any) -> tuple[list[Index], list[str]]:
     """The declared indices in one form, and what could not be read as one."""
-    found: list[Index] = []
+    valid: list[Index] = []
     wrong: list[str] = []
     if indices is not None and (isinstance(indices, str) or not isinstance(indices, Sequence)):
-        return found, ["indices must be a list of Index(...) or of field names"]
+        return valid, ["indices must be a list of Index(...) or of field names"]
     for item in indices or ():
         index = item if isinstance(item, Index) else _index_of(item)
         if index is None or not _is_sound(index):
             wrong.append(f"indices: {item!r} is not a list of field names")
         else:
-            found.append(Index(tuple(index.columns), index.unique, index.name))
-    return found, wrong
+            valid.append(Index(tuple(index.columns), index.unique, index.name))
+    return valid, wrong
 
 
 def _index_of(item: Any) -> Index | None:

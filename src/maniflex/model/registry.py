@@ -44,10 +44,10 @@ class Registry:
     def flatten(arguments: Iterable[Any]) -> list[Registration]:
         """Each class with the options that directly follow it; `DeclarationError` for anything else."""
         problems: list[str] = []
-        found = _flatten(arguments, problems)
+        registrations = _flatten(arguments, problems)
         if problems:
             raise DeclarationError(*problems)
-        return found
+        return registrations
 
     def seal(self) -> tuple[ModelMeta, ...]:
         """Read and join all models; from here on the registry does not change."""
@@ -67,26 +67,26 @@ class Registry:
 
 def _flatten(arguments: Iterable[Any], problems: list[str]) -> list[Registration]:
     """One list; options never reach out of the list they stand in."""
-    found: list[Registration] = []
+    registrations: list[Registration] = []
     waiting = False  # the argument before was a class that has no options yet
     for position, argument in enumerate(arguments, start=1):
         if isinstance(argument, ModelOptions):
             if waiting:
-                found[-1] = (found[-1][0], argument)
+                registrations[-1] = (registrations[-1][0], argument)
             else:
                 problems.append(f"register: the ModelOptions at position {position} follow no model")
             waiting = False
         elif isinstance(argument, (list, tuple)):
-            found.extend(_flatten(argument, problems))
+            registrations.extend(_flatten(argument, problems))
             waiting = False
         else:
             trouble = _class_trouble(argument)
             if trouble:
                 problems.append(f"register: {trouble}")
             else:
-                found.append((argument, None))
+                registrations.append((argument, None))
             waiting = not trouble
-    return found
+    return registrations
 
 
 def _class_trouble(argument: Any) -> str | None:
@@ -111,25 +111,25 @@ def _read(registrations: list[Registration]) -> dict[str, ModelMeta]:
             problems.append(f"{cls.__name__}: two models have this name, or one is registered twice")
             continue
         names.add(cls.__name__)
-        meta, found = scan(cls, options)
-        problems += found
+        meta, class_problems = scan(cls, options)
+        problems += class_problems
         unread = unread or meta is None
         if meta is not None:
             metas[meta.name] = meta
     problems += _table_problems(metas.values())
     # With a class missing, "no model named ..." would only blame its neighbours.
-    resolved, wrong = resolve(metas) if not unread else (metas, [])
+    resolved_metas, wrong = resolve(metas) if not unread else (metas, [])
     if problems or wrong:
         raise DeclarationError(*dict.fromkeys([*problems, *wrong]))
-    return resolved
+    return resolved_metas
 
 
 def _table_problems(metas: Iterable[ModelMeta]) -> Iterator[str]:
-    taken: dict[str, str] = {}
+    models_by_table: dict[str, str] = {}
     for meta in metas:
         key = meta.table.lower()
-        if key in taken:
-            yield f"{meta.name}: shares the table {meta.table!r} with {taken[key]}; set table="
-        taken.setdefault(key, meta.name)
+        if key in models_by_table:
+            yield f"{meta.name}: shares the table {meta.table!r} with {models_by_table[key]}; set table="
+        models_by_table.setdefault(key, meta.name)
         if meta.options.table is None and not is_identifier(meta.table):
             yield f"{meta.name}: {meta.table!r} cannot name a table; set table="

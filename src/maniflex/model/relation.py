@@ -45,15 +45,13 @@ def belongs_to(
     **unknown: Any,
 ) -> Any:
     """The one record our column `key` refers to; by convention `<name>_id`."""
-    known = ("key", "on_delete")
-    return RelationSpec(
-        RelationKind.BELONGS_TO, key=key, on_delete=on_delete, unknown=_unknown(unknown, known)
-    )
+    mistakes = _unknown_options(unknown, ("key", "on_delete"))
+    return RelationSpec(RelationKind.BELONGS_TO, key=key, on_delete=on_delete, unknown=mistakes)
 
 
 def has_many(*, key: str | None = None, init: Literal[False] = False, **unknown: Any) -> Any:
     """The records whose column `key` refers to us; by convention the one that belongs to this model."""
-    return RelationSpec(RelationKind.HAS_MANY, key=key, unknown=_unknown(unknown, ("key",)))
+    return RelationSpec(RelationKind.HAS_MANY, key=key, unknown=_unknown_options(unknown, ("key",)))
 
 
 def many_to_many(
@@ -73,12 +71,12 @@ def many_to_many(
         key=key,
         through=through,
         far_key=far_key,
-        unknown=_unknown(unknown, ("through", "key", "far_key")),
+        unknown=_unknown_options(unknown, ("through", "key", "far_key")),
     )
 
 
-def _unknown(given: Mapping[str, Any], known: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"unknown option {name!r}{did_you_mean(name, known)}" for name in given)
+def _unknown_options(options: Mapping[str, Any], known_options: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"unknown option {name!r}{did_you_mean(name, known_options)}" for name in options)
 
 
 class NotLoaded(AttributeError):
@@ -134,14 +132,14 @@ def evaluate(annotation: Any, module: str, local: Mapping[str, Any] | None = Non
     """An annotation written as text, as far as its names exist by now."""
     if not isinstance(annotation, str):
         return annotation
-    known = vars(sys.modules[module]) if module in sys.modules else {}
+    module_names = vars(sys.modules[module]) if module in sys.modules else {}
     try:
-        return eval(annotation, {"__builtins__": {}}, _Lenient({**known, **(local or {})}))
+        return eval(annotation, {"__builtins__": {}}, _Lenient({**module_names, **(local or {})}))
     except Exception:  # whatever it is, pydantic meets it again and says so
         return annotation
 
 
-def mentioned(annotations: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
+def mentioned_names(annotations: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
     """The local names that annotations mention, to resolve them by later."""
     names = {name for text in annotations.values() for name in _IDENTIFIER.findall(str(text))}
     return {name: local[name] for name in names if name in local}

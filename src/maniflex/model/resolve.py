@@ -51,13 +51,13 @@ class _Resolver:
         self.problems.append(f"{meta.name}.{name}: {text}")
 
     def _belongs_to(self, meta: ModelMeta) -> None:
-        named: set[str] = set()
+        keys: set[str] = set()
         for name, spec in meta.cls.__relations__.items():
             if spec.kind is RelationKind.BELONGS_TO:
                 key = self._companion(meta, name, spec)
-                named |= {key} if key else set()
+                keys |= {key} if key else set()
         for field in meta.fields:
-            if field.name in named:
+            if field.name in keys:
                 continue
             if field.extra.get("relation") is not None:
                 self._explicit(meta, field)
@@ -73,12 +73,12 @@ class _Resolver:
                 meta, name, f"belongs_to() needs the column {key!r}, which {meta.name} does not have{hint}"
             )
             return None
-        target = self._registered(meta, name, target_name(spec))
+        target = self._require_registered(meta, name, target_name(spec))
         if target is None:
             return key
-        declared = reference_name(field.extra.get("relation"))
-        if declared not in (None, target):
-            self.trouble(meta, name, f"means {target}, but {key} has relation={declared!r}")
+        option_target = reference_name(field.extra.get("relation"))
+        if option_target not in (None, target):
+            self.trouble(meta, name, f"means {target}, but {key} has relation={option_target!r}")
         self._check_key_kind(meta, name, field, target)
         for text in on_delete_problems(spec.on_delete or "no_action", field.nullable):
             self.trouble(meta, name, text)
@@ -86,7 +86,7 @@ class _Resolver:
         return key
 
     def _explicit(self, meta: ModelMeta, field: FieldMeta) -> None:
-        target = self._registered(meta, field.name, reference_name(field.extra["relation"]))
+        target = self._require_registered(meta, field.name, reference_name(field.extra["relation"]))
         if target is not None:
             stem = field.name.removesuffix("_id")
             name = stem if stem != field.name else snake_case(target)
@@ -104,7 +104,7 @@ class _Resolver:
         return True
 
     def _to_many(self, meta: ModelMeta, name: str, spec: RelationSpec) -> None:
-        target = self._registered(meta, name, target_name(spec))
+        target = self._require_registered(meta, name, target_name(spec))
         if spec.kind is RelationKind.MANY_TO_MANY:
             self._through(meta, name, spec, target)
         elif target is not None:
@@ -134,7 +134,7 @@ class _Resolver:
         if spec.through is None:
             self.trouble(meta, name, "many_to_many() needs through=, the junction model")
             return
-        junction = self._registered(meta, name, reference_name(spec.through))
+        junction = self._require_registered(meta, name, reference_name(spec.through))
         if junction is None or target is None:
             return
         near = self._junction_key(meta, name, junction, meta.name, "key", spec.key, not_=spec.far_key)
@@ -144,15 +144,15 @@ class _Resolver:
             self._add(meta, RelationMeta(name, kind, target, key=near, through=junction, far_key=far))
 
     def _junction_key(
-        self, meta: ModelMeta, name: str, junction: str, model: str, option: str, said: Any, *, not_: Any
+        self, meta: ModelMeta, name: str, junction: str, model: str, option: str, choice: Any, *, not_: Any
     ) -> str | None:
         """The junction's column for one side; several that could be meant are no choice of ours."""
         keys = [key for key in self._keys_to(junction, model) if key != not_]
         usual = f"{snake_case(model)}_id"
-        if said is not None:
-            if said in keys:
-                return str(said)
-            self.trouble(meta, name, f"{option}: {junction} has no column {said!r} that belongs to {model}")
+        if choice is not None:
+            if choice in keys:
+                return str(choice)
+            self.trouble(meta, name, f"{option}: {junction} has no column {choice!r} that belongs to {model}")
         elif not keys:
             self.trouble(meta, name, f"the junction {junction} has no column that belongs to {model}")
         elif usual in keys or len(keys) == 1:
@@ -163,10 +163,12 @@ class _Resolver:
         return None
 
     def _keys_to(self, model: str, target: str) -> list[str]:
-        found = self.relations[model].values()
-        return [r.key for r in found if r.kind is RelationKind.BELONGS_TO and r.target == target and r.key]
+        relations = self.relations[model].values()
+        return [
+            r.key for r in relations if r.kind is RelationKind.BELONGS_TO and r.target == target and r.key
+        ]
 
-    def _registered(self, meta: ModelMeta, name: str, target: str | None) -> str | None:
+    def _require_registered(self, meta: ModelMeta, name: str, target: str | None) -> str | None:
         if target in self.metas:
             return target
         if target is None:
@@ -177,7 +179,7 @@ class _Resolver:
         return None
 
     def _check_ids(self, meta: ModelMeta, relation: RelationMeta) -> None:
-        """Rows of a query model can be referred to only by an id it declares, and hold nobody back."""
+        """Rows of a query model can be referred to only by an id it declares, and do not stop a deletion."""
         owners = {meta.name} if relation.kind is not RelationKind.BELONGS_TO else set()
         if relation.kind is not RelationKind.HAS_MANY:
             owners.add(relation.target)
@@ -191,10 +193,10 @@ class _Resolver:
 
     def _add(self, meta: ModelMeta, relation: RelationMeta) -> None:
         self._check_ids(meta, relation)
-        taken = meta.field(relation.name)
-        if taken is not None or relation.name in self.relations[meta.name]:
+        namesake = meta.field(relation.name)
+        if namesake is not None or relation.name in self.relations[meta.name]:
             where = relation.key if relation.kind is RelationKind.BELONGS_TO else relation.name
-            what = "field" if taken is not None else "relation"
+            what = "field" if namesake is not None else "relation"
             self.trouble(
                 meta,
                 where or relation.name,
@@ -232,12 +234,12 @@ def _can_hold_id(field: FieldMeta) -> bool:
 
 def _to_one(name: str, target: str, field: FieldMeta, on_delete: Any, *, explicit: bool) -> RelationMeta:
     action = on_delete or field.extra.get("on_delete") or OnDelete.NO_ACTION
-    known = {member.value for member in OnDelete}
+    actions = {member.value for member in OnDelete}
     return RelationMeta(
         name,
         RelationKind.BELONGS_TO,
         target,
         key=field.name,
-        on_delete=OnDelete(action) if action in known else OnDelete.NO_ACTION,
+        on_delete=OnDelete(action) if action in actions else OnDelete.NO_ACTION,
         explicit=explicit,
     )

@@ -20,19 +20,19 @@ from pydantic.fields import FieldInfo
 
 from maniflex._names import did_you_mean, table_name
 from maniflex.errors import ValidationFailed
+from maniflex.model.annotations import Shape, type_name
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
-from maniflex.model.body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
 from maniflex.model.checks import as_bound, locale_settings, option_problems, size_in_bytes, unique_within
+from maniflex.model.class_body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
 from maniflex.model.field import FLAGS, FieldSpec, LocaleString
-from maniflex.model.kinds import Shape, type_name
+from maniflex.model.json_roundtrip import roundtrip_problems
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.options import index_list, option_value_problems
-from maniflex.model.readonly import query_model_problems
+from maniflex.model.query_model import query_model_problems
 from maniflex.model.relation import reference_name
-from maniflex.model.schedule import target_problems
-from maniflex.model.stored import lost
+from maniflex.model.scheduled_field import target_problems
 from maniflex.model.validate import Validator, inside
-from maniflex.model.values import json_reader
+from maniflex.model.value_rules import json_reader
 
 _OWN_TYPES = {"id": str, "created_at": datetime, "updated_at": datetime}
 
@@ -43,8 +43,8 @@ def scan(cls: type[Model], options: ModelOptions | None = None) -> tuple[ModelMe
 
 
 @dataclass(frozen=True, slots=True)
-class _Declared:
-    """A field as the class body has it."""
+class _Column:
+    """A column as the class body declares it."""
 
     name: str
     info: FieldInfo
@@ -70,20 +70,20 @@ class _Scan:
         self._add_marker()
         if not self._complete():
             return None, self.problems
-        declared = self._declared()
-        for item in declared:
+        columns = self._read_columns()
+        for item in columns:
             self._check(item)
-        self._check_stored(declared)
+        self._check_stored(columns)
         soft_delete = self._soft_delete()
-        self.fields = {item.name: _field_meta(item) for item in self._ordered(declared, soft_delete)}
+        self.fields = {item.name: _field_meta(item) for item in self._in_column_order(columns, soft_delete)}
         self._check_names()
         self._settle_uniqueness()
         validator = Validator(self.cls, list(self.fields.values()))
-        if self._settle_defaults(declared, validator):
+        if self._settle_defaults(columns, validator):
             self.model.model_rebuild(force=True)
             validator = Validator(self.cls, list(self.fields.values()))
         _set_loaders(self.cls, self.fields.values())
-        locks = self._locks(declared, validator)
+        locks = self._locks(columns, validator)
         self._settle_schedules(validator, soft_delete)
         meta = self._meta(validator, soft_delete, locks)
         self._check_options(soft_delete)
@@ -124,27 +124,27 @@ class _Scan:
         before = len(self.problems)
         for name, decorator in self.model.__pydantic_decorators__.field_validators.items():
             for target in decorator.info.fields:
-                known = target in (*self.model.__pydantic_fields__, "*")
-                if not known and decorator.info.check_fields is not False:
+                exists = target in (*self.model.__pydantic_fields__, "*")
+                if not exists and decorator.info.check_fields is not False:
                     self.trouble(name, f"validates a field that does not exist: {self.unknown(target)}")
         return len(self.problems) == before
 
-    def _declared(self) -> list[_Declared]:
-        found = []
+    def _read_columns(self) -> list[_Column]:
+        columns = []
         for name, info in self.model.__pydantic_fields__.items():
             rules = rules_of(info)
             if rules is None:  # to go on without the column would lose what is written to it
                 self.trouble(name, f"the annotation {type_name(info.annotation)} cannot be resolved")
             elif self.options.query is None or self._is_given(name):
-                found.append(_Declared(name, info, rules.shape, rules.spec))
-        return found
+                columns.append(_Column(name, info, rules.shape, rules.spec))
+        return columns
 
     def _is_given(self, name: str) -> bool:
         """Whether a query has to give the column: id and timestamps only where they are declared anew."""
         own = [vars(c).get("__annotations__", {}) for c in self.cls.__mro__ if c is not Model]
         return name not in OWN_FIELDS or any(name in annotations for annotations in own)
 
-    def _check(self, item: _Declared) -> None:
+    def _check(self, item: _Column) -> None:
         for text in item.spec.unknown:
             self.trouble(item.name, text)
         if item.name in _OWN_TYPES and (item.shape.type, item.shape.nullable) != (
@@ -156,67 +156,67 @@ class _Scan:
         if item.shape.trouble:
             self.trouble(item.name, item.shape.trouble)
             return
-        required = item.required and self.options.query is None
-        for text in option_problems(item.name, item.shape, item.spec.options, required=required):
+        is_required = item.required and self.options.query is None
+        for text in option_problems(item.name, item.shape, item.spec.options, required=is_required):
             self.trouble(item.name, text)
 
-    def _check_stored(self, declared: list[_Declared]) -> None:
+    def _check_stored(self, columns: list[_Column]) -> None:
         schema: Any = self.model.__pydantic_core_schema__
         definitions = {item["ref"]: item for item in schema.get("definitions", ())}
         fields, _ = inside(schema)
-        for item in declared:
+        for item in columns:
             if item.shape.kind is Kind.JSON and not item.shape.trouble:
-                for text in lost(fields[item.name]["schema"], definitions):
+                for text in roundtrip_problems(fields[item.name]["schema"], definitions):
                     self.trouble(item.name, text)
 
-    def _ordered(self, declared: list[_Declared], soft_delete: SoftDelete | None) -> list[_Declared]:
+    def _in_column_order(self, columns: list[_Column], soft_delete: SoftDelete | None) -> list[_Column]:
         last = [soft_delete.field] if soft_delete else []
         last += OWN_FIELDS[1:]
         rank = {"id": -1, **{name: position for position, name in enumerate(last, start=1)}}
-        return sorted(declared, key=lambda item: rank.get(item.name, 0))
+        return sorted(columns, key=lambda item: rank.get(item.name, 0))
 
     def _check_names(self) -> None:
         for attribute, what in (("column", "column"), ("api", "API name")):
-            taken: dict[str, str] = {}
+            owners: dict[str, str] = {}
             for item in self.fields.values():
                 # Case does not tell columns apart on SQLite.
                 key = getattr(item, attribute).lower() if attribute == "column" else getattr(item, attribute)
-                if key in taken:
+                if key in owners:
                     self.trouble(
-                        item.name, f"shares the {what} {getattr(item, attribute)!r} with {taken[key]}"
+                        item.name, f"shares the {what} {getattr(item, attribute)!r} with {owners[key]}"
                     )
-                taken.setdefault(key, item.name)
+                owners.setdefault(key, item.name)
 
     def _settle_uniqueness(self) -> None:
         for item in [item for item in self.fields.values() if item.unique_within]:
-            found: list[str] = []
+            group: list[str] = []
             for name in item.unique_within:
                 other = self._find(name)
                 if other is None:
                     self.trouble(item.name, f"unique: {self.unknown(name)}")
-                elif other.name in (item.name, "id", *found) or other.kind is Kind.JSON:
+                elif other.name in (item.name, "id", *group) or other.kind is Kind.JSON:
                     self.trouble(item.name, f"unique: {other.name} cannot be what it is unique within")
                 else:
-                    found.append(other.name)
-            self.fields[item.name] = replace(item, unique_within=tuple(found))
+                    group.append(other.name)
+            self.fields[item.name] = replace(item, unique_within=tuple(group))
 
-    def _settle_defaults(self, declared: list[_Declared], validator: Validator) -> bool:
+    def _settle_defaults(self, columns: list[_Column], validator: Validator) -> bool:
         """Check defaults by the fields' own rules, and keep them in the form the rules give them."""
-        changed = False
-        for item in declared:
+        has_changes = False
+        for item in columns:
             if item.shape.trouble or item.required or item.info.default_factory is not None:
                 continue
             default = item.info.default
             if default is None and item.shape.nullable:
                 continue
-            fitted = self._fitted(item.name, default, "default", validator)
-            if type(fitted) is not type(default) or fitted != default:
-                item.info.default = fitted
-                changed = True
-            self.fields[item.name] = replace(self.fields[item.name], default=fitted)
-        return changed
+            checked_default = self._fit_value(item.name, default, "default", validator)
+            if type(checked_default) is not type(default) or checked_default != default:
+                item.info.default = checked_default
+                has_changes = True
+            self.fields[item.name] = replace(self.fields[item.name], default=checked_default)
+        return has_changes
 
-    def _fitted(
+    def _fit_value(
         self, name: str, value: Any, role: str, validator: Validator, owner: str | None = None
     ) -> Any:
         """The value as field `name` would take it; a problem of `owner` when it would not."""
@@ -230,16 +230,16 @@ class _Scan:
             return value
 
     def _soft_delete(self) -> SoftDelete | None:
-        wanted = self.options.soft_delete
+        option = self.options.soft_delete
         fields = self.model.__pydantic_fields__
-        if wanted is False:
+        if option is False:
             return None
-        if isinstance(wanted, SoftDelete):
-            wanted = wanted.field
-        if isinstance(wanted, str):
-            return self._marker(wanted)
+        if isinstance(option, SoftDelete):
+            option = option.field
+        if isinstance(option, str):
+            return self._marker(option)
         markers = [name for name in self._usual_markers() if name in fields]
-        if len(markers) > 1 and wanted is None:
+        if len(markers) > 1 and option is None:
             self.problems.append(
                 f"{self.name}: both deleted_at and is_deleted mark deletion; say which with soft_delete="
             )
@@ -267,9 +267,9 @@ class _Scan:
         self.problems.append(f"{self.name}: soft_delete: {name} must be `datetime | None` or `bool`")
         return None
 
-    def _locks(self, declared: list[_Declared], validator: Validator) -> tuple[Lock, ...]:
+    def _locks(self, columns: list[_Column], validator: Validator) -> tuple[Lock, ...]:
         locks: list[Lock] = []
-        for item in declared:
+        for item in columns:
             conditions = item.spec.options.get("lock_when", {})
             if not isinstance(conditions, Mapping) or ("lock_when" in item.spec.options and not conditions):
                 self.trouble(item.name, "lock_when must map a field to the value that locks the record")
@@ -279,17 +279,17 @@ class _Scan:
         return tuple(dict.fromkeys(locks))
 
     def _locks_on(self, owner: str, target: Any, values: Any, validator: Validator) -> list[Lock]:
-        found = self._find(target)
-        if found is None:
+        field = self._find(target)
+        if field is None:
             self.trouble(owner, f"lock_when: {self.unknown(target)}")
             return []
-        if found.kind is Kind.JSON:
-            self.trouble(owner, f"lock_when: {found.name} is a JSON column and cannot lock a record")
+        if field.kind is Kind.JSON:
+            self.trouble(owner, f"lock_when: {field.name} is a JSON column and cannot lock a record")
             return []
-        wanted = values if isinstance(values, (list, tuple, set, frozenset)) else [values]
+        locking_values = values if isinstance(values, (list, tuple, set, frozenset)) else [values]
         return [
-            Lock(found.name, self._fitted(found.name, value, "lock_when value", validator, owner))
-            for value in wanted
+            Lock(field.name, self._fit_value(field.name, value, "lock_when value", validator, owner))
+            for value in locking_values
         ]
 
     def _find(self, name: Any) -> FieldMeta | None:
@@ -330,11 +330,11 @@ class _Scan:
             if soft_delete is not None and soft_delete.field == item.name:
                 self.trouble(item.name, "marks deleted records and cannot be scheduled")
             if schedule.get("set_field"):
-                settled = self._settled(item.name, dict(schedule), validator, soft_delete)
-                extra = MappingProxyType({**item.extra, "scheduled": MappingProxyType(settled)})
+                settings = self._settle_schedule(item.name, dict(schedule), validator, soft_delete)
+                extra = MappingProxyType({**item.extra, "scheduled": MappingProxyType(settings)})
                 self.fields[item.name] = replace(item, extra=extra)
 
-    def _settled(
+    def _settle_schedule(
         self, owner: str, schedule: dict[str, Any], validator: Validator, soft_delete: SoftDelete | None
     ) -> dict[str, Any]:
         target = self._find(schedule["set_field"])
@@ -346,17 +346,17 @@ class _Scan:
             self.trouble(owner, f"scheduled: {text}")
         for role in ("from_", "to") if not wrong else ():
             if role in schedule:
-                given = schedule[role]
-                schedule[role] = self._fitted(target.name, given, f"scheduled {role} value", validator, owner)
+                text = f"scheduled {role} value"
+                schedule[role] = self._fit_value(target.name, schedule[role], text, validator, owner)
         if "from_" in schedule and "to" in schedule and schedule["from_"] == schedule["to"]:
             self.trouble(owner, "scheduled: from_ and to are the same, so nothing would ever change")
         return {**schedule, "set_field": target.name}
 
     def _indices(self) -> tuple[Index, ...]:
-        found, wrong = index_list(self.options.indices)
+        indices, wrong = index_list(self.options.indices)
         self.problems += [f"{self.name}: {text}" for text in wrong]
-        resolved: list[Index] = []
-        for index in found:
+        resolved_indices: list[Index] = []
+        for index in indices:
             targets = [self._find(name) for name in index.columns]
             self.problems += [
                 f"{self.name}: indices: {self.unknown(name)}"
@@ -366,8 +366,8 @@ class _Scan:
             columns = tuple(target.name for target in targets if target is not None)
             if len(set(columns)) < len(columns):
                 self.problems.append(f"{self.name}: indices: an index names a field twice")
-            resolved.append(replace(index, columns=columns))
-        return tuple(resolved)
+            resolved_indices.append(replace(index, columns=columns))
+        return tuple(resolved_indices)
 
     def _meta(
         self, validator: Validator, soft_delete: SoftDelete | None, locks: tuple[Lock, ...]
@@ -390,9 +390,9 @@ class _Scan:
         )
 
 
-def _field_meta(item: _Declared) -> FieldMeta:
+def _field_meta(item: _Column) -> FieldMeta:
     options, shape = item.spec.options, item.shape
-    encrypted = options.get("encrypted")
+    key_name = options.get("encrypted")
     return FieldMeta(
         name=item.name,
         api=str(options.get("alias", item.name)),
@@ -413,7 +413,7 @@ def _field_meta(item: _Declared) -> FieldMeta:
         **{flag: bool(options.get(flag)) for flag in FLAGS},
         unique_within=unique_within(options.get("unique")),
         lock_scope=reference_name(options.get("lock_scope")),
-        encrypted="default" if encrypted is True else encrypted or None,
+        encrypted="default" if key_name is True else key_name or None,
         load_json=json_reader(shape) if shape.kind is Kind.JSON and not shape.trouble else None,
         extra=MappingProxyType(_extra(options, shape)),
     )

@@ -2,7 +2,7 @@
 
 SQLite takes any bytes for a text, PostgreSQL takes JSON that Python cannot read (a lone surrogate, a list
 in a list in a list …), and an older version may have written another shape. A model that says
-`__shows_unreadable__` gives such a value as `{"$unreadable": "what is stored, as text"}`, so that one
+`__shows_unreadable__` gives such a value as `{"$unreadable": "the stored value as text"}`, so that one
 record breaks neither itself nor the list it is in.
 """
 
@@ -22,23 +22,23 @@ Load = Callable[[str | bytes], Any]
 def json_guard(load: Load, *, is_object: bool = False) -> Callable[[str | bytes], str]:
     """What gives the stored text if it is JSON that `load` can read, and the text of its stand-in if not."""
 
-    def guarded(stored: str | bytes) -> str:
+    def load_guarded(raw: str | bytes) -> str:
         try:
-            text = stored if isinstance(stored, str) else stored.decode()
+            text = raw if isinstance(raw, str) else raw.decode()
             value = load(text)
             if is_object and not isinstance(value, dict):
                 raise TypeError("it is no object")
             if "NaN" in text or "Infinity" in text:  # which pydantic reads, and no client
                 msgspec.json.decode(text)
         except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
-            return msgspec.json.encode({KEY: _shown(stored)}).decode()
+            return msgspec.json.encode({KEY: _preview(raw)}).decode()
         return text
 
-    return guarded
+    return load_guarded
 
 
-def _shown(stored: str | bytes) -> str:
-    text = stored if isinstance(stored, str) else stored.decode(errors="backslashreplace")
+def _preview(raw: str | bytes) -> str:
+    text = raw if isinstance(raw, str) else raw.decode(errors="backslashreplace")
     text = text.replace("\0", "\\0")  # which no database would take, should somebody store it again
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 

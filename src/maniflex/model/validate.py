@@ -19,12 +19,12 @@ from pydantic_core import (
 )
 
 from maniflex.errors import ValidationFailed
+from maniflex.model.annotations import classify
 from maniflex.model.base import Model, instance_of
 from maniflex.model.floods import BoundedValidator
-from maniflex.model.kinds import classify
 from maniflex.model.messages import Detail, detail, details, unknown_field
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.model.values import json_trouble, text_trouble
+from maniflex.model.value_rules import json_trouble, text_trouble
 
 Fields = dict[str, Any]
 
@@ -51,8 +51,8 @@ class Validator:
         self._fields = {item.name: item for item in fields}
         self._secrets = frozenset(item.api for item in fields if item.secret)
         self._json = [(item, classify(item.type).is_structured) for item in fields if item.kind is Kind.JSON]
-        renamed = any(item.api != item.name for item in fields)
-        self._renames = tuple((item.api, item.name) for item in fields) if renamed else None
+        has_aliases = any(item.api != item.name for item in fields)
+        self._renames = tuple((item.api, item.name) for item in fields) if has_aliases else None
         own: Any = self._model.__pydantic_validator__
         self._creating = BoundedValidator(self._model.__pydantic_core_schema__, built=own)
         self._patching = BoundedValidator(_patch_schema(self._model))
@@ -64,7 +64,7 @@ class Validator:
 
     def create(self, body: Mapping[str, Any]) -> Model:
         """The record a create body describes."""
-        values = body if self._renames is None else self._renamed(body)
+        values = body if self._renames is None else self._by_attribute(body)
         try:
             return cast(Model, self._create(values))
         except ValidationError as error:
@@ -72,7 +72,7 @@ class Validator:
 
     def patch(self, body: Mapping[str, Any]) -> Fields:
         """The changes a patch body describes, by attribute; what it leaves out stays out."""
-        values = body if self._renames is None else self._renamed(body)
+        values = body if self._renames is None else self._by_attribute(body)
         try:
             return cast(Fields, self._patch(values))
         except ValidationError as error:
@@ -92,7 +92,7 @@ class Validator:
             raise TypeError(f"expected a {self._model.__name__}, not a {type(record).__name__}")
         return self.create_from_code(self._values(record))
 
-    def merged(self, current: Model, changes: Mapping[str, Any]) -> Model:
+    def merge(self, current: Model, changes: Mapping[str, Any]) -> Model:
         """`current` with `changes`, as the model's own validators see and leave it.
 
         Only they run: a stored value that breaks a rule made later does not stop an unrelated change.
@@ -108,7 +108,7 @@ class Validator:
     def _values(self, record: Model) -> Fields:
         return {name: value for name, value in vars(record).items() if name in self._fields}
 
-    def _renamed(self, body: Mapping[str, Any]) -> Fields:
+    def _by_attribute(self, body: Mapping[str, Any]) -> Fields:
         assert self._renames is not None
         return {name: body[api] for api, name in self._renames if api in body}
 
@@ -118,22 +118,22 @@ class Validator:
         validator: BoundedValidator,
         attributes: Callable[[Any], Mapping[str, Any]],
     ) -> Any:
-        found = self._text_troubles(values)
+        problems = self._text_troubles(values)
         if not values.keys() <= self._fields.keys():
-            found += [unknown_field(name, self._fields) for name in values if name not in self._fields]
+            problems += [unknown_field(name, self._fields) for name in values if name not in self._fields]
         try:
             result = validator.validate(values)
         except ValidationError as error:
-            found += details(validator.errors(values, error), self._model)
-            raise self._refusal(_once_each(found)) from None
+            problems += details(validator.errors(values, error), self._model)
+            raise self._refusal(_once_each(problems)) from None
         if self._json:
-            found += self._json_troubles(attributes(result))
-        if found:
-            raise self._refusal(_once_each(found))
+            problems += self._json_troubles(attributes(result))
+        if problems:
+            raise self._refusal(_once_each(problems))
         return result
 
-    def _refusal(self, found: Sequence[Detail]) -> ValidationFailed:
-        return ValidationFailed(details=found, model=self._model.__name__, secrets=self._secrets)
+    def _refusal(self, problems: Sequence[Detail]) -> ValidationFailed:
+        return ValidationFailed(details=problems, model=self._model.__name__, secrets=self._secrets)
 
     def _text_troubles(self, values: Mapping[str, Any]) -> list[Detail]:
         troubles = {name: text_trouble(value) for name, value in values.items() if isinstance(value, str)}
@@ -141,8 +141,8 @@ class Validator:
 
     def _json_troubles(self, values: Mapping[str, Any]) -> list[Detail]:
         troubles = {
-            item.api: json_trouble(_as_json(values.get(item.name), structured))
-            for item, structured in self._json
+            item.api: json_trouble(_as_json(values.get(item.name), is_structured))
+            for item, is_structured in self._json
         }
         return [detail(api, "json", text) for api, text in troubles.items() if text]
 
@@ -151,8 +151,8 @@ class Validator:
         return name if item is None else item.api
 
 
-def _as_json(value: Any, structured: bool) -> Any:
-    if not structured:
+def _as_json(value: Any, is_structured: bool) -> Any:
+    if not is_structured:
         return value
     try:
         return to_jsonable_python(value)
@@ -160,11 +160,11 @@ def _as_json(value: Any, structured: bool) -> Any:
         return value
 
 
-def _once_each(found: list[Detail]) -> list[Detail]:
-    seen: dict[tuple[str, str], Detail] = {}
-    for item in found:
-        seen.setdefault((item["field"], item["code"]), item)
-    return list(seen.values())
+def _once_each(problems: list[Detail]) -> list[Detail]:
+    first_problems: dict[tuple[str, str], Detail] = {}
+    for item in problems:
+        first_problems.setdefault((item["field"], item["code"]), item)
+    return list(first_problems.values())
 
 
 def _patch_schema(model: type[BaseModel]) -> CoreSchema:
@@ -186,13 +186,13 @@ def _patch_schema(model: type[BaseModel]) -> CoreSchema:
 def _merge_validator(model: type[BaseModel]) -> SchemaValidator:
     """The model's own validators around fields that take any value."""
 
-    def loosened(schema: Any) -> Any:
+    def loosen(schema: Any) -> Any:
         if schema["type"] == "model-fields":
             anything = core_schema.model_field(core_schema.any_schema())
             return {**schema, "fields": dict.fromkeys(schema["fields"], anything)}
-        return {**schema, "schema": loosened(schema["schema"])}
+        return {**schema, "schema": loosen(schema["schema"])}
 
-    return SchemaValidator(loosened(model.__pydantic_core_schema__))
+    return SchemaValidator(loosen(model.__pydantic_core_schema__))
 
 
 def inside(schema: Any) -> tuple[dict[str, Any], Any]:

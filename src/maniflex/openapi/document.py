@@ -10,9 +10,9 @@ from maniflex.config import Config
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors, texts
-from maniflex.openapi.paths import HEADERS, Operations, in_order
+from maniflex.openapi.operations import HEADERS, Operations, in_order
+from maniflex.openapi.reachable import Reachable
 from maniflex.openapi.schema import Schema, Schemas, documentation
-from maniflex.openapi.ways import Ways
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
@@ -65,32 +65,32 @@ class Document:
         config: Config,
         models: Sequence[ModelMeta],
         computed: Mapping[type[Model], Sequence[Computed]],
-        guarded: Callable[[Endpoint], bool],
+        is_guarded: Callable[[Endpoint], bool],
         home: Callable[[ModelMeta], object],
         title: str = "",
     ) -> None:
         self._config = config
         self._models = models
         self._computed = computed
-        self._guarded = guarded
+        self._is_guarded = is_guarded
         self._home = home
         self._title = title
 
     def make(self, endpoints: Iterable[tuple[str, Endpoint]]) -> dict[str, Any]:
         """The document of these endpoints, each with the prefix it is mounted under."""
-        shown = [(prefix, e) for prefix, e in endpoints if self._is_shown(e)]
+        visible = [(prefix, e) for prefix, e in endpoints if self._is_shown(e)]
         schemas = Schemas(self._models)
-        ways = Ways({m.name: m for m in self._models}, self._home)
-        operations = Operations(ways, self._limits, schemas, self._guarded)
+        reachable = Reachable({m.name: m for m in self._models}, self._home)
+        operations = Operations(reachable, self._limits, schemas, self._is_guarded)
         paths: dict[str, dict[str, Any]] = {}
         tags: dict[str, str] = {}
-        for prefix, endpoint in shown:
-            described = operations.describe(endpoint)
-            paths.setdefault(prefix + endpoint.path, {})[endpoint.method.lower()] = described
-            for tag in described["tags"]:
+        for prefix, endpoint in visible:
+            operation = operations.describe(endpoint)
+            paths.setdefault(prefix + endpoint.path, {})[endpoint.method.lower()] = operation
+            for tag in operation["tags"]:
                 own = endpoint.operation is Operation.ACTION  # its words mean what the application says
                 tags[tag] = tags.get(tag) or ("" if own else texts.TAGS.get(tag, ""))
-        self._add_models(schemas, [e for _, e in shown])
+        self._add_models(schemas, [e for _, e in visible])
         self._drop_internal(schemas, paths)
         tags.update({m.name: documentation(m) for m in self._models if m.name in tags})
         return {
@@ -113,26 +113,30 @@ class Document:
 
     def _add_models(self, schemas: Schemas, endpoints: Iterable[Endpoint]) -> None:
         usual = [e for e in endpoints if e.model is not None and e.about is None]
-        offered = {(e.model.name, e.operation) for e in usual if e.model is not None}
+        offers = {(e.model.name, e.operation) for e in usual if e.model is not None}
         for model in self._models:
-            schemas.found[model.name] = schemas.record(model, self._computed.get(model.cls, ()))
-            if (model.name, Operation.CREATE) in offered:
-                schemas.found[f"{model.name}Create"] = schemas.create(model)
-            if (model.name, Operation.UPDATE) in offered:
-                schemas.found[f"{model.name}Update"] = schemas.update(model)
-        schemas.found |= {"ErrorResponse": errors.ERROR, "PageMeta": _PAGE_META, "CursorMeta": _CURSOR_META}
+            schemas.components[model.name] = schemas.record(model, self._computed.get(model.cls, ()))
+            if (model.name, Operation.CREATE) in offers:
+                schemas.components[f"{model.name}Create"] = schemas.create(model)
+            if (model.name, Operation.UPDATE) in offers:
+                schemas.components[f"{model.name}Update"] = schemas.update(model)
+        schemas.components |= {
+            "ErrorResponse": errors.ERROR,
+            "PageMeta": _PAGE_META,
+            "CursorMeta": _CURSOR_META,
+        }
 
     def _drop_internal(self, schemas: Schemas, paths: Mapping[str, Any]) -> None:
         """A model without routes is for code alone, unless an action tells of it."""
         for model in self._models:
             if model.options.headless:
-                schema = schemas.found.pop(model.name)
-                if model.name in _referred_to([paths, schemas.found]):
-                    schemas.found[model.name] = schema
+                schema = schemas.components.pop(model.name)
+                if model.name in _referred_to([paths, schemas.components]):
+                    schemas.components[model.name] = schema
 
     def _components(self, schemas: Schemas, statuses: Iterable[int]) -> Schema:
         return {
-            "schemas": dict(sorted(schemas.found.items())),
+            "schemas": dict(sorted(schemas.components.items())),
             "responses": {errors.name(s): errors.response(s, HEADERS) for s in sorted(statuses)},
             "parameters": _PARAMETERS,
             "headers": _COMPONENT_HEADERS,
@@ -152,8 +156,8 @@ def _in_order_of_registration(tags: Mapping[str, str]) -> list[Schema]:
 def _referred_to(node: Any) -> set[str]:
     """The names of all schemas that references lead to."""
     if isinstance(node, Mapping):
-        found = {str(node["$ref"]).rpartition("/")[2]} if "$ref" in node else set()
-        return found.union(*(_referred_to(item) for item in node.values()))
+        names = {str(node["$ref"]).rpartition("/")[2]} if "$ref" in node else set()
+        return names.union(*(_referred_to(item) for item in node.values()))
     if isinstance(node, list | tuple):
         return set().union(*(_referred_to(item) for item in node))
     return set()

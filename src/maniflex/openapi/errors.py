@@ -89,25 +89,25 @@ def meaning(status: int) -> str:
 @lru_cache(maxsize=1024)
 def text(status: int, codes: frozenset[str]) -> str:
     """What a status means here, and the codes an operation gives with it."""
-    given = sorted(code for code in _codes().get(status, ()) if code not in _OF_SOME or code in codes)
-    listed = ", ".join(f"`{code}`" for code in given)
-    return f"{meaning(status)} Codes: {listed}." if listed else meaning(status)
+    names = sorted(code for code in _codes().get(status, ()) if code not in _OF_SOME or code in codes)
+    code_list = ", ".join(f"`{code}`" for code in names)
+    return f"{meaning(status)} Codes: {code_list}." if code_list else meaning(status)
 
 
 @cache
 def _codes() -> dict[int, set[str]]:
-    found: dict[int, set[str]] = {500: {"PANIC"}}
+    codes: dict[int, set[str]] = {500: {"PANIC"}}
     for error in vars(errors).values():
         if isinstance(error, type) and issubclass(error, errors.RequestError) and "code" in vars(error):
-            found.setdefault(error.status, set()).add(error.code)
-    return found
+            codes.setdefault(error.status, set()).add(error.code)
+    return codes
 
 
-def listed(statuses: Iterable[int], codes: Set[str], *, empty: bool) -> dict[str, Any]:
+def list_refusals(statuses: Iterable[int], codes: Set[str], *, empty: bool) -> dict[str, Any]:
     """The refusals of an operation that gives `codes` besides the usual; an answer to HEAD has no body."""
     refusals: dict[str, Any] = {}
     for status in sorted(set(statuses)):
-        described = {"description": text(status, frozenset(codes))}
+        own_text = {"description": text(status, frozenset(codes))}
         whole = {} if empty else {"$ref": f"#/components/responses/{name(status)}"}
-        refusals[str(status)] = {**whole, **described}
+        refusals[str(status)] = {**whole, **own_text}
     return refusals

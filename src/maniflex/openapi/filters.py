@@ -1,7 +1,7 @@
 """The filters of a model as text and as a regular expression, from the same data the parser uses.
 
 The expression matches what the parser takes; deep paths over many relations would make it longer
-than anybody wants to load, and then there is none.
+than a page can load, and then there is none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from maniflex._limits import Limits
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.openapi.ways import Ways
+from maniflex.openapi.reachable import Reachable
 from maniflex.query.operators import Op, Operator, Takes, fitting
 from maniflex.query.values import comparable
 
@@ -46,7 +46,7 @@ def filterable(model: ModelMeta) -> list[FieldMeta]:
     return [f for f in model.fields if f.filterable and not f.secret and comparable(f)]
 
 
-def described(model: ModelMeta) -> str:
+def describe_operators(model: ModelMeta) -> str:
     """Which operators the fields take; a line for those that take the same."""
     alike: dict[tuple[Operator, ...], list[str]] = {}
     for field in filterable(model):
@@ -55,12 +55,12 @@ def described(model: ModelMeta) -> str:
     return "\n".join(lines)
 
 
-def expression(model: ModelMeta, ways: Ways, limits: Limits) -> str | None:
+def expression(model: ModelMeta, reachable: Reachable, limits: Limits) -> str | None:
     """What matches the filters of a model; None when that would be too long to be of use."""
     alike: dict[tuple[Kind, tuple[object, ...] | None], list[str]] = {}
     empty: list[str] = []
     pairs: list[str] = []
-    for prefix, target, _ in ways.joined(model, limits.path_depth):
+    for prefix, target, _ in reachable.joinable_paths(model, limits.path_depth):
         fields = filterable(target)
         for field in fields:
             name = _literal(prefix + field.api)
@@ -70,7 +70,9 @@ def expression(model: ModelMeta, ways: Ways, limits: Limits) -> str | None:
         pairs += _pairs(_literal(prefix), fields)
         if sum(map(len, alike.values())) > MOST_NAMES:
             return None
-    groups = [f"{_any(names)}:{_behind(kind, enum, limits)}" for (kind, enum), names in alike.items()]
+    groups = [
+        f"{_any(names)}:{_condition_pattern(kind, enum, limits)}" for (kind, enum), names in alike.items()
+    ]
     if empty:
         groups.append(f"{_any(empty)}:(?:eq|neq):null")
     return f"^(?:{'|'.join(groups + pairs)})$" if groups else None
@@ -84,16 +86,16 @@ def _pairs(prefix: str, fields: Sequence[FieldMeta]) -> Iterator[str]:
         yield f"{prefix}{names}:{operators}:{names}"
 
 
-def _behind(kind: Kind, enum: tuple[object, ...] | None, limits: Limits) -> str:
+def _condition_pattern(kind: Kind, enum: tuple[object, ...] | None, limits: Limits) -> str:
     """What may stand behind the name of a field: an operator and what it takes."""
     choices: dict[str, list[str]] = {}
     for operator in fitting(kind):
         if operator.takes is not Takes.FIELD:
-            choices.setdefault(_taken(operator, kind, enum, limits), []).append(operator.op)
-    return _any([f"{_any(operators)}{taken}" for taken, operators in choices.items()])
+            choices.setdefault(_value_pattern(operator, kind, enum, limits), []).append(operator.op)
+    return _any([f"{_any(operators)}{pattern}" for pattern, operators in choices.items()])
 
 
-def _taken(operator: Operator, kind: Kind, enum: tuple[object, ...] | None, limits: Limits) -> str:
+def _value_pattern(operator: Operator, kind: Kind, enum: tuple[object, ...] | None, limits: Limits) -> str:
     value = _VALUES[kind]
     members = None if enum is None else _any([_literal(str(member)) for member in enum])
     match operator.takes:

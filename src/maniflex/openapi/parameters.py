@@ -9,8 +9,8 @@ from typing import Any
 from maniflex._limits import DEFAULT_LIMIT, Limits
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import filters
+from maniflex.openapi.reachable import Reachable
 from maniflex.openapi.schema import Schema, Schemas, ref
-from maniflex.openapi.ways import Ways
 
 Parameter = dict[str, Any]
 LIST = ("page", "limit", "cursor", "filter", "sort", "select", "include", "q")
@@ -20,16 +20,16 @@ ONE = ("select", "include")
 class Grammar:
     """The parameters of one model, by name."""
 
-    def __init__(self, model: ModelMeta, ways: Ways, limits: Limits, schemas: Schemas) -> None:
+    def __init__(self, model: ModelMeta, reachable: Reachable, limits: Limits, schemas: Schemas) -> None:
         self._model = model
-        self._ways = ways
+        self._reachable = reachable
         self._limits = limits
         self._schemas = schemas
 
-    def parameters(self, names: Iterable[str], *, exported: bool = False) -> list[Parameter]:
+    def parameters(self, names: Iterable[str], *, for_export: bool = False) -> list[Parameter]:
         """Those of the named parameters that the model takes."""
         makers = {name: getattr(self, f"_{name}") for name in LIST}
-        makers["select"] = partial(self._select, exported=exported)
+        makers["select"] = partial(self._select, for_export=for_export)
         return [parameter for name in names for parameter in makers[name]()]
 
     def _page(self) -> list[Parameter]:
@@ -45,24 +45,24 @@ class Grammar:
 
     def _cursor(self) -> list[Parameter]:
         name = self._model.options.cursor_field
-        found = self._model.field(name) if name else None
-        if found is None:
+        field = self._model.field(name) if name else None
+        if field is None:
             return []
         text = (
-            f"Walk through all records in the order of `{found.api}` without counting them: empty to begin, "
+            f"Walk through all records in the order of `{field.api}` without counting them: empty to begin, "
             "then `meta.next_cursor` or `meta.prev_cursor`. Not together with `page`, `q` or another sort."
         )
         return [_query("cursor", text, {"type": "string", "format": "cursor"}, allowEmptyValue=True)]
 
     def _filter(self) -> list[Parameter]:
-        listed = filters.described(self._model)
-        pattern = filters.expression(self._model, self._ways, self._limits)
-        if not listed and pattern is None:
+        operators = filters.describe_operators(self._model)
+        pattern = filters.expression(self._model, self._reachable, self._limits)
+        if not operators and pattern is None:
             return []
         item: Schema = {"type": "string"}
         if pattern is not None:
             name = f"{self._model.name}Filter"
-            self._schemas.found[name] = {"type": "string", "pattern": pattern}
+            self._schemas.components[name] = {"type": "string", "pattern": pattern}
             item = ref(name)
         text = "Only records for which `field:operator:value` holds; several must all hold."
         text += " A field of a related record is written `relation.field`."
@@ -73,14 +73,14 @@ class Grammar:
             "on; every group and every plain filter has to hold."
         )
         return [
-            _query("filter", f"{text}\n\n{listed}".strip(), schema),
+            _query("filter", f"{text}\n\n{operators}".strip(), schema),
             _query("filter[0]", either, schema),
         ]
 
     def _sort(self) -> list[Parameter]:
         names = [
             prefix + f.api
-            for prefix, model, single in self._ways.joined(self._model, self._limits.path_depth)
+            for prefix, model, single in self._reachable.joinable_paths(self._model, self._limits.path_depth)
             if single
             for f in model.fields
             if f.sortable and not f.secret
@@ -89,20 +89,20 @@ class Grammar:
             return []
         terms = [f"{name}{direction}" for name in names for direction in ("", ":asc", ":desc")]
         text = "The order, by one field or several: `field`, `field:asc` or `field:desc`."
-        return [_query("sort", text, self._listed(terms, self._limits.sorts), **_COMMAS)]
+        return [_query("sort", text, self._names_schema(terms, self._limits.sorts), **_COMMAS)]
 
-    def _select(self, *, exported: bool) -> list[Parameter]:
-        names = [f.api for f in self._model.fields if (f.exported if exported else f.visible)]
+    def _select(self, *, for_export: bool) -> list[Parameter]:
+        names = [f.api for f in self._model.fields if (f.exported if for_export else f.visible)]
         text = "Only these fields of each record."
-        return [_query("select", text, self._listed(names, self._limits.selects), **_COMMAS)]
+        return [_query("select", text, self._names_schema(names, self._limits.selects), **_COMMAS)]
 
     def _include(self) -> list[Parameter]:
-        names = list(self._ways.included(self._model, self._limits.include_depth))
+        names = list(self._reachable.includable_paths(self._model, self._limits.include_depth))
         if not names:
             return []
         most = self._limits.includes if len(names) > self._limits.includes else None
         text = "Related records to send along, at most two levels deep."
-        return [_query("include", text, self._listed(names, most), **_COMMAS)]
+        return [_query("include", text, self._names_schema(names, most), **_COMMAS)]
 
     def _q(self) -> list[Parameter]:
         if not any(f.searchable and not f.secret for f in self._model.fields):
@@ -110,7 +110,7 @@ class Grammar:
         text = "Full-text search; the best matches come first."
         return [_query("q", text, {"type": "string", "maxLength": self._limits.search_length})]
 
-    def _listed(self, names: Sequence[str], most: int | None) -> Schema:
+    def _names_schema(self, names: Sequence[str], most: int | None) -> Schema:
         item: Schema = {"type": "string"}
         if len(names) <= 3 * filters.MOST_NAMES:
             item["enum"] = list(names)

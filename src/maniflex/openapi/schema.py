@@ -1,7 +1,7 @@
 """Models, fields and annotated types → JSON Schema 2020-12, the dialect of OpenAPI 3.1.
 
 The only place that decides what of a model a description shows: hidden fields appear nowhere,
-writeonly ones only in what is sent, and a model inside an annotation is always a reference to the
+writeonly ones only in request bodies, and a model inside an annotation is always a reference to the
 schema made here, never one pydantic would make of all its fields.
 """
 
@@ -21,9 +21,9 @@ from pydantic_core import core_schema, to_jsonable_python
 
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
-from maniflex.model.values import INT_MAX, INT_MIN
+from maniflex.model.value_rules import INT_MAX, INT_MIN
 from maniflex.pipeline.computed import Computed
-from maniflex.query.tree import shows
+from maniflex.query.query import shows
 
 Schema = dict[str, Any]
 PREFIX = "#/components/schemas/"
@@ -46,10 +46,10 @@ def nullable(schema: Schema) -> Schema:
     kind = schema.get("type")
     if kind is None:
         return schema if schema == {} else {"anyOf": [schema, {"type": "null"}]}
-    changed = {**schema, "type": [*([kind] if isinstance(kind, str) else kind), "null"]}
+    with_null = {**schema, "type": [*([kind] if isinstance(kind, str) else kind), "null"]}
     if "enum" in schema:
-        changed["enum"] = [*schema["enum"], None]
-    return changed
+        with_null["enum"] = [*schema["enum"], None]
+    return with_null
 
 
 class Schemas:
@@ -58,7 +58,7 @@ class Schemas:
     def __init__(self, models: Iterable[ModelMeta]) -> None:
         self._models = {m.name: m for m in models}
         self.models = tuple(self._models.values())
-        self.found: dict[str, Schema] = {}
+        self.components: dict[str, Schema] = {}
         self._origins: dict[str, Schema] = {}  # as pydantic made them, to know the same type again
         own = (f"{name}{end}" for name in self._models for end in ("", "Create", "Update", "Filter"))
         self._reserved = {*own, "ErrorResponse", "PageMeta", "CursorMeta"}
@@ -69,11 +69,13 @@ class Schemas:
         """What an answer shows of a record. `select` may leave anything out, so nothing is required."""
         properties = {f.api: self.field(f, incoming=False) for f in model.fields if f.visible}
         for item in computed:
-            properties[item.name] = {**self._returned(item), "readOnly": True}
+            properties[item.name] = {**self._computed_schema(item), "readOnly": True}
         for relation in model.relations.values():
             if relation.name not in properties and shows(model, relation, self._models):
-                properties[relation.name] = self._related(relation.kind, relation.target, relation.name)
-        return _described(model, {"type": "object", "properties": properties})
+                properties[relation.name] = self._relation_schema(
+                    relation.kind, relation.target, relation.name
+                )
+        return _with_description(model, {"type": "object", "properties": properties})
 
     def create(self, model: ModelMeta) -> Schema:
         """What a create body holds."""
@@ -82,8 +84,8 @@ class Schemas:
             "type": "object",
             "properties": {f.api: self.field(f, incoming=True, creating=True) for f in fields},
         }
-        required = [f.api for f in fields if f.required]
-        return {**schema, "required": required} if required else schema
+        required_names = [f.api for f in fields if f.required]
+        return {**schema, "required": required_names} if required_names else schema
 
     def update(self, model: ModelMeta) -> Schema:
         """What a patch body holds: what it leaves out stays as it is."""
@@ -92,8 +94,8 @@ class Schemas:
 
     def field(self, field: FieldMeta, *, incoming: bool, creating: bool = False) -> Schema:
         """One field; `incoming` is what a client may send, otherwise what it gets."""
-        structured = field.kind is Kind.JSON
-        schema = self.of(field.type, incoming=incoming) if structured else _scalar(field, incoming)
+        is_json = field.kind is Kind.JSON
+        schema = self.of(field.type, incoming=incoming) if is_json else _scalar(field, incoming)
         if field.nullable:
             schema = nullable(schema)
         if field.writeonly:
@@ -105,13 +107,13 @@ class Schemas:
                 schema = {**schema, "default": to_jsonable_python(field.default, bytes_mode="base64")}
         return schema
 
-    def _related(self, kind: RelationKind, target: str, name: str) -> Schema:
-        told = {"description": f"There with `include={name}`.", "readOnly": True}
+    def _relation_schema(self, kind: RelationKind, target: str, name: str) -> Schema:
+        notes = {"description": f"There with `include={name}`.", "readOnly": True}
         if kind is RelationKind.BELONGS_TO:
-            return {**ref(target), **told}
-        return {"type": "array", "items": ref(target), **told}
+            return {**ref(target), **notes}
+        return {"type": "array", "items": ref(target), **notes}
 
-    def _returned(self, computed: Computed) -> Schema:
+    def _computed_schema(self, computed: Computed) -> Schema:
         try:
             annotation = get_type_hints(computed.fn).get("return")
         except Exception:  # names of a function's annotations need not exist when it runs
@@ -126,20 +128,20 @@ class Schemas:
         """Any type pydantic knows; its named parts become schemas of the document."""
         mode: JsonSchemaMode = "validation" if incoming else "serialization"
         try:
-            made = TypeAdapter(annotation).json_schema(
+            root = TypeAdapter(annotation).json_schema(
                 mode=mode, ref_template=PREFIX + "{model}", schema_generator=_Generator
             )
         except Exception:  # a type without a JSON form: the description says nothing of it
             return {}
-        parts: dict[str, Schema] = made.pop("$defs", {})
+        parts: dict[str, Schema] = root.pop("$defs", {})
         names: dict[str, str] = {}
         for name in sorted(parts):
             if _MODEL not in parts[name]:
                 names[name] = self._name(name, parts[name], incoming)
         for name, new in names.items():
-            self.found[new] = self._settled(parts[name], names, parts, incoming)
-        settled: Schema = self._settled(made, names, parts, incoming)
-        return settled
+            self.components[new] = self._resolve(parts[name], names, parts, incoming)
+        schema: Schema = self._resolve(root, names, parts, incoming)
+        return schema
 
     def _name(self, name: str, schema: Schema, incoming: bool) -> str:
         """A free name for a type: its own, or one that tells what it is for, or a numbered one."""
@@ -153,12 +155,12 @@ class Schemas:
                 return candidate
         raise AssertionError(name)
 
-    def _settled(
+    def _resolve(
         self, part: Any, names: Mapping[str, str], parts: Mapping[str, Schema], incoming: bool
     ) -> Any:
         """The schema as it goes into the document: real names, models by reference, no titles."""
         if isinstance(part, list):
-            return [self._settled(item, names, parts, incoming) for item in part]
+            return [self._resolve(item, names, parts, incoming) for item in part]
         if not isinstance(part, dict):
             return part
         if _MODEL in part:
@@ -168,15 +170,15 @@ class Schemas:
             return self._model(parts[target][_MODEL], incoming)
         if target in names:
             return {**part, "$ref": PREFIX + names[target]}
-        titled = isinstance(part.get("title"), str)
+        has_title = isinstance(part.get("title"), str)
         return {
             key: (
-                {name: self._settled(item, names, parts, incoming) for name, item in value.items()}
+                {name: self._resolve(item, names, parts, incoming) for name, item in value.items()}
                 if key == "properties"
-                else self._settled(value, names, parts, incoming)
+                else self._resolve(value, names, parts, incoming)
             )
             for key, value in part.items()
-            if not (key == "title" and titled)
+            if not (key == "title" and has_title)
         }
 
     def _model(self, name: str, incoming: bool) -> Schema:
@@ -184,7 +186,7 @@ class Schemas:
             return {"type": "object"}
         if not incoming:
             return ref(name)
-        self.found.setdefault(f"{name}Create", self.create(self._models[name]))
+        self.components.setdefault(f"{name}Create", self.create(self._models[name]))
         return ref(f"{name}Create")
 
 
@@ -201,7 +203,7 @@ def _open_to_clients(field: FieldMeta) -> bool:
     return not (field.readonly or field.hidden or field.name == "id")
 
 
-def _described(model: ModelMeta, schema: Schema) -> Schema:
+def _with_description(model: ModelMeta, schema: Schema) -> Schema:
     text = documentation(model)
     return {**schema, "description": text} if text else schema
 
@@ -252,16 +254,16 @@ def _scalar(field: FieldMeta, incoming: bool) -> Schema:
 
 def _decimal(field: FieldMeta) -> Schema:
     """A decimal can be sent as text, which keeps every digit, or as a number."""
-    unsigned = field.min is not None and field.min >= 0
+    is_unsigned = field.min is not None and field.min >= 0
     schema: Schema = {
         "type": ["string", "number"],
         "format": "decimal",
         "maxLength": 300,
-        "pattern": _UNSIGNED if unsigned else _DECIMAL,
+        "pattern": _UNSIGNED if is_unsigned else _DECIMAL,
     }
-    for name, bound in (("minimum", field.min), ("maximum", field.max)):
-        if bound is not None:
-            schema[name] = int(bound) if Decimal(bound) == int(bound) else float(bound)
+    for name, limit in (("minimum", field.min), ("maximum", field.max)):
+        if limit is not None:
+            schema[name] = int(limit) if Decimal(limit) == int(limit) else float(limit)
     return schema
 
 

@@ -21,18 +21,18 @@ import msgspec
 
 from maniflex.config import Config
 from maniflex.errors import NotFound
-from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default, Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import OpenAPIPipeline
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.spec import OpenAPIContext
+from maniflex.pipeline.route_docs import RouteDocs
 
 ASSETS = {"reference.css": "text/css; charset=utf-8", "reference.js": "text/javascript; charset=utf-8"}
 _POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
-_ABOUT = About(
+_ABOUT = RouteDocs(
     name="get_openapi",
     summary="This description",
     tags=("Documentation",),
@@ -44,7 +44,7 @@ _ABOUT = About(
     },
     errors=(500,),
 )
-_PAGE = About(hidden=True)
+_PAGE = RouteDocs(hidden=True)
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
@@ -62,9 +62,9 @@ class Description:
         self._make = make
         self._composer = composer
         self._plain = not (pipeline.generate.registrations or pipeline.response.registrations)
-        self._guarded = bool(pipeline.auth.registrations)
-        self._kept: bytes | None = None
-        self._compressed: bytes | None = None
+        self._is_guarded = bool(pipeline.auth.registrations)
+        self._document: bytes | None = None
+        self._gzip_document: bytes | None = None
         self._making = threading.Lock()
         self.generate = self._steps("generate")
 
@@ -72,7 +72,7 @@ class Description:
         """The document."""
         if self._config.openapi_enabled:
             main, respond = self._steps("auth", "generate"), self._steps("response")
-            get = replace(_ABOUT, security=None if self._guarded else ())
+            get = replace(_ABOUT, security=None if self._is_guarded else ())
             yield self._endpoint("GET", "/openapi.json", main, respond, "openapi", get)
             head = replace(get, name="head_openapi", summary="Headers of this description")
             yield self._endpoint("HEAD", "/openapi.json", main, respond, "openapi", head)
@@ -90,7 +90,7 @@ class Description:
                 yield self._endpoint(method, "/", self._front, _as_it_is, "docs", _PAGE)
 
     def _endpoint(
-        self, method: str, path: str, main: Handler, respond: Handler, owner: str, about: About
+        self, method: str, path: str, main: Handler, respond: Handler, owner: str, about: RouteDocs
     ) -> Endpoint:
         return Endpoint(method, path, Operation.READ, None, main, respond, owner, about, OpenAPIContext)
 
@@ -100,22 +100,22 @@ class Description:
             "response": self._respond,
             "page": self._page,
         }
-        chosen = {name: step for name, step in defaults.items() if name in names}
-        return self._composer.steps(names, chosen, None, Operation.READ, item=False)
+        steps = {name: step for name, step in defaults.items() if name in names}
+        return self._composer.steps(names, steps, None, Operation.READ, item=False)
 
     # -- the document --------------------------------------------------------------------------
 
     def document(self) -> bytes:
         """The document as it is without any middleware."""
         with self._making:
-            if self._kept is None:
-                self._kept = msgspec.json.encode(self._make())
-                self._compressed = gzip.compress(self._kept, 6, mtime=0)
-        return self._kept
+            if self._document is None:
+                self._document = msgspec.json.encode(self._make())
+                self._gzip_document = gzip.compress(self._document, 6, mtime=0)
+        return self._document
 
     async def _generate(self, context: Context) -> None:
         ctx = cast(OpenAPIContext, context)
-        if self._kept is None:  # hundreds of models take seconds, in which others are answered
+        if self._document is None:  # hundreds of models take seconds, in which others are answered
             await asyncio.to_thread(self.document)
         root = ctx.scope.get("root_path")
         if self._plain and not root:
@@ -131,9 +131,9 @@ class Description:
         body = msgspec.json.encode(ctx.spec) if ctx.spec else self.document()
         digest = hashlib.blake2b(body, digest_size=16).hexdigest()
         encoding = {}
-        if not ctx.spec and self._compressed and takes_gzip(ctx.header("accept-encoding") or ""):
+        if not ctx.spec and self._gzip_document and takes_gzip(ctx.header("accept-encoding") or ""):
             # Other bytes need another tag: a cache would else put half of one form behind half of the other.
-            body, encoding, digest = self._compressed, {"content-encoding": "gzip"}, f"{digest}-gzip"
+            body, encoding, digest = self._gzip_document, {"content-encoding": "gzip"}, f"{digest}-gzip"
         headers = {"etag": f'"{digest}"', "cache-control": "no-cache", "vary": "accept-encoding"}
         if names_tag(ctx.header("if-none-match") or "", digest):
             ctx.response = Response(304, headers=headers)
@@ -149,7 +149,7 @@ class Description:
         ctx.response = Response(200, body=html, content_type="text/html; charset=utf-8", headers=_HEADERS)
 
     async def _front(self, ctx: Context) -> None:
-        """A page for whoever opens the address on the machine itself; to others there is nothing here."""
+        """A page for a browser on the machine itself; other clients get a 404."""
         client = ctx.scope.get("client") or ("",)
         if client[0] not in ("127.0.0.1", "::1"):
             raise NotFound("no such path")
@@ -181,9 +181,9 @@ def takes_gzip(accept: str) -> bool:
     return weights.get("gzip", weights.get("*", False))
 
 
-def names_tag(wanted: str, tag: str) -> bool:
+def names_tag(header: str, tag: str) -> bool:
     """Whether an `If-None-Match` names this tag: by itself, in a list, weakly, or with `*`."""
-    return wanted.strip() == "*" or tag in _TAG.findall(wanted)
+    return header.strip() == "*" or tag in _TAG.findall(header)
 
 
 _HEADERS = {

@@ -8,9 +8,9 @@ from collections.abc import Set
 from maniflex._names import pluralise, snake_case
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors
-from maniflex.pipeline.about import About
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.route_docs import RouteDocs
 
 HEAD = "As GET, without the body."
 METHODS = "The methods of the path, in `Allow`."
@@ -75,8 +75,8 @@ def description(operation: Operation, model: ModelMeta, parameters: Set[str]) ->
     """What an operation of a model does, when it takes these parameters."""
     match operation:
         case Operation.LIST:
-            searched = " `q` searches their texts." if "q" in parameters else ""
-            return f"One page of {plural(model)}, as the parameters ask for.{searched}"
+            about_search = " `q` searches their texts." if "q" in parameters else ""
+            return f"One page of {plural(model)}, as the parameters ask for.{about_search}"
         case Operation.CREATE:
             return "Stores a new record and answers it as it was stored. Every field that is wrong is named."
         case Operation.READ:
@@ -104,7 +104,7 @@ def path_parameter(name: str, model: ModelMeta | None) -> str:
     return f"The id of the {singular(model)}."
 
 
-def other_description(endpoint: Endpoint, about: About, name: str) -> str:
+def other_description(endpoint: Endpoint, about: RouteDocs, name: str) -> str:
     """What an operation does that no model has by itself; an action may say nothing of itself."""
     if endpoint.method == "HEAD":
         return HEAD
@@ -114,7 +114,7 @@ def other_description(endpoint: Endpoint, about: About, name: str) -> str:
     return METHODS if is_options else f"The application's own operation `{name}`."
 
 
-def answer(about: About, status: int) -> str:
+def answer(about: RouteDocs, status: int) -> str:
     """What comes with a status that is no refusal, or that a probe answers instead of one."""
     if status in about.answer_texts:
         return about.answer_texts[status]

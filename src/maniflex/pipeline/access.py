@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from maniflex.db import analysis
+from maniflex.db import aggregates as analysis
 from maniflex.db.current import require_tx
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.model.base import Model
-from maniflex.pipeline.scope import binding
+from maniflex.pipeline.scope import require_binding
 from maniflex.pipeline.search import SearchHit, search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import Where
-from maniflex.query.tree import Query, Scope
+from maniflex.query.query import Query, Scope
 
 if TYPE_CHECKING:
     from maniflex.pipeline.context import Context
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Model)
 
 
-class Access:
+class DatabaseAccess:
     """What a context offers of the database; all of it obeys `forced`, except raw SQL."""
 
     runtime: Runtime
@@ -72,7 +72,7 @@ class Access:
         `select` holds `(op, field, alias)`; every part also takes the form it has in a request.
         """
         store = self.runtime.store(model)
-        asked = build(
+        aggregation = build(
             Query(store.meta, store.models),
             select=select,
             group_by=group_by,
@@ -81,7 +81,7 @@ class Access:
             order_by=order_by,
             limit=limit,
         )
-        return await analysis.aggregate(store, asked, scope=binding(store, self.forced))
+        return await analysis.aggregate(store, aggregation, scope=require_binding(store, self.forced))
 
     async def recursive_query(
         self,
@@ -102,7 +102,7 @@ class Access:
             direction=direction,
             max_depth=max_depth,
             where=where,
-            scope=binding(store, self.forced),
+            scope=require_binding(store, self.forced),
         )
 
     async def search(
@@ -121,17 +121,17 @@ class Access:
         )
 
     async def lock_for_update(self, model: type[M], id: str) -> M:
-        """The record, which nobody else can change until the transaction ends.
+        """Lock the record against changes by others until the transaction ends, and return it.
 
         A retryable conflict if the transaction has read it before and it has changed since.
         """
         store = self.runtime.store(model)
         tx = require_tx(store.adapter, "lock_for_update")
-        scope = binding(store, self.forced)
+        scope = require_binding(store, self.forced)
         return store.record(await store.lock_as_read(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
 
 
-class Unscoped(Access):
+class Unscoped(DatabaseAccess):
     """The database of a request without its forced conditions; an open transaction is joined."""
 
     def __init__(self, ctx: Context) -> None:

@@ -21,33 +21,33 @@ _MOST_BINDERS = 256
 _binders: dict[Any, Binder] = {}
 
 
-def bind(body: bytes, wanted: Any) -> Any:
-    """The body as `wanted`, or `ValidationFailed` naming the parts that do not fit."""
-    return binder(wanted).bind(body)
+def bind(body: bytes, declared_type: Any) -> Any:
+    """The body as `declared_type`, or `ValidationFailed` naming the parts that do not fit."""
+    return binder(declared_type).bind(body)
 
 
-def binder(wanted: Any) -> Binder:
+def binder(declared_type: Any) -> Binder:
     """The binder of a type, made at its first use."""
-    key: Any = wanted
+    key: Any = declared_type
     try:
-        hash(wanted)
+        hash(declared_type)
     except TypeError:  # a type that cannot be hashed; its binder keeps it, so that its id stays its own
-        key = id(wanted)
-    known = _binders.get(key)
-    if known is None:
+        key = id(declared_type)
+    entry = _binders.get(key)
+    if entry is None:
         if len(_binders) >= _MOST_BINDERS:
             _binders.clear()
-        known = _binders[key] = Binder(wanted)
-    return known
+        entry = _binders[key] = Binder(declared_type)
+    return entry
 
 
 class Binder:
     """Bodies as one type."""
 
-    def __init__(self, wanted: Any) -> None:
-        self.type = wanted
-        self._is_model = isinstance(wanted, type) and issubclass(wanted, Model)
-        adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+    def __init__(self, declared_type: Any) -> None:
+        self.type = declared_type
+        self._is_model = isinstance(declared_type, type) and issubclass(declared_type, Model)
+        adapter: TypeAdapter[Any] = TypeAdapter(declared_type)
         adapter.rebuild(raise_errors=True)  # a type that holds a model is built at its first use
         rewriter = Rewriter()
         schema = rewriter.rewrite(adapter.core_schema)
@@ -67,16 +67,16 @@ class Binder:
         try:
             return self._validator.validate(value)
         except ValidationError as error:
-            found = self._validator.errors(value, error)
-            raise ValidationFailed(details=[_detail(e) for e in found]) from None
+            errors = self._validator.errors(value, error)
+            raise ValidationFailed(details=[_detail(e) for e in errors]) from None
 
 
 def _detail(error: Any) -> dict[str, str]:
     """One offending part in the words the model routes use."""
     name = ".".join(map(str, error["loc"]))
-    named = error.get("ctx", {}).get(RECORD)
-    if named is not None:
-        message = f'field "{name}" {error["msg"]}' if named else error["msg"]
+    names_field = error.get("ctx", {}).get(RECORD)
+    if names_field is not None:
+        message = f'field "{name}" {error["msg"]}' if names_field else error["msg"]
         return {"field": name, "message": message, "code": error["type"]}
     if error["type"] == "missing":
         return {"field": name, "message": f'field "{name}" is required', "code": "required"}

@@ -32,7 +32,7 @@ class Body(Mapping[str, Any]):
         return self._values.get(name) is not None and name not in self._stamped
 
     def stamp(self, name: str, value: Any) -> None:
-        """Set a value on the server's behalf; it survives what is stripped from clients."""
+        """Set a value on the server's behalf; `strip` does not remove it."""
         self._values[name] = value
         self._stamped.add(name)
 

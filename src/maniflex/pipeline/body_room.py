@@ -82,9 +82,9 @@ class BodyRoom:
     def __init__(self, largest: int) -> None:
         self.arriving = Room(ARRIVING * largest)
         self.worked_on = Room(WORKED_ON * largest)
-        self.places: set[Place] = set()
+        self.places: set[BodyPlace] = set()
 
-    async def admit(self, size: int, *, waits: bool) -> Place:
+    async def admit(self, size: int, *, waits: bool) -> BodyPlace:
         """A place for a body of up to `size` bytes; `Unavailable` when there is none for too long.
 
         A request that must not wait, because others may wait for it, has its place at once.
@@ -98,10 +98,10 @@ class BodyRoom:
                 await self.arriving.wait(size)
             except TimeoutError:
                 raise Unavailable("too many large bodies arrive at once") from None
-        return Place(self, size, waits)
+        return BodyPlace(self, size, waits)
 
 
-class Place:
+class BodyPlace:
     """The place of one body, until `leave`."""
 
     __slots__ = ("_deadline", "_received", "_room", "_since", "_size", "_waits", "_works")
@@ -131,7 +131,7 @@ class Place:
         return message
 
     def hurry(self) -> None:
-        """Somebody waits for this place: from now on the body must come at a pace."""
+        """Require a pace of the body from now on: another request waits for this place."""
         if self._deadline is not None:
             self._deadline.reschedule(self._since + GRACE + self._received / PACE)
 
@@ -143,7 +143,7 @@ class Place:
         else:
             try:
                 await room.wait(self._size)
-            except TimeoutError:  # whoever has the place may be waiting for this request
+            except TimeoutError:  # the request that has the place may be waiting for this request
                 room.take(self._size)
         self._works = True
 

@@ -28,7 +28,7 @@ from maniflex.pipeline.registration import (
     Step,
 )
 from maniflex.pipeline.threads import Call
-from maniflex.query.tree import Models, reachable_models
+from maniflex.query.query import Models, reachable_models
 
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]
@@ -95,34 +95,36 @@ class Composer:
         self, model: ModelMeta, operation: Operation, item: bool
     ) -> list[tuple[str, Middleware | None, Default | None]]:
         """The step for reached models, where any of them has middleware of its own."""
-        guards = self.guards_reached(model, operation, item=item)
+        guards = self.guards_of_reachable(model, operation, item=item)
         return [("reach", None, Reach(model, operation, guards))] if guards else []
 
-    def guards_reached(
+    def guards_of_reachable(
         self, model: ModelMeta | None, operation: Operation, *, item: bool
     ) -> dict[ModelMeta, Guard]:
         """The guards of every model that such a request can reach."""
         if operation is Operation.SEARCH:
-            reached = [m for m in self._models.values() if m.options.global_searchable]
+            models = [m for m in self._models.values() if m.options.global_searchable]
         elif model is None or operation in (Operation.DELETE, Operation.OPTIONS):
-            reached = []
+            models = []
         else:
-            reached = [model, *reachable_models(model, self._models)]
-        return self.guards(reached, model, operation, item=item)
+            models = [model, *reachable_models(model, self._models)]
+        return self.guards(models, model, operation, item=item)
 
     def guards(
-        self, reached: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
+        self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
     ) -> dict[ModelMeta, Guard]:
         """For each of these models, its auth middleware for lists that such a request has not passed.
 
         A middleware for all models runs once in a request; one for some models, once for each of them.
         """
         step: Step | SpecStep = self._pipeline.auth
-        passed = _in_order(step, model, operation, item=item)
+        route_registrations = _in_order(step, model, operation, item=item)
         guards: dict[ModelMeta, Guard] = {}
-        for meta in reached:
-            done = [r.fn for r in passed if r.models is None or meta is model]
-            own = [r for r in _in_order(step, meta, Operation.LIST, item=False) if r.fn not in done]
+        for meta in models:
+            route_functions = [r.fn for r in route_registrations if r.models is None or meta is model]
+            own = [
+                r for r in _in_order(step, meta, Operation.LIST, item=False) if r.fn not in route_functions
+            ]
             if own:
                 links = [(f"auth:{r.name} of {meta.name}", r.fn, None) for r in own]
                 guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
@@ -141,52 +143,54 @@ class Composer:
 
     def replaces(self, step: str, model: ModelMeta, operation: Operation) -> bool:
         """Whether the application puts its own code in place of a default step, on one record."""
-        registered = getattr(self._pipeline, step).registrations
-        return any(r.at is At.REPLACE and r.matches(model, operation, item=True) for r in registered)
+        registrations = getattr(self._pipeline, step).registrations
+        return any(r.at is At.REPLACE and r.matches(model, operation, item=True) for r in registrations)
 
     def _nest(self, links: Sequence[tuple[str, Middleware | None, Default | None]]) -> Handler:
         handler: Handler | None = None
         run: list[Default] = []
         for label, middleware, default in reversed(links):
             if default is not None:
-                run.insert(0, self._traced_default(label, default))
+                run.insert(0, self._trace_default(label, default))
                 continue
             if run:
                 handler, run = InARow([*run, *(steps_of(handler) if handler else ())]), []
             assert middleware is not None
-            handler = _around(self._traced(label, self._in_loop(middleware)), handler or _nothing)
+            handler = _wrap(self._trace_middleware(label, self._as_async(middleware)), handler or _nothing)
         return InARow([*run, *(steps_of(handler) if handler else ())])
 
-    def _in_loop(self, fn: Middleware) -> Callable[[Context, Any], Awaitable[None]]:
+    def _as_async(self, fn: Middleware) -> Callable[[Context, Any], Awaitable[None]]:
         if is_async(fn):
             return fn  # type: ignore[return-value]  # just checked
         return SyncMiddleware(fn)
 
-    def _traced(self, label: str, fn: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    def _trace_middleware(
+        self, label: str, fn: Callable[..., Awaitable[None]]
+    ) -> Callable[..., Awaitable[None]]:
         if not (self._trace.on("steps") or self._trace.on("timings") or self._trace.bodies):
             return fn
 
-        async def traced(ctx: Context, call_next: Any) -> None:
-            await self._watched(label, ctx, fn(ctx, call_next))
+        async def call_with_trace(ctx: Context, call_next: Any) -> None:
+            await self._await_with_trace(label, ctx, fn(ctx, call_next))
 
-        return traced
+        return call_with_trace
 
-    def _traced_default(self, label: str, step: Default) -> Default:
+    def _trace_default(self, label: str, step: Default) -> Default:
         if not (self._trace.on("steps") or self._trace.on("timings") or self._trace.bodies):
             return step
 
-        async def traced(ctx: Context) -> None:
+        async def call_with_trace(ctx: Context) -> None:
             async def run() -> None:
                 outcome = step(ctx)
                 if outcome is not None:
                     await outcome
 
-            await self._watched(label, ctx, run())
+            await self._await_with_trace(label, ctx, run())
 
-        return traced
+        return call_with_trace
 
-    async def _watched(self, label: str, ctx: Context, work: Awaitable[None]) -> None:
-        started = time.perf_counter()
+    async def _await_with_trace(self, label: str, ctx: Context, work: Awaitable[None]) -> None:
+        start = time.perf_counter()
         if self._trace.on("steps"):
             ctx.logger.debug("→ %s", label)
         if self._trace.bodies and ctx.body is not None:
@@ -195,7 +199,7 @@ class Composer:
             await work
         finally:
             if self._trace.on("timings"):
-                ctx.logger.debug("← %s %.3f ms", label, (time.perf_counter() - started) * 1000)
+                ctx.logger.debug("← %s %.3f ms", label, (time.perf_counter() - start) * 1000)
             elif self._trace.on("steps"):
                 ctx.logger.debug("← %s", label)
 
@@ -220,7 +224,7 @@ async def _nothing(ctx: Context) -> None:
     """The end of a chain whose last middleware calls `next()`."""
 
 
-def _around(middleware: Callable[..., Awaitable[None]], handler: Handler) -> Handler:
+def _wrap(middleware: Callable[..., Awaitable[None]], handler: Handler) -> Handler:
     def run(ctx: Context) -> Awaitable[None]:
         return middleware(ctx, partial(handler, ctx))
 

@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 
 from maniflex import _json
 from maniflex.model.base import Model
-from maniflex.model.body import rules_of
+from maniflex.model.class_body import rules_of
 from maniflex.model.floods import NOT_WALKED, is_flood
 from maniflex.model.messages import api_name, details
 from maniflex.model.meta import Kind
@@ -53,7 +53,7 @@ class ClientRecord:
             return validate(value)
         except ValidationError as error:
             if is_flood(error):
-                raise  # nobody looks at these: it is validated again to find the first
+                raise  # these are not shown: it is validated again to find the first
             raise self._in_model_words(error) from None
 
     def _in_model_words(self, error: ValidationError) -> ValidationError:
@@ -81,8 +81,8 @@ class Rewriter:
                 self._definitions |= {item["ref"]: item for item in schema["definitions"]}
             depth = _functions_around_model(schema)
             if depth is not None and depth <= _own_functions(_model_of(schema)):
-                return self._bound(schema)
-            copied = {
+                return self._record_schema(schema)
+            copy = {
                 key: part
                 if key in NOT_WALKED
                 else self._choices(part)
@@ -92,7 +92,7 @@ class Rewriter:
             }
             if schema.get("type") in ("model", "dataclass"):
                 self.holders.append(schema["cls"])  # also unchanged: it may refer to a definition that is not
-            return schema if all(copied[key] is part for key, part in schema.items()) else copied
+            return schema if all(copy[key] is part for key, part in schema.items()) else copy
         if isinstance(schema, list | tuple):
             items = [self.rewrite(item) for item in schema]
             same = all(new is old for new, old in zip(items, schema, strict=True))
@@ -115,7 +115,7 @@ class Rewriter:
         is_ref = isinstance(schema, Mapping) and schema.get("type") == "definition-ref"
         return self._definitions.get(schema["schema_ref"], schema) if is_ref else schema
 
-    def _bound(self, schema: Any) -> CoreSchema:
+    def _record_schema(self, schema: Any) -> CoreSchema:
         record = ClientRecord(_model_of(schema))
         self.exact = self.exact or record.exact
         inner = {key: part for key, part in schema.items() if key != "ref"}
@@ -138,7 +138,7 @@ def _model_of(schema: Any) -> type[BaseModel]:
 
 
 def _own_functions(model: type[BaseModel]) -> int:
-    """How many of them are the model's own validators, which see what is left for them to see."""
+    """How many functions around the model are its own validators."""
     schema: Any = model.__pydantic_core_schema__
     if schema["type"] == "definitions":
         definitions = {item["ref"]: item for item in schema["definitions"]}

@@ -46,7 +46,7 @@ class Computed:
             try:  # written here, so that a value JSON has no word for spoils nothing else
                 row[self.name] = msgspec.Raw(ctx.runtime.encode(value))
             except Exception as error:
-                self._failed(ctx, error)
+                self._log_failure(ctx, error)
 
     async def _all_at_once(self, ctx: Context, records: Sequence[Any]) -> Sequence[Any]:
         args = self._args(ctx, records)
@@ -56,19 +56,19 @@ class Computed:
             if len(values) != len(records):
                 raise ValueError(f"returned {len(values)} values for {len(records)} records")
         except Exception as error:
-            self._failed(ctx, error)
+            self._log_failure(ctx, error)
             return [_MISSING] * len(records)
         return values
 
     async def _row_by_row(self, ctx: Context, records: Sequence[Any]) -> Sequence[Any]:
         if self.asynchronous:
-            return await self._awaited(ctx, records, lambda record: self.fn(*self._args(ctx, record)))
-        values: list[Any] = await ctx.runtime.threads.run(self._called, ctx, records)
+            return await self._await_each(ctx, records, lambda record: self.fn(*self._args(ctx, record)))
+        values: list[Any] = await ctx.runtime.threads.run(self._call_each, ctx, records)
         if any(map(inspect.isawaitable, values)):  # a plain function may hand out a coroutine
-            return await self._awaited(ctx, values, _as_awaitable)
+            return await self._await_each(ctx, values, _as_awaitable)
         return values
 
-    def _called(self, ctx: Context, records: Sequence[Any]) -> list[Any]:
+    def _call_each(self, ctx: Context, records: Sequence[Any]) -> list[Any]:
         """The rows one after another, on a thread: the way there costs more than most of them."""
         values = []
         for record in records:
@@ -76,11 +76,11 @@ class Computed:
             try:
                 values.append(self.fn(*self._args(ctx, record)))
             except Exception as error:
-                self._failed(ctx, error)
+                self._log_failure(ctx, error)
                 values.append(_MISSING)
         return values
 
-    async def _awaited(
+    async def _await_each(
         self, ctx: Context, subjects: Sequence[Any], call: Callable[[Any], Awaitable[Any]]
     ) -> Sequence[Any]:
         values = [_MISSING] * len(subjects)
@@ -91,7 +91,7 @@ class Computed:
                 try:
                     values[place] = await call(subject)
                 except Exception as error:
-                    self._failed(ctx, error)
+                    self._log_failure(ctx, error)
 
         # They share one line, so rows that wait for nothing are all done by the first of them.
         await asyncio.gather(*(work() for _ in range(min(len(subjects), _AT_ONCE))))
@@ -100,7 +100,7 @@ class Computed:
     def _args(self, ctx: Context, subject: Any) -> tuple[Any, ...]:
         return (ctx, subject) if self.takes_context else (subject,)
 
-    def _failed(self, ctx: Context, error: Exception) -> None:
+    def _log_failure(self, ctx: Context, error: Exception) -> None:
         ctx.logger.error("computed field %s.%s failed", ctx.model.name, self.name, exc_info=error)
 
 

@@ -18,24 +18,24 @@ from maniflex import _json
 from maniflex._caller import Caller
 from maniflex.db.budget import Budget
 from maniflex.db.current import current_tx, transaction
+from maniflex.db.includes import Related, attach
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Row, Tx
-from maniflex.db.related import Related, attach
 from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.access import Access, Unscoped
+from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body
-from maniflex.pipeline.body_room import Place
+from maniflex.pipeline.body_room import BodyPlace
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.response import Response, status_of
 from maniflex.query.parse import pairs
-from maniflex.query.tree import Query, Scope, Unaimed
+from maniflex.query.query import ModellessQuery, Query, Scope
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
-    from maniflex.pipeline.watch import Watched
+    from maniflex.pipeline.watch import WatchedRequest
 
 T = TypeVar("T")
 AsgiScope = MutableMapping[str, Any]
@@ -94,7 +94,7 @@ class Columns(list[str]):
             super().remove(name)
 
 
-class Context(Access):
+class Context(DatabaseAccess):
     """One request: where it goes, what it brought, what came of it."""
 
     # Defaults stand on the class, so that making a context sets only what a request has.
@@ -105,8 +105,8 @@ class Context(Access):
     files: Mapping[str, Any] = {}
     response: Response | None = None
     raw_body: bytes | None = None
-    place: Place | None = None  # of a large body
-    watched: Watched | None = None
+    place: BodyPlace | None = None  # of a large body
+    watched: WatchedRequest | None = None
     settled: bool = False  # its answer is decided, so nothing ends it any more
     body_asked: bool = False  # the client was told to send its body, if it waited for that
     body_complete: bool = False  # nothing of the body is still to come
@@ -154,7 +154,7 @@ class Context(Access):
         return self.runtime.clock.now()
 
     def require_auth(self) -> AuthInfo:
-        """Who is asking; 401 when nobody said."""
+        """The identity of the caller; 401 without one."""
         if self.auth is None:
             raise Abort(401, "UNAUTHORIZED", "sign in first")
         return self.auth
@@ -173,9 +173,9 @@ class Context(Access):
 
     def header(self, name: str) -> str | None:
         """A request header; one sent several times comes as one list."""
-        wanted = name.lower().encode("latin-1")
-        found = [value for key, value in self.scope["headers"] if key == wanted]
-        return b", ".join(found).decode("latin-1") if found else None
+        raw_name = name.lower().encode("latin-1")
+        values = [value for key, value in self.scope["headers"] if key == raw_name]
+        return b", ".join(values).decode("latin-1") if values else None
 
     def url_param(self, name: str) -> str:
         """A parameter of the path, empty when the path has none of that name."""
@@ -191,8 +191,8 @@ class Context(Access):
             self.raw_body = await read_body(self)
         if not self.raw_body:
             raise EmptyBody()
-        wanted = None if type is None else binder(type)
-        value = await self.parse_body(_json.loads if wanted is None else wanted.bind)
+        type_binder = None if type is None else binder(type)
+        value = await self.parse_body(_json.loads if type_binder is None else type_binder.bind)
         if self.place is not None:  # how long it is kept from here on is the application's affair
             self.place.leave()
         return value
@@ -213,7 +213,7 @@ class Context(Access):
         )
 
     def has_role(self, role: str) -> bool:
-        """Whether the caller holds the role; nobody does without an identity."""
+        """Whether the caller holds the role; a caller without an identity holds none."""
         return self.auth is not None and role in self.auth.roles
 
     # -- the body ----------------------------------------------------------------------------
@@ -232,41 +232,41 @@ class Context(Access):
 
     def field(self, name: str, default: Any = None) -> Any:
         """One field of the body, typed once the validate step has passed."""
-        found = self.model.field(name)
-        if found is not None:
+        field = self.model.field(name)
+        if field is not None:
             if self.changes is not None:
-                if found.name in self.changes:
-                    return self.changes[found.name]
-            elif self._record is not None and found.name in self._record.__dict__:
-                return self._record.__dict__[found.name]
-        return default if self._body is None else self._body.get(found.api if found else name, default)
+                if field.name in self.changes:
+                    return self.changes[field.name]
+            elif self._record is not None and field.name in self._record.__dict__:
+                return self._record.__dict__[field.name]
+        return default if self._body is None else self._body.get(field.api if field else name, default)
 
     def set_field(self, name: str, value: Any) -> None:
         """Set a field on the server's behalf; what clients may not set is open to you."""
-        found = self.model.field(name)
-        if found is None or found.name == "id":
-            what = "is assigned by the framework" if found else "is not a field"
+        field = self.model.field(name)
+        if field is None or field.name == "id":
+            what = "is assigned by the framework" if field else "is not a field"
             raise DeclarationError(f"{self.model.name}.{name} {what}; it cannot be set")
         if self._body is None:
             self._body = Body({})
-        self._body.stamp(found.api, value)
+        self._body.stamp(field.api, value)
         if self.changes is not None:
-            self.changes.update(self.model.validator.patch_from_code({found.name: value}))
+            self.changes.update(self.model.validator.patch_from_code({field.name: value}))
             self._record = None
         elif self._record is not None:
-            self._record.__dict__.update(self.model.validator.patch_from_code({found.name: value}))
+            self._record.__dict__.update(self.model.validator.patch_from_code({field.name: value}))
 
     def delete_field(self, name: str) -> None:
         """Take a field out of the body."""
-        found = self.model.field(name)
+        field = self.model.field(name)
         if self._body is not None:
-            self._body.remove(found.api if found else name)
-        if found is not None and self.changes is not None:
-            self.changes.pop(found.name, None)
+            self._body.remove(field.api if field else name)
+        if field is not None and self.changes is not None:
+            self.changes.pop(field.name, None)
             self._record = None
-        elif found is not None and self._record is not None:
+        elif field is not None and self._record is not None:
             self._record = self.model.validator.create_from_code(
-                {k: v for k, v in self._record.__dict__.items() if k != found.name}
+                {k: v for k, v in self._record.__dict__.items() if k != field.name}
             )
 
     # -- the outcome -------------------------------------------------------------------------
@@ -277,16 +277,16 @@ class Context(Access):
         query = self._query
         if query is None:
             self._query = query = self._own_query()
-        elif query.template is query:  # everybody's, as long as nobody looks at it
+        elif query.template is query:  # shared between requests until code looks at it
             self._query = query = query.copy()
         return query
 
     def _own_query(self) -> Query:
         about: ModelMeta | None = self.model
         if about is None or self.operation is Operation.SEARCH:
-            return Unaimed({s.meta.name: s.meta for s in self.runtime.stores.values()})
-        asked = self.scope["query_string"] if self.operation in Operation.READS else b""
-        return self.runtime.stores[about.cls].query(asked)
+            return ModellessQuery({s.meta.name: s.meta for s in self.runtime.stores.values()})
+        query_string = self.scope["query_string"] if self.operation in Operation.READS else b""
+        return self.runtime.stores[about.cls].query(query_string)
 
     @property
     def forced(self) -> Scope:
@@ -297,8 +297,8 @@ class Context(Access):
     def export_columns(self) -> Columns:
         """The columns of an export by API name; take out what this caller may not see."""
         if self._export_columns is None:
-            shown = (self.query.select or self.model.fields) if self.operation is Operation.EXPORT else ()
-            self._export_columns = Columns([f.api for f in shown if f.exported])
+            fields = (self.query.select or self.model.fields) if self.operation is Operation.EXPORT else ()
+            self._export_columns = Columns([f.api for f in fields if f.exported])
         return self._export_columns
 
     @export_columns.setter
@@ -314,7 +314,7 @@ class Context(Access):
                 self._result = self._with_related(store.record(self.row), 0)
             elif self._query is not None and self.rows is not Context.rows:
                 query = self._query
-                fields = store.listed(query)
+                fields = store.page_fields(query)
                 records = [self._with_related(store.record(r, fields), i) for i, r in enumerate(self.rows)]
                 self._result = Page(records, self.total, query.page, query.limit or 0)
         return self._result

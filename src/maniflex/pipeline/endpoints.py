@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.about import About
 from maniflex.pipeline.chain import Composer, Default, Handler, steps_of
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
@@ -36,7 +36,7 @@ class Endpoint:
     main: Handler
     respond: Handler
     owner: str  # for messages: "Post" or "action cancel"
-    about: About | None = None
+    about: RouteDocs | None = None
     context: type[Context] = Context
     behind_auth: Handler | None = None  # of an action: the chain for a caller who needs no proof
     chains: tuple[tuple[Default, ...], ...] = field(init=False)  # the steps of both
@@ -65,64 +65,64 @@ class _Maker:
         self, runtime: Runtime, composer: Composer, model: ModelMeta, computed: Sequence[Computed]
     ) -> None:
         store = runtime.stores[model.cls]
-        wire = runtime.wires[model.cls]
+        serializer = runtime.serializers[model.cls]
         self._composer = composer
         self._model = model
         self._path = f"/{model.table}"
         self._deserialize = Deserialize(store)
         self._validate = Validate(store)
-        self._db = Database(store, wire, runtime)
-        self._respond = Respond(wire, computed, etags=bool(model.options.optimistic_lock))
+        self._db = Database(store, serializer, runtime)
+        self._respond = Respond(serializer, computed, etags=bool(model.options.optimistic_lock))
 
     def collection(self) -> Iterator[Endpoint]:
         d, v, db, r = self._deserialize, self._validate, self._db, self._respond
         listing: dict[str, Default] = {"deserialize": d.query, "db": db.list}
-        yield self._endpoint("GET", Operation.LIST, listing, r.listed)
-        yield self._endpoint("HEAD", Operation.HEAD, listing, r.listed)
+        yield self._endpoint("GET", Operation.LIST, listing, r.answer_list)
+        yield self._endpoint("HEAD", Operation.HEAD, listing, r.answer_list)
         if self._model.options.query is not None:
             yield self._options("GET, HEAD, OPTIONS")
             return
         creating: dict[str, Default] = {"deserialize": d.body, "validate": v.create, "db": db.create}
-        yield self._endpoint("POST", Operation.CREATE, creating, r.created)
+        yield self._endpoint("POST", Operation.CREATE, creating, r.answer_created)
         yield self._options("GET, HEAD, OPTIONS, POST")
 
     def item(self) -> Iterator[Endpoint]:
         db, r = self._db, self._respond
         reading: dict[str, Default] = {"deserialize": self._deserialize.selection, "db": db.read}
-        yield self._endpoint("GET", Operation.READ, reading, r.found, item=True)
-        yield self._endpoint("HEAD", Operation.HEAD, reading, r.found, item=True)
+        yield self._endpoint("GET", Operation.READ, reading, r.answer_record, item=True)
+        yield self._endpoint("HEAD", Operation.HEAD, reading, r.answer_record, item=True)
         if self._model.options.query is not None:
             yield self._options("GET, HEAD, OPTIONS", item=True)
             return
-        yield self._endpoint("PATCH", Operation.UPDATE, self._updating(db.update), r.found, item=True)
+        yield self._endpoint("PATCH", Operation.UPDATE, self._updating(db.update), r.answer_record, item=True)
         # A database step of the application's own leaves no trace of a delete; it is trusted.
         own = self._composer.replaces("db", self._model, Operation.DELETE)
-        gone = r.gone if own else r.deleted
-        yield self._endpoint("DELETE", Operation.DELETE, {"db": db.delete}, gone, item=True)
+        respond = r.answer_empty if own else r.answer_deleted
+        yield self._endpoint("DELETE", Operation.DELETE, {"db": db.delete}, respond, item=True)
         yield self._options("DELETE, GET, HEAD, OPTIONS, PATCH", item=True)
         if self._model.options.restore:
-            locked = bool(self._model.options.optimistic_lock)
-            about = About(
+            is_versioned = bool(self._model.options.optimistic_lock)
+            about = RouteDocs(
                 summary=f"Bring a deleted {self._model.name} back",
                 description="Takes the mark of deletion off the record.",
                 answer_texts={200: "The record, which is there again."},
                 response=self._model.cls,
-                parameters=[{"$ref": "#/components/parameters/If-Match"}] if locked else (),
-                errors=(404, 409, 412) if locked else (404, 409),
+                parameters=[{"$ref": "#/components/parameters/If-Match"}] if is_versioned else (),
+                errors=(404, 409, 412) if is_versioned else (404, 409),
             )
             bringing: dict[str, Default] = {"db": db.restore}
             yield self._endpoint(
-                "POST", Operation.UPDATE, bringing, r.found, item=True, below="/restore", about=about
+                "POST", Operation.UPDATE, bringing, r.answer_record, item=True, below="/restore", about=about
             )
             yield self._options("OPTIONS, POST", item=True, below="/restore")
 
     def singleton(self) -> Iterator[Endpoint]:
         db, r = self._db, self._respond
         reading: dict[str, Default] = {"deserialize": self._deserialize.selection, "db": db.read_singleton}
-        yield self._endpoint("GET", Operation.READ, reading, r.found, one=True)
-        yield self._endpoint("HEAD", Operation.HEAD, reading, r.found, one=True)
+        yield self._endpoint("GET", Operation.READ, reading, r.answer_record, one=True)
+        yield self._endpoint("HEAD", Operation.HEAD, reading, r.answer_record, one=True)
         yield self._endpoint(
-            "PATCH", Operation.UPDATE, self._updating(db.update_singleton), r.found, one=True
+            "PATCH", Operation.UPDATE, self._updating(db.update_singleton), r.answer_record, one=True
         )
         yield self._options("GET, HEAD, OPTIONS, PATCH")
 
@@ -141,7 +141,7 @@ class _Maker:
         one: bool = False,
         steps: tuple[str, ...] = MAIN,
         below: str = "",
-        about: About | None = None,
+        about: RouteDocs | None = None,
     ) -> Endpoint:
         build = self._composer.steps
         on_one = item or one
@@ -157,13 +157,13 @@ class _Maker:
         )
 
     def _options(self, allow: str, *, item: bool = False, below: str = "") -> Endpoint:
-        respond = allowing(allow)
+        respond = allow_step(allow)
         return self._endpoint(
             "OPTIONS", Operation.OPTIONS, {}, respond, item=item, steps=TRIMMED, below=below
         )
 
 
-def allowing(methods: str) -> Default:
+def allow_step(methods: str) -> Default:
     """The answer to OPTIONS."""
 
     def respond(ctx: Context) -> None:

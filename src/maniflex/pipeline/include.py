@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from maniflex.db.related import Entry, Related
+from maniflex.db.includes import IncludedRow, Related
 from maniflex.pipeline.runtime import Runtime
 
 
-def shown(runtime: Runtime, related: Related) -> dict[str, Any]:
+def serialize_related(runtime: Runtime, related: Related) -> dict[str, Any]:
     """By relation name, each record in the shape its own model's answers have."""
     return {
-        name: _all_shown(runtime, entry) if isinstance(entry, list) else _all_shown(runtime, [entry])[0]
+        name: _serialize_entries(runtime, entry)
+        if isinstance(entry, list)
+        else _serialize_entries(runtime, [entry])[0]
         for name, entry in related.items()
     }
 
 
-def _all_shown(runtime: Runtime, entries: Sequence[Entry]) -> list[Any]:
+def _serialize_entries(runtime: Runtime, entries: Sequence[IncludedRow]) -> list[Any]:
     """Records of one model."""
     if not entries:
         return []
-    wire = runtime.wires[entries[0].store.meta.cls]
-    shaped = wire.shaped
+    serializer = runtime.serializers[entries[0].store.meta.cls]
+    struct_of = serializer.struct_of
     return [
-        {**wire.fields(entry.row), **shown(runtime, entry.related)} if entry.related else shaped(entry.row)
+        {**serializer.fields(entry.row), **serialize_related(runtime, entry.related)}
+        if entry.related
+        else struct_of(entry.row)
         for entry in entries
     ]

@@ -35,7 +35,7 @@ async def write_answer(response: Response, runtime: Runtime) -> bytes:
         return response.encode(runtime.encode)
     most, size = runtime.config.limits.answer_size, 0
     pieces = [b'{"data":']
-    for piece in Writer(runtime.encode, runtime.simplify).pieces(data):
+    for piece in AnswerWriter(runtime.encode, runtime.simplify).pieces(data):
         pieces.append(piece)
         size += len(piece)
         if size > most:
@@ -57,15 +57,15 @@ def too_large(most: int) -> OwnAnswerTooLarge:
 
 async def collect(items: AsyncIterable[Any], most: int) -> list[Any]:
     """The items as a list; `OwnAnswerTooLarge` as soon as they are more than an answer may have."""
-    collected: list[Any] = []
+    all_items: list[Any] = []
     size = 0
     async with aclosing(items) if hasattr(items, "aclose") else nullcontext():  # type: ignore[type-var]  # it is asked
         async for item in items:
-            collected.append(item)
+            all_items.append(item)
             size += weigh(item, most - size, unknown=1)
             if size > most:
                 raise too_large(most)
-    return collected
+    return all_items
 
 
 def _is_small(value: Any) -> bool:
@@ -93,7 +93,7 @@ def weigh(value: Any, enough: int, *, unknown: int) -> int:
 
 
 def _take_apart(item: Any, kind: type, items: list[Any], unknown: int) -> int:
-    """Append the parts of an item, whatever it is; the bytes it has besides."""
+    """Append the parts of an item of any type; returns the bytes it has besides."""
     if kind is dict or isinstance(item, Mapping):
         items += item.values()
         return len(item)
@@ -109,7 +109,7 @@ def _take_apart(item: Any, kind: type, items: list[Any], unknown: int) -> int:
     return 0
 
 
-class Writer:
+class AnswerWriter:
     """Writes a value as JSON, a piece at a time."""
 
     def __init__(self, encode: Encode, simplify: Callable[[Any], Any]) -> None:

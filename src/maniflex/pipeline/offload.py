@@ -37,12 +37,12 @@ class Offload:
         return result
 
 
-class _Here(threading.local):
+class _OffloadThread(threading.local):
     is_offloaded = False  # this thread computes for the loop of another
     calls = 0
 
 
-_here = _Here()
+_here = _OffloadThread()
 
 
 def _compute_here(compute: Callable[[], T]) -> T:

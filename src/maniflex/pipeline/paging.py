@@ -8,10 +8,10 @@ from typing import Any
 from maniflex.db.port import Row
 from maniflex.model.meta import FieldMeta
 from maniflex.query import cursor
-from maniflex.query.tree import Query
+from maniflex.query.query import Query
 
 
-def trimmed(rows: Sequence[Row], query: Query) -> tuple[Sequence[Row], bool]:
+def trim_page(rows: Sequence[Row], query: Query) -> tuple[Sequence[Row], bool]:
     """The page without the row that was read only to know whether there are more."""
     limit = query.limit or 0
     more = len(rows) > limit

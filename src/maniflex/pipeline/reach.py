@@ -15,9 +15,9 @@ from maniflex.errors import Forbidden
 from maniflex.model.meta import ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.response import Response, status_of, unanswered
+from maniflex.pipeline.response import Response, no_answer_error, status_of
 from maniflex.query.operators import Op
-from maniflex.query.tree import Compare, Include, Query, Scope, Unaimed
+from maniflex.query.query import Compare, Include, ModellessQuery, Query, Scope
 from maniflex.sql.where import leaves
 
 Guard = Callable[[Context], Awaitable[None]]
@@ -47,7 +47,7 @@ class View(Context):
     def forced(self) -> Scope:
         """The conditions of the request, and those of this view for its model."""
         assert self.parent is not None
-        both = Unaimed({})
+        both = ModellessQuery({})
         both.forced = self.parent.forced
         both.adopt(self.query)
         return both.forced
@@ -82,7 +82,7 @@ async def admit(ctx: Context, model: ModelMeta, guard: Guard) -> None:
     if response is not None and status_of(response) >= 400:
         raise Refused(response)
     if not view.passed:
-        raise unanswered() if response is None else Forbidden()
+        raise no_answer_error() if response is None else Forbidden()
     ctx.query.adopt(view.query)
 
 
@@ -98,10 +98,10 @@ class Reach:
     def __call__(self, ctx: Context) -> Awaitable[None] | None:
         ctx.reach = self
         names = self._by_query(ctx) if self._reads else self._by_body(ctx)
-        guarded = (
+        guards = (
             [self._guards[name] for name in dict.fromkeys(names) if name in self._guards] if names else ()
         )
-        return _admit_all(ctx, guarded) if guarded else None
+        return _admit_all(ctx, guards) if guards else None
 
     def _by_query(self, ctx: Context) -> Sequence[str]:
         query = ctx._query
@@ -111,12 +111,12 @@ class Reach:
             query = ctx.query
         first = query.template  # as the client wrote it, before code added conditions of its own
         if first is None:
-            names: Sequence[str] = _reached(query, query.includes)
+            names: Sequence[str] = _models_reached(query, query.includes)
         elif query.includes is not first.includes:
-            names = _reached(first, query.includes)
+            names = _models_reached(first, query.includes)
         else:
             if first.reached is None:
-                first.reached = _reached(first, first.includes)
+                first.reached = _models_reached(first, first.includes)
             names = first.reached
         if ctx.aggregation is None:
             return names
@@ -125,11 +125,13 @@ class Reach:
     def _by_body(self, ctx: Context) -> Sequence[str]:
         body = ctx._body
         names: list[str] = []
-        settled: set[str] | None = None
+        fixed_fields: set[str] | None = None
         for key, api, target in self._keys:
             if body is not None and body.sent(api):
-                settled = _settled(self._model, ctx.forced) if settled is None else settled
-                if key not in settled:
+                fixed_fields = (
+                    _fields_fixed_by(self._model, ctx.forced) if fixed_fields is None else fixed_fields
+                )
+                if key not in fixed_fields:
                     names.append(target)
         return names
 
@@ -141,8 +143,8 @@ async def reach_again(ctx: Context) -> None:
         await outcome
 
 
-async def _admit_all(ctx: Context, guarded: Iterable[tuple[ModelMeta, Guard]]) -> None:
-    for meta, guard in guarded:
+async def _admit_all(ctx: Context, guards: Iterable[tuple[ModelMeta, Guard]]) -> None:
+    for meta, guard in guards:
         await admit(ctx, meta, guard)
 
 
@@ -154,20 +156,20 @@ def _open_keys(
         if relation.kind is not RelationKind.BELONGS_TO or relation.key is None:
             continue
         field = model.by_name[relation.key]
-        closed = field.name in model.closed or (field.immutable and operation is Operation.UPDATE)
-        if relation.target in guards and not closed:
+        is_closed = field.name in model.closed or (field.immutable and operation is Operation.UPDATE)
+        if relation.target in guards and not is_closed:
             yield field.name, field.api, relation.target
 
 
-def _settled(model: ModelMeta, scope: Scope) -> set[str]:
-    """The attributes whose values the scope says, whatever a body says."""
-    conditions = [forced.on(model) for forced in scope]
+def _fields_fixed_by(model: ModelMeta, scope: Scope) -> set[str]:
+    """The attributes whose values the scope sets, so that those in a body do not count."""
+    conditions = [condition.on(model) for condition in scope]
     return {c.field.name for c in conditions if isinstance(c, Compare) and c.op is Op.EQ and not c.path}
 
 
-def _reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
+def _models_reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
     paths = [*(item.path for item in leaves(query.filters)), *(sort.path for sort in query.sorts)]
-    return (*(name for path in paths for name in _models(path)), *_included(includes))
+    return (*(name for path in paths for name in _models(path)), *_models_included(includes))
 
 
 def _models(path: Iterable[RelationMeta]) -> Iterator[str]:
@@ -177,7 +179,7 @@ def _models(path: Iterable[RelationMeta]) -> Iterator[str]:
         yield relation.target
 
 
-def _included(includes: Iterable[Include]) -> Iterator[str]:
+def _models_included(includes: Iterable[Include]) -> Iterator[str]:
     for include in includes:
         yield from _models((include.relation,))
-        yield from _included(include.nested)
+        yield from _models_included(include.nested)

@@ -14,8 +14,8 @@ from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.spec import OpenAPIContext
 
 Next = Callable[[], Awaitable[None]]
 # A plain `def` may say truthfully that its `next()` gives nothing to await.
@@ -180,22 +180,22 @@ class Pipeline:
             step.seal(False)
         self.openapi.seal(False)
 
-    def with_own(self, models: Iterable[ModelMeta]) -> tuple[Pipeline, list[str]]:
-        """This pipeline and the models' own `middleware=`, and what is wrong with those."""
-        joined, problems = Pipeline(), []
-        joined.openapi = self.openapi
-        for step in joined.steps:
+    def with_model_middleware(self, models: Iterable[ModelMeta]) -> tuple[Pipeline, list[str]]:
+        """A pipeline that has the models' own `middleware=` too, and the problems of those."""
+        pipeline, problems = Pipeline(), []
+        pipeline.openapi = self.openapi
+        for step in pipeline.steps:
             step.registrations = list(getattr(self, step.name).registrations)
         for meta in models:
-            for name, fn, problem in _own(meta.options.middleware):
+            for name, fn, problem in _model_middleware(meta.options.middleware):
                 if problem:
                     problems.append(f"{meta.name}: middleware: {problem}")
                 else:
-                    getattr(joined, name).register(fn, models=[meta.cls])
-        return joined, problems
+                    getattr(pipeline, name).register(fn, models=[meta.cls])
+        return pipeline, problems
 
     def problems(self, models: Collection[str] | None, served: Collection[Served] | None) -> list[str]:
-        """What is wrong with registrations: their functions, and models and operations nothing serves.
+        """The problems of registrations: their functions, and models and operations nothing serves.
 
         Without `models` or `served`, because those could not be made, their questions are left out.
         """
@@ -210,20 +210,20 @@ class Pipeline:
 Served = tuple[ModelMeta | None, Operation]
 
 
-def _own(middleware: Any) -> Iterator[tuple[str, Any, str]]:
-    """Step, function and what is wrong with them, of everything in a model's `middleware=`."""
+def _model_middleware(middleware: Any) -> Iterator[tuple[str, Any, str]]:
+    """Step, function and problem (empty for none) of each entry in a model's `middleware=`."""
     if not isinstance(middleware, Mapping | None):
         yield "", None, "it maps the name of a step to a function or a list of them"
         return
-    for name, given in (middleware or {}).items():
-        listed = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
-        known = name in STEPS
-        if not known:
+    for name, value in (middleware or {}).items():
+        functions = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+        is_step = name in STEPS
+        if not is_step:
             yield name, None, f"there is no step {name!r}{did_you_mean(str(name), STEPS)}"
-        for fn in listed:
+        for fn in functions:
             if not callable(fn):
                 yield name, None, f"{fn!r} on the step {name!r} is not callable"
-            elif known:
+            elif is_step:
                 yield name, fn, ""
 
 
@@ -235,14 +235,14 @@ def _problems(
     elsewhere = sorted((r.models or frozenset()) - set(models)) if models is not None else []
     for name in elsewhere:
         yield f"no model named {name!r} is registered{did_you_mean(name, models or ())}"
-    meant = _meant(r.operations or frozenset())
-    unseen = sorted(meant & _UNSEEN.get(r.step, frozenset()))
+    explicit = _without_implied_search(r.operations or frozenset())
+    unseen = sorted(explicit & _UNSEEN.get(r.step, frozenset()))
     for operation in unseen:
         yield f"{operation} requests never reach the {r.step} step, so it would not run"
-    of_no_model = r.models is not None and (Operation.ACTION in meant or Operation.SEARCH in meant)
-    if r.models and Operation.ACTION in meant:
+    of_no_model = r.models is not None and (Operation.ACTION in explicit or Operation.SEARCH in explicit)
+    if r.models and Operation.ACTION in explicit:
         yield "an action belongs to no model, so it would not run"
-    if r.models and Operation.SEARCH in meant:
+    if r.models and Operation.SEARCH in explicit:
         yield "global search belongs to no model, so it would not run"
     if not (elsewhere or unseen or of_no_model) and served is not None and not _runs(r, served):
         operations = " or ".join(sorted(r.operations)) + " requests" if r.operations else "requests"
@@ -271,7 +271,7 @@ def takes(fn: Any, arguments: int) -> bool:
     return True
 
 
-def _meant(operations: frozenset[Operation]) -> frozenset[Operation]:
+def _without_implied_search(operations: frozenset[Operation]) -> frozenset[Operation]:
     """Without SEARCH where all reads are named: then it came along and was not meant by itself."""
     return operations - {Operation.SEARCH} if operations >= Operation.READS else operations
 
@@ -290,22 +290,22 @@ def _position(at: str, where: str) -> At:
 def _models(models: Any, where: str) -> frozenset[str] | None:
     if models is None:
         return None
-    listed = [models] if isinstance(models, type | str) else list(models)
-    if not listed:
+    entries = [models] if isinstance(models, type | str) else list(models)
+    if not entries:
         raise DeclarationError(f"{where}: models is empty, so it would never run")
-    for model in listed:
+    for model in entries:
         if not isinstance(model, str) and not (isinstance(model, type) and issubclass(model, Model)):
             raise DeclarationError(f"{where}: {model!r} is neither a model nor the name of one")
-    return frozenset(m if isinstance(m, str) else m.__name__ for m in listed)
+    return frozenset(m if isinstance(m, str) else m.__name__ for m in entries)
 
 
 def _operations(operations: Any, where: str) -> frozenset[Operation] | None:
     if operations is None:
         return None
-    listed = [operations] if isinstance(operations, str) else list(operations)
-    if not listed:
+    names = [operations] if isinstance(operations, str) else list(operations)
+    if not names:
         raise DeclarationError(f"{where}: operations is empty, so it would never run")
     try:
-        return frozenset(Operation(o) for o in listed)
+        return frozenset(Operation(o) for o in names)
     except ValueError as error:
         raise DeclarationError(f"{where}: {error}; there are: {', '.join(Operation)}") from None

@@ -65,7 +65,7 @@ class Response:
         self._meta = value
 
     def _open(self) -> None:
-        """Take a finished envelope apart again: somebody wants to look into it."""
+        """Decode a finished envelope again, because code reads or changes its parts."""
         if self.body is not None and self.content_type == JSON:
             envelope = msgspec.json.decode(self.body)
             if not isinstance(envelope, dict) or "data" not in envelope:
@@ -100,9 +100,9 @@ def error_response(error: RequestError) -> Response:
     ours = error.status >= 500 and not isinstance(error, Abort)
     content: dict[str, Any] = {"code": error.code, "message": type(error).message if ours else error.message}
     if error.details and not ours:
-        content["details"] = told = error.details
-        if len(told) > MOST_DETAILS and isinstance(told, Sequence):
-            content["details"] = told[:MOST_DETAILS]
+        content["details"] = details = error.details
+        if len(details) > MOST_DETAILS and isinstance(details, Sequence):
+            content["details"] = details[:MOST_DETAILS]
             content["message"] += f"; the first {MOST_DETAILS} are listed"
     headers = error.headers
     if error.retryable:
@@ -118,6 +118,6 @@ def status_of(response: Any) -> int:
     return status
 
 
-def unanswered() -> RuntimeError:
-    """For the log: nothing came of the request, and to call that a success would be a lie."""
+def no_answer_error() -> RuntimeError:
+    """The error to log when no step and no middleware answered: a 2xx would be a lie."""
     return RuntimeError("a middleware returned without calling next() and without setting ctx.response")

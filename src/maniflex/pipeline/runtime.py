@@ -12,7 +12,7 @@ from maniflex._clock import Clock
 from maniflex._fence import Fence
 from maniflex._names import did_you_mean
 from maniflex.config import Config
-from maniflex.db.current import detached
+from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
@@ -20,9 +20,9 @@ from maniflex.model.base import Model
 from maniflex.pipeline.body_room import BodyRoom
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
+from maniflex.pipeline.serializer import Serializer, encoder, simplifier
 from maniflex.pipeline.threads import Threads, refuse_when_over
 from maniflex.pipeline.watch import RequestWatch
-from maniflex.pipeline.wire import Wire, encoder, simplifier
 
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
 
@@ -47,8 +47,8 @@ class Runtime:
         self.logger = logger
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
-        self.wires = {cls: Wire(store.meta) for cls, store in stores.items()}
-        self.simplify = simplifier(self.wires)
+        self.serializers = {cls: Serializer(store.meta) for cls, store in stores.items()}
+        self.simplify = simplifier(self.serializers)
         self.encode = encoder(self.simplify)
         self.tasks = Tasks(logger)
         self.threads = Threads()
@@ -61,13 +61,13 @@ class Runtime:
 
     def store(self, model: type[Model] | str) -> Store:
         """The store of a model, by class or by name."""
-        found = self._by_name.get(model) if isinstance(model, str) else self.stores.get(model)
-        if found is None:
+        store = self._by_name.get(model) if isinstance(model, str) else self.stores.get(model)
+        if store is None:
             name = model if isinstance(model, str) else model.__name__
             raise DeclarationError(
                 f"no model named {name!r} is registered{did_you_mean(name, self._by_name)}"
             )
-        return found
+        return store
 
 
 class Tasks:
@@ -90,11 +90,11 @@ class Tasks:
             self._start(work, name)
 
     def _start(self, work: Work, name: str) -> None:
-        task = asyncio.create_task(self._guarded(work, name), name=name, context=detached())
+        task = asyncio.create_task(self._run_and_log(work, name), name=name, context=detached_context())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _guarded(self, work: Work, name: str) -> None:
+    async def _run_and_log(self, work: Work, name: str) -> None:
         fence = Fence()
         try:
             outcome: Any = work() if callable(work) else work
@@ -105,7 +105,7 @@ class Tasks:
             self._logger.exception("%s work failed", name)
 
     async def drain(self, seconds: float) -> int:
-        """Wait for what is running, then cancel what is left; returns how many that were."""
+        """Wait for the running tasks, then cancel the rest; returns how many were cancelled."""
         if not self._running:
             return 0
         _, late = await asyncio.wait(self._running, timeout=max(seconds, 0))

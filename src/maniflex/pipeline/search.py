@@ -15,9 +15,9 @@ from maniflex.db.store import Store
 from maniflex.errors import DeclarationError, InvalidQuery, UnusableScope
 from maniflex.model.base import Model
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.scope import unbound
-from maniflex.query.tree import Scope
-from maniflex.sql.search import searched
+from maniflex.pipeline.scope import find_unbound
+from maniflex.query.query import Scope
+from maniflex.sql.search import searchable_fields
 
 DEFAULT_HITS = 20
 _LONGEST_SNIPPET = 240
@@ -47,29 +47,29 @@ async def search(
     """The best hits among these models, or among all that are declared `global_searchable`."""
     if len(text) > runtime.config.limits.search_length:
         raise InvalidQuery(f"q: at most {runtime.config.limits.search_length} characters")
-    stores = _chosen(runtime, models, scope)
+    stores = _stores_to_search(runtime, models, scope)
     limit = limit if limit > 0 else DEFAULT_HITS
     if not text.strip():
         return []
     budget = Budget(runtime.config.limits.answer_size)
-    found = [await _hits(store, text, limit, scope, budget) for store in stores]
-    return merged(found, limit, per_model_limit)
+    groups = [await _hits(store, text, limit, scope, budget) for store in stores]
+    return merge_hits(groups, limit, per_model_limit)
 
 
 def global_models(runtime: Runtime, scope: Scope) -> list[Store]:
     """The models that asked to be found by everybody, by name; what cannot be bound is left out."""
-    found = [s for s in runtime.stores.values() if s.meta.options.global_searchable]
-    stores = [store for store in found if unbound(scope, (store.meta,)) is None]
+    candidates = [s for s in runtime.stores.values() if s.meta.options.global_searchable]
+    stores = [store for store in candidates if find_unbound(scope, (store.meta,)) is None]
     return sorted(stores, key=lambda s: s.meta.name)
 
 
-def _chosen(runtime: Runtime, models: Models | None, scope: Scope) -> list[Store]:
+def _stores_to_search(runtime: Runtime, models: Models | None, scope: Scope) -> list[Store]:
     if models is None:
         return global_models(runtime, scope)
-    listed = [models] if isinstance(models, type | str) else list(models)
-    stores = list(dict.fromkeys(_store(runtime, model) for model in listed))
+    entries = [models] if isinstance(models, type | str) else list(models)
+    stores = list(dict.fromkeys(_store(runtime, model) for model in entries))
     for store in stores:
-        missing = unbound(scope, (store.meta,))
+        missing = find_unbound(scope, (store.meta,))
         if missing is not None:
             raise UnusableScope(
                 f"{store.meta.name} cannot be bound by {missing.name!r}: it has no such field"
@@ -80,13 +80,13 @@ def _chosen(runtime: Runtime, models: Models | None, scope: Scope) -> list[Store
 def _store(runtime: Runtime, model: type[Model] | str) -> Store:
     """The name may be a client's, so what exists and cannot be searched is as good as nothing."""
     try:
-        found = runtime.store(model)
+        store = runtime.store(model)
     except DeclarationError:
-        found = None
-    if found is None or not searched(found.meta):
+        store = None
+    if store is None or not searchable_fields(store.meta):
         name = model if isinstance(model, str) else model.__name__
         raise InvalidQuery(f"there is no model {name!r} that can be searched")
-    return found
+    return store
 
 
 async def _hits(store: Store, text: str, limit: int, scope: Scope, budget: Budget) -> list[SearchHit]:
@@ -94,23 +94,23 @@ async def _hits(store: Store, text: str, limit: int, scope: Scope, budget: Budge
     # A score counts how rare a word is among all rows, also those outside the scope; a place does not.
     scores = [1 / (place + 1) for place in range(len(rows))] if scope else [float(row[2]) for row in rows]
     return [
-        SearchHit(store.meta.name, row[0], _shortened(row[1]), score)
+        SearchHit(store.meta.name, row[0], _shorten(row[1]), score)
         for row, score in zip(rows, scores, strict=True)
     ]
 
 
-def _shortened(snippet: str | None) -> str:
+def _shorten(snippet: str | None) -> str:
     text = " ".join((snippet or "").split())
     return text if len(text) <= _LONGEST_SNIPPET else text[: _LONGEST_SNIPPET - 1] + "…"
 
 
-def merged(found: Sequence[Sequence[SearchHit]], limit: int, per_model_limit: int) -> list[SearchHit]:
+def merge_hits(groups: Sequence[Sequence[SearchHit]], limit: int, per_model_limit: int) -> list[SearchHit]:
     """At most `limit` hits, best first; the best `per_model_limit` of each model have a place for sure."""
     floor = max(per_model_limit, 0)
-    sure = _ordered([hit for hits in found for hit in hits[:floor]])[:limit]
-    rest = _ordered([hit for hits in found for hit in hits[floor:]])
-    return _ordered([*sure, *rest[: limit - len(sure)]])
+    sure = _best_first([hit for hits in groups for hit in hits[:floor]])[:limit]
+    rest = _best_first([hit for hits in groups for hit in hits[floor:]])
+    return _best_first([*sure, *rest[: limit - len(sure)]])
 
 
-def _ordered(hits: Iterable[SearchHit]) -> list[SearchHit]:
+def _best_first(hits: Iterable[SearchHit]) -> list[SearchHit]:
     return sorted(sorted(hits, key=attrgetter("model", "id")), key=attrgetter("score"), reverse=True)

@@ -23,15 +23,15 @@ ENDED = "the request has ended; nothing more is done for it"
 _inside: ContextVar[Call | None] = ContextVar("maniflex_inside_a_thread", default=None)
 
 
-class _Here(threading.local):
+class _CurrentCall(threading.local):
     call: Call | None = None
 
 
-_here = _Here()
+_here = _CurrentCall()
 
 
 class Call:
-    """One function on a thread; `over` once nobody waits for it any more."""
+    """One function on a thread; `over` once no request waits for it any more."""
 
     __slots__ = ("_error", "_fn", "_loop", "_rest", "_value", "finished", "outcome", "over", "running")
 
@@ -99,7 +99,7 @@ class Call:
             del self
 
     def report(self) -> None:
-        with suppress(RuntimeError):  # a closed loop has nobody left who waits
+        with suppress(RuntimeError):  # on a closed loop no task waits any more
             self._loop.call_soon_threadsafe(self.settle)
 
     def go_on(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -171,7 +171,7 @@ class Threads:
         call: Call | None = inbox.get()
         while call is not None:
             call.run()
-            # In line before it is known that this one is done, so that whoever comes next finds us.
+            # In line before it is known that this one is done, so that the next call finds this thread.
             with self._lock:
                 self._idle.append(inbox)
             call.report()

@@ -27,8 +27,8 @@ def with_transaction(isolation: Isolation | str | None = None) -> Callable[[Cont
 
 def _level(isolation: Isolation | str) -> Isolation:
     name = str(isolation).lower().replace("_", " ")
-    known = [level.value for level in Isolation]
-    if name not in known:
-        hint = did_you_mean(name, known) or f"; there are: {', '.join(known)}"
+    levels = [level.value for level in Isolation]
+    if name not in levels:
+        hint = did_you_mean(name, levels) or f"; there are: {', '.join(levels)}"
         raise DeclarationError(f"with_transaction: there is no isolation level {isolation!r}{hint}")
     return Isolation(name)

@@ -22,7 +22,7 @@ LOOK_EVERY = 0.1  # seconds
 _READING = ("GET", "HEAD")
 
 
-class Watched:
+class WatchedRequest:
     """A request that the timer has seen, so that it takes some time."""
 
     def __init__(self, ctx: Context, task: asyncio.Task[Any] | None, now: float) -> None:
@@ -42,7 +42,7 @@ class Watched:
         self._task.cancel()
 
     def take_ending(self) -> RequestError | None:
-        """Why it was ended, once; None when its cancellation, if any, is somebody else's."""
+        """Why the watch ended the request, once; None when it did not or others cancelled the task too."""
         reason, self._ending = self._ending, None
         if reason is None or self._task is None:
             return None
@@ -108,18 +108,18 @@ class RequestWatch:
         assert self.loop is not None
         now, wait = self.loop.time(), LOOK_EVERY
         for ctx, task in self.requests.items():
-            watched = ctx.watched
-            if watched is None:  # it came after the last look, so it is not old enough for anything
-                ctx.watched = Watched(ctx, task, now)
+            request = ctx.watched
+            if request is None:  # it came after the last look, so it is not old enough for anything
+                ctx.watched = WatchedRequest(ctx, task, now)
                 wait = min(wait, self._timeout or wait)
                 continue
-            age = now - watched.since
+            age = now - request.since
             if self._timeout and age >= self._timeout:
-                watched.end(Timeout(limit=f"query_timeout of {self._timeout:g} s"))
+                request.end(Timeout(limit=f"query_timeout of {self._timeout:g} s"))
                 continue
             if self._timeout:
                 wait = min(wait, self._timeout - age)
-            watched.listen()
+            request.listen()
         if self.requests:
             self._look_after(wait)
         else:

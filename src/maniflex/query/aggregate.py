@@ -16,8 +16,8 @@ from typing import Any
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.query.conditions import ConditionReader, Where, compare, is_open, taken_apart
-from maniflex.query.tree import Compare, Filter, Query
+from maniflex.query.conditions import ConditionReader, Where, compare, condition_parts, is_open
+from maniflex.query.query import Compare, Filter, Query
 
 DEFAULT_GROUPS = 100
 MOST_GROUPS = 1000
@@ -28,7 +28,7 @@ KEYS = frozenset(Kind) - {Kind.JSON, Kind.BYTES}
 
 
 class Fn(StrEnum):
-    """What is computed over the rows of a group."""
+    """A function computed over the rows of a group."""
 
     COUNT = "count"
     COUNT_DISTINCT = "count_distinct"
@@ -111,17 +111,17 @@ def read(spec: Any, query: Query, limits: Limits) -> Aggregation:
         ("having", limits.filters),
         ("order_by", limits.sorts),
     ):
-        given = spec.get(part)
-        if given is not None and not isinstance(given, list):
+        entries = spec.get(part)
+        if entries is not None and not isinstance(entries, list):
             raise InvalidQuery(f"{part}: a list")
-        if len(given or ()) > most:
+        if len(entries or ()) > most:
             raise InvalidQuery(f"{part}: at most {most}")
     limit = spec.get("limit")
     limit = DEFAULT_GROUPS if limit is None else limit
     if type(limit) is not int or not 1 <= limit <= MOST_GROUPS:
         raise InvalidQuery(f"limit: a whole number from 1 to {MOST_GROUPS}")
     parts = {part: spec.get(part) for part in _PARTS if part != "limit"}
-    return _Reader(ConditionReader(query, limits, opens=is_open)).read(**parts, limit=limit)
+    return _AggregateReader(ConditionReader(query, limits, opens=is_open)).read(**parts, limit=limit)
 
 
 def build(
@@ -137,7 +137,7 @@ def build(
     """The aggregate code asks for; any field, any number of groups."""
     if limit is not None and (type(limit) is not int or limit < 1):
         raise InvalidQuery("limit: a whole number from 1")
-    return _Reader(ConditionReader(query)).read(
+    return _AggregateReader(ConditionReader(query)).read(
         select=[select] if isinstance(select, str | Mapping) else select,
         group_by=[group_by] if isinstance(group_by, str) else group_by,
         where=where,
@@ -147,7 +147,7 @@ def build(
     )
 
 
-class _Reader:
+class _AggregateReader:
     """One request for an aggregate on its way to an `Aggregation`."""
 
     def __init__(self, conditions: ConditionReader) -> None:
@@ -205,7 +205,7 @@ class _Reader:
         self._places[alias] = len(self._places)
 
     def _having(self, item: Any, measures: Sequence[Measure]) -> Having:
-        alias, word, value = taken_apart(item, "having", "alias")
+        alias, word, value = condition_parts(item, "having", "alias")
         place = next((i for i, m in enumerate(measures) if m.alias == alias), None)
         if place is None:
             raise InvalidQuery(f"having: {alias!r} is not computed here")

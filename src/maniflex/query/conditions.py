@@ -1,8 +1,9 @@
 """Conditions on fields: a name, an operator and what stands behind it → `Compare`.
 
 The only reader of conditions. `filter=` of a query string, `where` and `having` of an aggregate, the
-filters of code and of trees all come here, so a rule about them is written once. A client may use what
-is open to it, within `limits`; code may use any field. Whatever cannot be used is `InvalidQuery`.
+filters of code and of trees all come here, so a rule about them is written once. A client may use the
+fields open to it, within `limits`; code may use any field. A condition that cannot be used is
+`InvalidQuery`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationMeta
-from maniflex.query.operands import known_operator, operand, split_operand
+from maniflex.query.operands import operand, require_operator, split_operand
 from maniflex.query.operators import Op, Takes
-from maniflex.query.tree import Compare, Query, find_field
+from maniflex.query.query import Compare, Query, find_field
 from maniflex.query.values import comparable
 
 Where = Mapping[str, Any] | Iterable[Any]
@@ -67,7 +68,7 @@ class ConditionReader:
         field = self._usable(model, last, opens)
         if field is None:
             raise self._unknown(name, part)
-        operator = known_operator(word, field, part)
+        operator = require_operator(word, field, part)
         if operator.takes is Takes.FIELD:
             # Of the same record: a path of its own would lead to another table than the one compared.
             other = self._usable(model, value, opens)
@@ -85,7 +86,7 @@ class ConditionReader:
         pairs: Iterable[Any] = items.items() if isinstance(items, Mapping) else items or ()
         if isinstance(pairs, str) or not isinstance(pairs, Iterable):
             raise InvalidQuery(f"{part}: a list of conditions")
-        return tuple(self.condition(*taken_apart(item, part), part) for item in pairs)
+        return tuple(self.condition(*condition_parts(item, part), part) for item in pairs)
 
     def _usable(
         self, model: ModelMeta | None, name: Any, opens: Callable[[FieldMeta], bool]
@@ -103,7 +104,7 @@ class ConditionReader:
         return InvalidQuery(f"{part}: {name!r} is not a field that can be filtered")
 
 
-def taken_apart(item: Any, part: str, first: str = "field") -> tuple[Any, Any, Any]:
+def condition_parts(item: Any, part: str, first: str = "field") -> tuple[Any, Any, Any]:
     """Name, operator and value of `{"field": …, "operator": …, "value": …}` or of a tuple."""
     if isinstance(item, Mapping):
         unknown = [key for key in item if key not in (first, "operator", "value")]
@@ -117,7 +118,7 @@ def taken_apart(item: Any, part: str, first: str = "field") -> tuple[Any, Any, A
 
 def compare(field: FieldMeta, word: Any, value: Any, part: str, limits: Limits | None) -> Compare:
     """A condition on something that is no stored field, such as a computed value."""
-    known = known_operator(word, field, part)
-    if known.takes is Takes.FIELD:
-        raise InvalidQuery(f"{part}: {known.op} compares stored fields only")
-    return Compare(field, known.op, operand(known, field, value, part, limits))
+    operator = require_operator(word, field, part)
+    if operator.takes is Takes.FIELD:
+        raise InvalidQuery(f"{part}: {operator.op} compares stored fields only")
+    return Compare(field, operator.op, operand(operator, field, value, part, limits))

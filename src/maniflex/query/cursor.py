@@ -15,7 +15,7 @@ import msgspec
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta
-from maniflex.query.tree import Cursor, Query
+from maniflex.query.query import Cursor, Query
 from maniflex.query.values import parse_value
 
 _VERSION = 1
@@ -46,7 +46,7 @@ def read(text: str, query: Query, *, paged: bool) -> Cursor:
     walk = _walk(query, field, descending)
     if not text:
         return Cursor(field, descending, walk=walk)
-    token = _decoded(text)
+    token = _decode(text)
     if token.version != _VERSION or token.walk != walk:
         raise InvalidQuery(_STALE)
     try:
@@ -69,12 +69,12 @@ def _field(query: Query) -> FieldMeta:
     name = query.model.options.cursor_field
     if not name:
         raise InvalidQuery("cursor: not available on these records")
-    found = query.model.field(name)
-    assert found is not None  # checked when the model was read
-    return found
+    field = query.model.field(name)
+    assert field is not None  # checked when the model was read
+    return field
 
 
-def _decoded(text: str) -> _Token:
+def _decode(text: str) -> _Token:
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         token = msgspec.json.decode(raw, type=_Token)
@@ -87,13 +87,13 @@ def _decoded(text: str) -> _Token:
 
 def _walk(query: Query, field: FieldMeta, descending: bool) -> str:
     """What a token is bound to."""
-    parts = (query.model.name, field.name, descending, repr([_shown(f) for f in query.filters]))
+    parts = (query.model.name, field.name, descending, repr([_filter_key(f) for f in query.filters]))
     return hashlib.blake2b(repr(parts).encode(), digest_size=9).hexdigest()
 
 
-def _shown(item: Any) -> Any:
+def _filter_key(item: Any) -> Any:
     conditions = getattr(item, "conditions", None)
     if conditions is not None:
-        return [_shown(c) for c in conditions]
+        return [_filter_key(c) for c in conditions]
     value = item.value.name if isinstance(item.value, FieldMeta) else item.value
     return ([r.name for r in item.path], item.field.name, item.op.value, repr(value))

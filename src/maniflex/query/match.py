@@ -48,21 +48,21 @@ def _matches(op: Op, value: Any, wanted: Any) -> bool:
         return False
     if op is Op.LIKE:
         return _pattern(wanted).fullmatch(value) is not None
-    folded, looked_for = _folded(value), _folded(wanted)
+    text, wanted_text = _fold_case(value), _fold_case(wanted)
     match op:
         case Op.ILIKE:
-            return _pattern(looked_for).fullmatch(folded) is not None
+            return _pattern(wanted_text).fullmatch(text) is not None
         case Op.CONTAINS:
-            return looked_for in folded
+            return wanted_text in text
         case Op.STARTS_WITH:
-            return folded.startswith(looked_for)
+            return text.startswith(wanted_text)
         case Op.ENDS_WITH:
-            return folded.endswith(looked_for)
+            return text.endswith(wanted_text)
         case _:
             return False
 
 
-def _folded(text: str) -> str:
+def _fold_case(text: str) -> str:
     return "".join(c.lower() if c.isascii() else c for c in text)
 
 

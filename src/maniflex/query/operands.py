@@ -15,7 +15,7 @@ from uuid import UUID
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.model.values import text_trouble
+from maniflex.model.value_rules import text_trouble
 from maniflex.query.operators import Op, Operator, Takes, operator
 from maniflex.query.values import check_pattern, parse_value, split_list
 
@@ -29,54 +29,56 @@ _OWN_TYPES: dict[Kind, type] = {
 _NUMBERS = (Kind.INT, Kind.FLOAT, Kind.DECIMAL)
 
 
-def known_operator(word: Any, field: FieldMeta, part: str) -> Operator:
+def require_operator(word: Any, field: FieldMeta, part: str) -> Operator:
     """The operator of that name, if it works on the field."""
-    known = operator(word) if isinstance(word, str) else None
-    if known is None:
+    rule = operator(word) if isinstance(word, str) else None
+    if rule is None:
         raise InvalidQuery(f"{part}: there is no operator {word!r}")
-    if field.kind not in known.kinds:
-        raise InvalidQuery(f"{part}: {known.op} does not work on {field.api!r}")
-    return known
+    if field.kind not in rule.kinds:
+        raise InvalidQuery(f"{part}: {rule.op} does not work on {field.api!r}")
+    return rule
 
 
-def split_operand(known: Operator, field: FieldMeta, text: str) -> Any:
+def split_operand(operator: Operator, field: FieldMeta, text: str) -> Any:
     """The text behind an operator of a query string as `operand` takes it: nothing, one text or a list."""
-    match known.takes:
+    match operator.takes:
         case Takes.NOTHING:
             return text or None
         case Takes.MANY | Takes.TWO:
             return split_list(text) if text else []
         case _:
-            null = text == "null" and field.nullable and known.op in (Op.EQ, Op.NEQ)
+            null = text == "null" and field.nullable and operator.op in (Op.EQ, Op.NEQ)
             return None if null else text
 
 
-def operand(known: Operator, field: FieldMeta, value: Any, part: str, limits: Limits | None) -> Any:
+def operand(operator: Operator, field: FieldMeta, value: Any, part: str, limits: Limits | None) -> Any:
     """What stands behind the operator, of the field's type."""
-    match known.takes:
+    match operator.takes:
         case Takes.NOTHING:
             if value is not None:
-                raise InvalidQuery(f"{part}: {known.op} takes no value")
+                raise InvalidQuery(f"{part}: {operator.op} takes no value")
             return None
         case Takes.MANY | Takes.TWO:
             many = value if isinstance(value, list | tuple | set | frozenset) else None
-            if known.takes is Takes.TWO and (many is None or len(many) != 2):
-                raise InvalidQuery(f"{part}: {known.op} takes exactly two values")
+            if operator.takes is Takes.TWO and (many is None or len(many) != 2):
+                raise InvalidQuery(f"{part}: {operator.op} takes exactly two values")
             if many is None:
-                raise InvalidQuery(f"{part}: {known.op} takes a list")
+                raise InvalidQuery(f"{part}: {operator.op} takes a list")
             if limits is not None and not 1 <= len(many) <= limits.values:
                 # An empty list comes of a choice nobody made, and `not_in` would then give everything.
-                wrong = f"at most {limits.values} values" if many else f"{known.op} takes at least one value"
+                wrong = (
+                    f"at most {limits.values} values" if many else f"{operator.op} takes at least one value"
+                )
                 raise InvalidQuery(f"{part}: {wrong}")
-            return tuple(typed(item, field, part) for item in many)
+            return tuple(convert_value(item, field, part) for item in many)
         case _:
-            if value is None and field.nullable and known.op in (Op.EQ, Op.NEQ):
+            if value is None and field.nullable and operator.op in (Op.EQ, Op.NEQ):
                 return None
-            member = known.op in (Op.EQ, Op.NEQ)
-            return check_pattern(known.op, typed(value, field, part, member=member), part, limits)
+            member = operator.op in (Op.EQ, Op.NEQ)
+            return check_pattern(operator.op, convert_value(value, field, part, member=member), part, limits)
 
 
-def typed(value: Any, field: FieldMeta, part: str, *, member: bool = True) -> Any:
+def convert_value(value: Any, field: FieldMeta, part: str, *, member: bool = True) -> Any:
     """A value of JSON or Python as the field's type; text is read as in a query string."""
     if isinstance(value, Enum):
         value = value.value

@@ -18,7 +18,7 @@ from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query import cursor
 from maniflex.query.conditions import ConditionReader
 from maniflex.query.operators import Takes, operator
-from maniflex.query.tree import AnyOf, Compare, Filter, Include, Models, Query, Sort, shows
+from maniflex.query.query import AnyOf, Compare, Filter, Include, Models, Query, Sort, shows
 
 _MOST_REMEMBERED = 512
 _LONGEST_REMEMBERED = 512
@@ -30,7 +30,7 @@ def parse(
 ) -> Query:
     """The query a request asks for."""
     query = Query(model, models)
-    return _Reader(query, limits).read(query_string) if query_string else query
+    return _QueryReader(query, limits).read(query_string) if query_string else query
 
 
 class Parser:
@@ -48,46 +48,46 @@ class Parser:
         self._model = model
         self._models = models
         self._limits = limits
-        self._known: dict[bytes, Query] = {}
+        self._queries: dict[bytes, Query] = {}
 
     def __call__(self, query_string: bytes) -> Query:
         """A query of its own, to be changed freely."""
-        return self.shared(query_string).copy()
+        return self.cached_query(query_string).copy()
 
-    def shared(self, query_string: bytes) -> Query:
-        """The query that everybody gets for this text; whoever wants to change it copies it first."""
-        known = self._known.get(query_string)
-        if known is None:
+    def cached_query(self, query_string: bytes) -> Query:
+        """The query that all requests with this text share; a caller that changes it must copy it first."""
+        query = self._queries.get(query_string)
+        if query is None:
             if len(query_string) > self._limits.uri_length:
                 raise UriTooLong(f"a query string has at most {self._limits.uri_length} bytes")
-            known = parse(query_string, self._model, self._models, self._limits)
-            known.must_bind = self._must_bind
-            known.template = known
+            query = parse(query_string, self._model, self._models, self._limits)
+            query.must_bind = self._must_bind
+            query.template = query
             if len(query_string) <= _LONGEST_REMEMBERED:
-                if len(self._known) >= _MOST_REMEMBERED:
-                    self._known.pop(next(iter(self._known)), None)
-                self._known[query_string] = known
-        return known
+                if len(self._queries) >= _MOST_REMEMBERED:
+                    self._queries.pop(next(iter(self._queries)), None)
+                self._queries[query_string] = query
+        return query
 
 
 def pairs(query_string: bytes) -> list[tuple[str, str]]:
     """The decoded parameters in order; text that is not UTF-8 or holds NUL is refused."""
     try:
         text = query_string.decode("ascii")
-        found = []
+        parameters = []
         for part in text.split("&"):
             key, _, value = part.partition("=")
             if "%" in part or "+" in part:
                 key, value = unquote_plus(key, errors="strict"), unquote_plus(value, errors="strict")
             if "\x00" in value or "\x00" in key:
                 raise InvalidQuery("a query parameter contains a NUL character")
-            found.append((key, value))
+            parameters.append((key, value))
     except UnicodeError:
         raise InvalidQuery("the query string is not UTF-8") from None
-    return found
+    return parameters
 
 
-class _Reader:
+class _QueryReader:
     """One query string on its way to a `Query`."""
 
     def __init__(self, query: Query, limits: Limits) -> None:
@@ -146,22 +146,22 @@ class _Reader:
             if direction not in ("", "asc", "desc"):
                 raise InvalidQuery(f"sort: {direction!r} is neither asc nor desc")
             path, model, last = self._conditions.locate(name)
-            found = None if model is None else model.by_api.get(last)
+            field = None if model is None else model.by_api.get(last)
             to_one = all(r.kind is RelationKind.BELONGS_TO for r in path)
-            if found is None or not found.sortable or found.secret or not to_one:
+            if field is None or not field.sortable or field.secret or not to_one:
                 hint = f"; descending order is written {name[1:]}:desc" if name[:1] == "-" else ""
                 raise InvalidQuery(f"sort: {name!r} is not a field that can be sorted by{hint}")
-            self._sorts.append(Sort(found, direction == "desc", path))
+            self._sorts.append(Sort(field, direction == "desc", path))
 
     def _select(self, text: str) -> None:
         self._selected = self._selected or []
         for name in text.split(","):
-            found = self._query.model.by_api.get(name)
-            if found is None or not found.visible:
+            field = self._query.model.by_api.get(name)
+            if field is None or not field.visible:
                 raise InvalidQuery(f"select: {name!r} is not a field")
-            self._selected.append(found)
+            self._selected.append(field)
 
-    def _included(self, text: str) -> None:
+    def _add_includes(self, text: str) -> None:
         for name in text.split(","):
             first, dot, rest = name.partition(".")
             inner = self._includes.setdefault(first, {})
@@ -183,15 +183,15 @@ class _Reader:
     def _condition(self, text: str) -> Compare:
         name, colon, rest = text.partition(":")
         word, second, value = rest.partition(":")
-        known = operator(word)
-        if not colon or (known is not None and not second and known.takes is not Takes.NOTHING):
+        rule = operator(word)
+        if not colon or (rule is not None and not second and rule.takes is not Takes.NOTHING):
             raise InvalidQuery("filter: write it as field:operator:value")
         return self._conditions.condition(name, word, value, "filter")
 
     def _include(self, name: str, inner: tuple[str, ...]) -> Include:
-        return self._nested(name, inner, self._query.model, self._limits.include_depth)
+        return self._build_include(name, inner, self._query.model, self._limits.include_depth)
 
-    def _nested(self, name: str, inner: tuple[str, ...], model: ModelMeta, depth: int) -> Include:
+    def _build_include(self, name: str, inner: tuple[str, ...], model: ModelMeta, depth: int) -> Include:
         relation = model.relations.get(name)
         target = None if relation is None else self._query.models.get(relation.target)
         if relation is None or target is None or depth < 1 or not shows(model, relation, self._query.models):
@@ -203,13 +203,13 @@ class _Reader:
             if dot:
                 more[rest] = None
         return Include(
-            relation, tuple(self._nested(n, tuple(i), target, depth - 1) for n, i in below.items())
+            relation, tuple(self._build_include(n, tuple(i), target, depth - 1) for n, i in below.items())
         )
 
     def _check_sizes(self) -> None:
-        grouped = sum(len(group) for group in self._groups.values())
+        in_groups = sum(len(group) for group in self._groups.values())
         for parameter, size, most in (
-            ("filter", len(self._filters) + grouped, self._limits.filters),
+            ("filter", len(self._filters) + in_groups, self._limits.filters),
             ("filter groups", len(self._groups), self._limits.groups),
             ("sort", len(self._sorts), self._limits.sorts),
             ("select", len(self._selected or ()), self._limits.selects),
@@ -219,15 +219,15 @@ class _Reader:
                 raise InvalidQuery(f"{parameter}: at most {most}")
 
 
-_PARAMETERS: dict[str, Callable[[_Reader, str], None]] = {
-    "page": _Reader._page,
-    "limit": _Reader._limit,
-    "filter": _Reader._filter,
-    "sort": _Reader._sort,
-    "select": _Reader._select,
-    "include": _Reader._included,
-    "q": _Reader._search,
-    "cursor": _Reader._cursor,
+_PARAMETERS: dict[str, Callable[[_QueryReader, str], None]] = {
+    "page": _QueryReader._page,
+    "limit": _QueryReader._limit,
+    "filter": _QueryReader._filter,
+    "sort": _QueryReader._sort,
+    "select": _QueryReader._select,
+    "include": _QueryReader._add_includes,
+    "q": _QueryReader._search,
+    "cursor": _QueryReader._cursor,
 }
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.model.values import MAX_DECIMAL_DIGITS, written_digits
+from maniflex.model.value_rules import MAX_DECIMAL_DIGITS, written_digits
 from maniflex.query.operators import Op
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -113,8 +113,8 @@ def split_list(text: str) -> list[str]:
         match = _ITEM.match(rest)
         if match is None:
             raise InvalidQuery("filter: a quote in the list is not closed")
-        quoted, plain = match[1], match[2]
-        items.append(quoted[1:-1].replace('""', '"') if quoted is not None else plain)
+        quoted_item, plain = match[1], match[2]
+        items.append(quoted_item[1:-1].replace('""', '"') if quoted_item is not None else plain)
         if match.end() == len(rest):
             return items
         rest = rest[match.end() + 1 :]
@@ -122,11 +122,11 @@ def split_list(text: str) -> list[str]:
 
 def parse_value(text: str, field: FieldMeta, parameter: str, *, member: bool = True) -> Any:
     """The value `text` stands for in a filter on `field`; an enum's must be one of its members."""
-    convert, wanted = _PARSERS[field.kind]
+    convert, description = _PARSERS[field.kind]
     try:
         value = convert(text)
     except (ValueError, KeyError, OverflowError, InvalidOperation):
-        raise InvalidQuery(f"{parameter}: {field.api} takes {wanted}") from None
+        raise InvalidQuery(f"{parameter}: {field.api} takes {description}") from None
     if isinstance(value, Decimal) and written_digits(value) > MAX_DECIMAL_DIGITS:
         raise InvalidQuery(f"{parameter}: {field.api} takes at most {MAX_DECIMAL_DIGITS} digits")
     if member and field.enum is not None and value not in field.enum:

@@ -23,8 +23,8 @@ from maniflex.sql.codec import decoder
 from maniflex.sql.decimal_order import has_order_key, number_of
 from maniflex.sql.model import ModelSql
 from maniflex.sql.select import asks_for_deleted
-from maniflex.sql.shapes import Compiled, compile_statement
 from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.where import Scope, parameters, shape, test, values, where
 
 # Fraction digits of an average; floats need room for the smallest there is.
@@ -35,61 +35,61 @@ _SPARE = 100  # so that rounding twice is rounding once
 Decode = Callable[[Sequence[Any]], dict[str, Any]]
 
 
-class Report(NamedTuple):
+class AggregateStatement(NamedTuple):
     """A statement for an aggregate, and how its rows are read."""
 
     sql: Sql
     decode: Decode
 
 
-def aggregate(model: ModelSql, asked: Aggregation, scope: Scope = ()) -> Report:
+def aggregate(model: ModelSql, aggregation: Aggregation, scope: Scope = ()) -> AggregateStatement:
     """The groups of the live rows inside the scope."""
     key = (
         "aggregate",
-        tuple([k.field.name for k in asked.keys]),
-        tuple([(m.fn, m.field.name if m.field else None) for m in asked.measures]),
-        shape(asked.filters, scope),
-        tuple([(h.place, h.test.op, h.test.value is None) for h in asked.having]),
-        asked.order,
-        asked.limit is not None,
-        asked.search is not None,
+        tuple([k.field.name for k in aggregation.keys]),
+        tuple([(m.fn, m.field.name if m.field else None) for m in aggregation.measures]),
+        shape(aggregation.filters, scope),
+        tuple([(h.place, h.test.op, h.test.value is None) for h in aggregation.having]),
+        aggregation.order,
+        aggregation.limit is not None,
+        aggregation.search is not None,
     )
-    compiled = model.shapes.get(key, _aggregate, model, asked, scope)
-    found = values(model, asked.filters, scope, compiled.order)
-    for i, having in enumerate(asked.having):
-        found.update(parameters(model, having.test, f"h{i}"))
-    found["limit"] = asked.limit
-    if asked.search is not None:
-        found["q"] = search.query_text(model, asked.search)
-    return Report(compiled.bind(found), _decoder(model, asked))
+    statement = model.shapes.get(key, _aggregate, model, aggregation, scope)
+    arguments = values(model, aggregation.filters, scope, statement.order)
+    for i, having in enumerate(aggregation.having):
+        arguments.update(parameters(model, having.test, f"h{i}"))
+    arguments["limit"] = aggregation.limit
+    if aggregation.search is not None:
+        arguments["q"] = search.query_text(model, aggregation.search)
+    return AggregateStatement(statement.bind(arguments), _decoder(model, aggregation))
 
 
-def _aggregate(model: ModelSql, asked: Aggregation, scope: Scope) -> Compiled:
-    live = not asks_for_deleted(model, asked.filters)
-    conditions = where(model, model.table, asked.filters, scope, live=live)
-    if asked.search is not None:
+def _aggregate(model: ModelSql, aggregation: Aggregation, scope: Scope) -> Compiled:
+    live = not asks_for_deleted(model, aggregation.filters)
+    conditions = where(model, model.table, aggregation.filters, scope, live=live)
+    if aggregation.search is not None:
         conditions.append(search.matches(model))
-    keys = [model.compared(key.field) for key in asked.keys]
-    measures = [_measure(model, m) for m in asked.measures]
+    keys = [model.comparison_column(key.field) for key in aggregation.keys]
+    measures = [_measure(model, m) for m in aggregation.measures]
     columns = [column.label(f"c{i}") for i, column in enumerate([*keys, *measures])]
     statement = sa.select(*columns).select_from(model.table).where(*conditions)
     if keys:
         statement = statement.group_by(*keys)
-    for i, having in enumerate(asked.having):
+    for i, having in enumerate(aggregation.having):
         statement = statement.having(test(model.dialect, measures[having.place], having.test, f"h{i}"))
-    statement = statement.order_by(*_order(asked, [*keys, *measures]))
-    if asked.limit is not None:
+    statement = statement.order_by(*_order(aggregation, [*keys, *measures]))
+    if aggregation.limit is not None:
         statement = statement.limit(sa.bindparam("limit", type_=sa.Integer())).offset(sa.literal_column("0"))
     return compile_statement(statement, model.dialect)
 
 
-def _order(asked: Aggregation, columns: Sequence[Any]) -> list[sa.ColumnElement[Any]]:
+def _order(aggregation: Aggregation, columns: Sequence[Any]) -> list[sa.ColumnElement[Any]]:
     """What was asked for, then the keys, so that groups always come in one order."""
-    named = {place for place, _ in asked.order}
-    rest = [(place, False) for place in range(len(asked.keys)) if place not in named]
+    ordered_places = {place for place, _ in aggregation.order}
+    rest = [(place, False) for place in range(len(aggregation.keys)) if place not in ordered_places]
     return [
         columns[place].desc().nulls_last() if down else columns[place].asc().nulls_first()
-        for place, down in (*asked.order, *rest)
+        for place, down in (*aggregation.order, *rest)
     ]
 
 
@@ -97,14 +97,14 @@ def _measure(model: ModelSql, measure: Measure) -> Any:
     field = measure.field
     if field is None:
         return sa.func.count()
-    column, compared = model.column(field), model.compared(field)
+    column, comparable = model.column(field), model.comparison_column(field)
     match measure.fn:
         case Fn.COUNT:
             return sa.func.count(column)
         case Fn.COUNT_DISTINCT:
-            return sa.func.count(sa.distinct(compared))
+            return sa.func.count(sa.distinct(comparable))
         case Fn.MIN | Fn.MAX:
-            extreme: Any = sa.func.min(compared) if measure.fn is Fn.MIN else sa.func.max(compared)
+            extreme: Any = sa.func.min(comparable) if measure.fn is Fn.MIN else sa.func.max(comparable)
             if not model.uses_order_keys and has_order_key(field, model.dialect):
                 return extreme.collate("decimal")  # what a function gives does not inherit it
             return extreme
@@ -148,9 +148,10 @@ def _postgres_sum(field: FieldMeta, column: Any) -> Any:
     return sa.func.sum(column, type_=sa.Numeric())
 
 
-def _decoder(model: ModelSql, asked: Aggregation) -> Decode:
-    names = asked.names
-    readers = [_key_reader(model, k) for k in asked.keys] + [_reader(model, m) for m in asked.measures]
+def _decoder(model: ModelSql, aggregation: Aggregation) -> Decode:
+    names = aggregation.names
+    readers = [_key_reader(model, k) for k in aggregation.keys]
+    readers += [_reader(model, m) for m in aggregation.measures]
 
     def decode(row: Sequence[Any]) -> dict[str, Any]:
         return {
@@ -162,14 +163,14 @@ def _decoder(model: ModelSql, asked: Aggregation) -> Decode:
 
 
 def _key_reader(model: ModelSql, key: Key) -> Callable[[Any], Any] | None:
-    return _stored(key.field.kind, model)
+    return _stored_value_reader(key.field.kind, model)
 
 
 def _reader(model: ModelSql, measure: Measure) -> Callable[[Any], Any] | None:
     if measure.field is None or measure.fn in (Fn.COUNT, Fn.COUNT_DISTINCT):
         return None
     if measure.fn in (Fn.MIN, Fn.MAX):
-        return _stored(measure.field.kind, model)
+        return _stored_value_reader(measure.field.kind, model)
     number = _decimal_reader(model)
     if measure.field.kind is Kind.FLOAT:
         return lambda value: _as_float(number(value), measure.alias)
@@ -181,7 +182,7 @@ def _decimal_reader(model: ModelSql) -> Callable[[Any], Decimal]:
     return number_of if model.uses_order_keys else plain
 
 
-def _stored(kind: Kind, model: ModelSql) -> Callable[[Any], Any] | None:
+def _stored_value_reader(kind: Kind, model: ModelSql) -> Callable[[Any], Any] | None:
     match kind:
         case Kind.DECIMAL:
             return _decimal_reader(model)

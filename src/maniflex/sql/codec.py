@@ -98,8 +98,8 @@ def row_decoder(
     fields: Sequence[FieldMeta], dialect: Dialect, *, guards_json: bool = False
 ) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
     """What turns a stored row into values; None when the driver already gives them."""
-    known = _SQLITE_DECODERS if dialect is Dialect.SQLITE else _POSTGRES_DECODERS
-    decoders = [(i, known[f.kind]) for i, f in enumerate(fields) if f.kind in known]
+    by_kind = _SQLITE_DECODERS if dialect is Dialect.SQLITE else _POSTGRES_DECODERS
+    decoders = [(i, by_kind[f.kind]) for i, f in enumerate(fields) if f.kind in by_kind]
     if guards_json:
         for i, f in enumerate(fields):
             if f.load_json is not None:

@@ -78,10 +78,10 @@ def order_expression(text: str) -> str:
     """The same key as SQLite makes it from the SQL expression `text`, with nothing but its own functions."""
     digits = f"trim(CASE instr({text}, '.') WHEN 0 THEN {text} || '.' ELSE {text} END, '-0')"
     key = f"printf('%0{_WIDTH}d%s', instr({digits}, '.') - 1, replace({digits}, '.', ''))"
-    turned = key
+    reversed_key = key
     for digit, letter in zip(_DIGITS, _REVERSED, strict=True):
-        turned = f"replace({turned}, '{digit}', '{letter}')"
+        reversed_key = f"replace({reversed_key}, '{digit}', '{letter}')"
     return (
         f"CASE WHEN {text} IS NULL THEN NULL WHEN {text} GLOB '*[^-.0-9]*' THEN 'c' || {text}"
-        f" WHEN {text} GLOB '-*[1-9]*' THEN 'a' || {turned} || '~' ELSE 'b' || {key} END"
+        f" WHEN {text} GLOB '-*[1-9]*' THEN 'a' || {reversed_key} || '~' ELSE 'b' || {key} END"
     )

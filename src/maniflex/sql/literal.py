@@ -17,8 +17,8 @@ def literal(value: Any, kind: Kind, dialect: Dialect) -> str:
     if value is None:
         return "NULL"
     convert = encoder(kind, dialect)
-    stored = convert(value) if convert else value
-    match stored.value if isinstance(stored, Enum) else stored:
+    stored_value = convert(value) if convert else value
+    match stored_value.value if isinstance(stored_value, Enum) else stored_value:
         case bool() as flag:
             return ("TRUE" if flag else "FALSE") if dialect is Dialect.POSTGRES else str(int(flag))
         case Decimal() as number:

@@ -14,9 +14,9 @@ from maniflex.query.operators import Op
 from maniflex.sql.codec import encoder, row_decoder
 from maniflex.sql.decimal_order import has_order_key, order_column, order_key
 from maniflex.sql.patterns import TEXT_OPERATORS, pattern_value
-from maniflex.sql.shapes import Shapes
 from maniflex.sql.statement import Dialect
-from maniflex.sql.tables import build_table, quoted
+from maniflex.sql.statement_cache import StatementCache
+from maniflex.sql.tables import build_table, quote
 from maniflex.sql.view import build_view
 from maniflex.sql.where import list_value
 
@@ -33,7 +33,7 @@ class ModelSql:
         self.meta = meta
         self.dialect = dialect
         self.readonly = meta.options.query is not None
-        if self.readonly:  # whoever reads cannot tell the difference, and nobody writes
+        if self.readonly:  # a reader cannot tell the difference, and there are no writers
             self.table = cast(sa.Table, build_view(meta, dialect))
         else:
             self.table = build_table(meta, dialect, metadata)
@@ -46,7 +46,7 @@ class ModelSql:
         self.names = tuple(f.name for f in meta.fields)
         # A query model may have none; then nothing that needs one can be asked of it.
         self.id: Any = self.table.c[meta.by_name["id"].column] if "id" in meta.by_name else None
-        self.shapes = Shapes()
+        self.shapes = StatementCache()
         self.uses_order_keys = dialect is Dialect.SQLITE
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
         self.all_plain = not any(self.encoders.values())
@@ -55,19 +55,19 @@ class ModelSql:
         self._peers: Mapping[str, ModelSql] = {}
         self._by_table: dict[str, ModelSql] = {}
 
-    def meet(self, peers: Mapping[str, ModelSql]) -> None:
+    def link(self, peers: Mapping[str, ModelSql]) -> None:
         """The models of the same database, which statements may join."""
         self._peers = peers
         self._by_table = {peer.meta.table: peer for peer in peers.values()}
 
     def peer(self, name: str) -> ModelSql:
         """Another model of the same database."""
-        found = self._peers.get(name)
-        if found is None:
+        peer = self._peers.get(name)
+        if peer is None:
             raise InvalidQuery(
                 f"{name} lives in another database; it can be included, not filtered or sorted by"
             )
-        return found
+        return peer
 
     def peer_by_table(self, table: str) -> ModelSql:
         return self._by_table[table] if table != self.meta.table else self
@@ -86,16 +86,16 @@ class ModelSql:
         """What turns a stored row of these fields into values; None when the driver already gives them."""
         return row_decoder(fields, self.dialect, guards_json=self.guards_json)
 
-    def compared(self, field: FieldMeta, table: FromClause | None = None) -> Any:
+    def comparison_column(self, field: FieldMeta, table: FromClause | None = None) -> Any:
         """What conditions, sorts and groups look at: the column, or the order key beside it."""
         columns = (self.table if table is None else table).c
-        keyed = self.uses_order_keys and has_order_key(field, self.dialect)
-        return columns[order_column(field.column) if keyed else field.column]
+        by_order_key = self.uses_order_keys and has_order_key(field, self.dialect)
+        return columns[order_column(field.column) if by_order_key else field.column]
 
     def compare_stored_texts(self) -> None:
         """Do without order keys: the tables of this database were made by others and have none."""
         self.uses_order_keys = False
-        self.shapes = Shapes()
+        self.shapes = StatementCache()
         self.lock_values = self._lock_values()
 
     def at(self, table: FromClause, attribute: str) -> Any:
@@ -104,7 +104,7 @@ class ModelSql:
 
     def version_in(self, table: FromClause) -> sa.ColumnElement[Any]:
         """The version of the row in this table or an alias of it."""
-        return sa.literal_column(f"{quoted(getattr(table, 'name', ''), self.dialect)}.xmin")
+        return sa.literal_column(f"{quote(getattr(table, 'name', ''), self.dialect)}.xmin")
 
     def encode(self, field: FieldMeta, value: Any) -> Any:
         """The value as a parameter."""
@@ -115,8 +115,8 @@ class ModelSql:
         """The value of a filter as a parameter; the field may belong to a related model."""
         if op in TEXT_OPERATORS:
             return pattern_value(self.dialect, op, value)
-        keyed = self.uses_order_keys and has_order_key(field, self.dialect)
-        convert = order_key if keyed else encoder(field.kind, self.dialect)
+        by_order_key = self.uses_order_keys and has_order_key(field, self.dialect)
+        convert = order_key if by_order_key else encoder(field.kind, self.dialect)
         if op in (Op.IN, Op.NOT_IN):
             items = [item if convert is None else convert(item) for item in value]
             if self.dialect is Dialect.SQLITE and field.kind is Kind.BOOL:

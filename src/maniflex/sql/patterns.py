@@ -24,20 +24,20 @@ def matches(dialect: Dialect, column: Any, op: Op, name: str) -> Condition:
     """The condition that a text matches the parameter `name`."""
     if op in (Op.LIKE, Op.ILIKE):
         return _matches_pattern(dialect, column, op, name)
-    wanted, length = _text(name), sa.bindparam(name + LENGTH, type_=sa.Integer())
+    text, length = _text(name), sa.bindparam(name + LENGTH, type_=sa.Integer())
     condition: Condition
     if dialect is Dialect.POSTGRES:
         column = sa.collate(column, "C")
         if op is Op.CONTAINS:
-            condition = sa.func.strpos(sa.func.lower(column), wanted) > _number(0)
+            condition = sa.func.strpos(sa.func.lower(column), text) > _number(0)
         else:
             end = sa.func.left if op is Op.STARTS_WITH else sa.func.right
-            condition = sa.func.lower(end(column, length)) == wanted
+            condition = sa.func.lower(end(column, length)) == text
     elif op is Op.CONTAINS:
-        condition = sa.func.instr(sa.func.lower(column), wanted) > _number(0)
+        condition = sa.func.instr(sa.func.lower(column), text) > _number(0)
     else:
         start = _number(1) if op is Op.STARTS_WITH else -length
-        condition = sa.func.substr(column, start, length) == sa.collate(wanted, "NOCASE")
+        condition = sa.func.substr(column, start, length) == sa.collate(text, "NOCASE")
     return condition
 
 
@@ -45,8 +45,8 @@ def _matches_pattern(dialect: Dialect, column: Any, op: Op, name: str) -> Condit
     if dialect is Dialect.POSTGRES:
         return column.op("LIKE" if op is Op.LIKE else "ILIKE", is_comparison=True)(_text(name))  # type: ignore[no-any-return]
     # SQLite's LIKE ignores case, so patterns go to GLOB, which does not.
-    left: Any = column if op is Op.LIKE else sa.func.lower(column)
-    return left.op("GLOB", is_comparison=True)(_text(name))  # type: ignore[no-any-return]
+    subject: Any = column if op is Op.LIKE else sa.func.lower(column)
+    return subject.op("GLOB", is_comparison=True)(_text(name))  # type: ignore[no-any-return]
 
 
 def _text(name: str) -> Any:
@@ -71,14 +71,14 @@ def _lower_ascii(text: str) -> str:
 
 
 def _as_glob(pattern: str) -> str:
-    found = []
-    escaped = False
+    parts = []
+    after_backslash = False
     for char in pattern:
-        if escaped:
-            found.append(f"[{char}]" if char in "*?[" else char)
-            escaped = False
+        if after_backslash:
+            parts.append(f"[{char}]" if char in "*?[" else char)
+            after_backslash = False
         elif char == "\\":
-            escaped = True
+            after_backslash = True
         else:
-            found.append({"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}.get(char, char))
-    return "".join(found)
+            parts.append({"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}.get(char, char))
+    return "".join(parts)

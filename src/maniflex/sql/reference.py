@@ -1,7 +1,7 @@
 """Keys of a row about to be written: the rows they name must be there, alive and inside the scope.
 
 The check is part of the statement that writes, so nothing can come between the two. On Postgres the
-named row is held against deletion until the transaction ends; on SQLite nobody else writes meanwhile.
+named row is held against deletion until the transaction ends; on SQLite there is no other writer meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from maniflex.sql.statement import Dialect
-from maniflex.sql.where import Condition, Scope, scoped
+from maniflex.sql.where import Condition, Scope, scope_conditions
 
 if TYPE_CHECKING:
     from maniflex.sql.model import ModelSql
@@ -53,9 +53,9 @@ def _named_row(place: int, reference: Reference, scope: Scope) -> Condition:
     rows = sa.select(table.c[target.id.name]).where(
         table.c[target.id.name] == key_parameter(reference),
         *target.live(table),
-        *scoped(target, table, scope),
+        *scope_conditions(target, table, scope),
     )
     if target.dialect is Dialect.SQLITE:
         return sa.exists(rows)
-    held = rows.with_for_update(read=True, key_share=True).cte(f"ref${place}")
-    return sa.exists(sa.select(sa.literal_column("1")).select_from(held))
+    locked_rows = rows.with_for_update(read=True, key_share=True).cte(f"ref${place}")
+    return sa.exists(sa.select(sa.literal_column("1")).select_from(locked_rows))

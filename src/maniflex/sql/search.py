@@ -17,10 +17,10 @@ from sqlalchemy.sql.selectable import CTE, FromClause
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.sql.model import ModelSql
-from maniflex.sql.shapes import Compiled, compile_statement
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import quoted
-from maniflex.sql.where import Condition, Scope, scoped, shape, values
+from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.tables import quote
+from maniflex.sql.where import Condition, Scope, scope_conditions, shape, values
 
 VECTOR = "search_vector"  # the column on Postgres
 TEXT = "words"  # the column of the FTS5 table
@@ -50,7 +50,7 @@ _WEIGHTLESS = """
 STOP_WORDS = frozenset(_WEIGHTLESS.split())
 
 
-class Found(NamedTuple):
+class RankedMatches(NamedTuple):
     """What a statement needs in order to list matches by relevance."""
 
     source: FromClause
@@ -58,7 +58,7 @@ class Found(NamedTuple):
     order: sa.ColumnElement[Any]
 
 
-def searched(meta: ModelMeta) -> tuple[FieldMeta, ...]:
+def searchable_fields(meta: ModelMeta) -> tuple[FieldMeta, ...]:
     """The fields a search looks at."""
     return tuple(f for f in meta.fields if f.searchable and not f.secret)
 
@@ -79,17 +79,17 @@ def numbers_table(meta: ModelMeta) -> str:
 
 def longest(meta: ModelMeta) -> int:
     """How many characters of each field are searched."""
-    return MOST_CHARACTERS // len(searched(meta))
+    return MOST_CHARACTERS // len(searchable_fields(meta))
 
 
 def query_text(model: ModelSql, text: str) -> str:
     """The text as the database's parameter; no part of it is syntax any more."""
-    found = list(dict.fromkeys(_words(text)))
+    words = list(dict.fromkeys(_words(text)))
     if model.dialect is Dialect.POSTGRES:
-        return " ".join(found).translate(FORMS)
+        return " ".join(words).translate(FORMS)
     if language(model.meta) == ENGLISH:
-        found = [word for word in found if word.lower() not in STOP_WORDS]
-    return " ".join(f'"{word}"' for word in found) or '""'
+        words = [word for word in words if word.lower() not in STOP_WORDS]
+    return " ".join(f'"{word}"' for word in words) or '""'
 
 
 def _words(text: str) -> list[str]:
@@ -103,29 +103,29 @@ def matches(model: ModelSql) -> Condition:
         return _vector(model).op("@@", is_comparison=True)(_query(model))  # type: ignore[no-any-return]
     index, numbers = _tables(model)
     rows = sa.select(numbers.c.id).select_from(index.join(numbers, numbers.c.docid == index.c.rowid))
-    listed: Condition = model.id.in_(rows.where(_match(model)))
-    return listed
+    condition: Condition = model.id.in_(rows.where(_match(model)))
+    return condition
 
 
-def found(model: ModelSql, scope: Scope) -> Found:
+def ranked_matches(model: ModelSql, scope: Scope) -> RankedMatches:
     """The rows that match the parameter `q`, the most relevant first."""
     if model.dialect is Dialect.POSTGRES:
-        return Found(model.table, [matches(model)], _rank(model).desc())
+        return RankedMatches(model.table, [matches(model)], _rank(model).desc())
     _check(model)
     hits = _hits(model, scope)
-    return Found(model.table.join(hits, hits.c.id == model.id), [], hits.c.rank.asc())
+    return RankedMatches(model.table.join(hits, hits.c.id == model.id), [], hits.c.rank.asc())
 
 
 def best(model: ModelSql, text: str, limit: int, scope: Scope) -> Sql:
     """Id, excerpt and score of the most relevant live rows inside the scope."""
-    compiled = model.shapes.get(("search", shape((), scope)), _best, model, scope)
-    parameters = values(model, (), scope, compiled.order)
-    return compiled.bind({**parameters, "q": query_text(model, text), "limit": limit})
+    statement = model.shapes.get(("search", shape((), scope)), _best, model, scope)
+    parameters = values(model, (), scope, statement.order)
+    return statement.bind({**parameters, "q": query_text(model, text), "limit": limit})
 
 
 def _best(model: ModelSql, scope: Scope) -> Compiled:
     _check(model)
-    conditions = [*model.live(), *scoped(model, model.table, scope)]
+    conditions = [*model.live(), *scope_conditions(model, model.table, scope)]
     if model.dialect is Dialect.POSTGRES:
         return compile_statement(_best_on_postgres(model, conditions), model.dialect)
     return compile_statement(_best_on_sqlite(model, conditions, scope), model.dialect)
@@ -137,7 +137,7 @@ def _best_on_sqlite(model: ModelSql, conditions: list[Condition], scope: Scope) 
     inner = inner.select_from(model.table.join(hits, hits.c.id == model.id)).where(*conditions)
     top = inner.order_by(hits.c.rank, model.id).limit(_limit()).offset(_nothing()).subquery("best")
     index, _ = _tables(model)
-    call = f"snippet({quoted(index.name, model.dialect)}, 0, '', '', '…', {_SNIPPET_WORDS})"
+    call = f"snippet({quote(index.name, model.dialect)}, 0, '', '', '…', {_SNIPPET_WORDS})"
     excerpt: sa.Select[Any] = sa.select(sa.literal_column(call)).select_from(index)
     excerpt = excerpt.where(_match(model), index.c.rowid == top.c.docid)
     columns = (top.c.id, excerpt.scalar_subquery().label("snippet"), (-top.c.rank).label("score"))
@@ -159,14 +159,14 @@ def _best_on_postgres(model: ModelSql, conditions: list[Condition]) -> sa.Select
 def joined_text(model: ModelSql, row: str = "") -> str:
     """SQL of everything that is searched in one record, as one text; `row` is a trigger's `new`."""
     most = longest(model.meta)
-    table = row or quoted(model.table.name, model.dialect)
+    table = row or quote(model.table.name, model.dialect)
     cut = "left(CAST({} AS text), {})" if model.dialect is Dialect.POSTGRES else "substr({}, 1, {})"
-    columns = [f"{table}.{quoted(f.column, model.dialect)}" for f in searched(model.meta)]
+    columns = [f"{table}.{quote(f.column, model.dialect)}" for f in searchable_fields(model.meta)]
     return " || ' ' || ".join(f"coalesce({cut.format(column, most)}, '')" for column in columns)
 
 
 def _check(model: ModelSql) -> None:
-    if not searched(model.meta):
+    if not searchable_fields(model.meta):
         raise InvalidQuery("q: these records cannot be searched")
 
 
@@ -180,7 +180,7 @@ def _tables(model: ModelSql) -> tuple[sa.TableClause, sa.TableClause]:
 
 
 def _match(model: ModelSql) -> Condition:
-    name = quoted(index_table(model.meta), model.dialect)
+    name = quote(index_table(model.meta), model.dialect)
     return sa.literal_column(name).op("MATCH", is_comparison=True)(sa.bindparam("q"))
 
 
@@ -192,9 +192,9 @@ def _hits(model: ModelSql, scope: Scope) -> CTE:
     if scope:
         # FTS5's own rank weighs words by all rows there are, so the order would tell of foreign texts.
         # The plus keeps SQLite from asking for the match once for every row of the scope.
-        row: Any = sa.literal_column(f"+{quoted(index.name, model.dialect)}.rowid")
+        row: Any = sa.literal_column(f"+{quote(index.name, model.dialect)}.rowid")
         source = index.join(numbers, numbers.c.docid == row).join(model.table, model.id == numbers.c.id)
-        conditions += scoped(model, model.table, scope)
+        conditions += scope_conditions(model, model.table, scope)
         rank = _rank_of_row(model)
     rows = sa.select(numbers.c.id, numbers.c.docid, rank.label("rank")).select_from(source)
     # A fence: merged into the outer query, the match could be asked again for every row.
@@ -203,7 +203,7 @@ def _hits(model: ModelSql, scope: Scope) -> CTE:
 
 def _rank_of_row(model: ModelSql) -> sa.ColumnElement[Any]:
     """FTS5's formula (bm25) with constants for what it takes from other rows; the best is the least."""
-    index = quoted(index_table(model.meta), model.dialect)
+    index = quote(index_table(model.meta), model.dialect)
     length = f"length({index}.{TEXT})"
     matches = f"(length(highlight({index}, 0, 'x', '')) - {length})"
     return sa.literal_column(f"-2.2 / (1 + (0.3 + 0.9 * {length} / {_USUAL_LENGTH}) / {matches})")
@@ -213,7 +213,7 @@ def _rank_of_row(model: ModelSql) -> sa.ColumnElement[Any]:
 
 
 def _vector(model: ModelSql) -> Any:
-    return sa.literal_column(f"{quoted(model.table.name, model.dialect)}.{VECTOR}")
+    return sa.literal_column(f"{quote(model.table.name, model.dialect)}.{VECTOR}")
 
 
 def _config(model: ModelSql) -> sa.ColumnElement[Any]:

@@ -12,13 +12,13 @@ from sqlalchemy.sql.selectable import FromClause
 from maniflex._limits import DEFAULT_LIMIT
 from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
 from maniflex.query.operators import Op
-from maniflex.query.tree import Cursor, Filter, Query, Sort
+from maniflex.query.query import Cursor, Filter, Query, Sort
 from maniflex.sql import search
 from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import ModelSql
-from maniflex.sql.shapes import Compiled, compile_statement
 from maniflex.sql.statement import LookupText, Sql
-from maniflex.sql.where import Scope, join, leaves, list_value, one_of, scoped, shape, values, where
+from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.where import Scope, join, leaves, list_value, one_of, scope_conditions, shape, values, where
 
 
 class Listing(NamedTuple):
@@ -46,22 +46,22 @@ def one(
     skip = versioned and not wait
     if not scope:
         key: tuple[Any, ...] = ("one", for_update, versioned, skip)
-        compiled = model.shapes.get(key, _one, model, (), for_update, versioned, skip)
-        return Sql(compiled.text, (record_id,))
+        statement = model.shapes.get(key, _one, model, (), for_update, versioned, skip)
+        return Sql(statement.text, (record_id,))
     key = ("one", for_update, versioned, skip, shape((), scope))
-    compiled = model.shapes.get(key, _one, model, scope, for_update, versioned, skip)
-    return compiled.bind({**values(model, (), scope, compiled.order), "id": record_id})
+    statement = model.shapes.get(key, _one, model, scope, for_update, versioned, skip)
+    return statement.bind({**values(model, (), scope, statement.order), "id": record_id})
 
 
 def _one(model: ModelSql, scope: Scope, for_update: bool, versioned: bool, skip: bool) -> Compiled:
-    conditions = [*model.live(), *scoped(model, model.table, scope)]
+    conditions = [*model.live(), *scope_conditions(model, model.table, scope)]
     columns = [*model.columns, model.version] if versioned else model.columns
     statement = sa.select(*columns).where(model.id == sa.bindparam("id"), *conditions)
     if for_update:
         statement = statement.with_for_update(skip_locked=skip)
-    compiled = compile_statement(statement, model.dialect)
+    lookup = compile_statement(statement, model.dialect)
     # The id of a query model is no key of anything.
-    return compiled if model.readonly else replace(compiled, text=LookupText(compiled.text))
+    return lookup if model.readonly else replace(lookup, text=LookupText(lookup.text))
 
 
 def version(
@@ -96,13 +96,13 @@ def page(model: ModelSql, query: Query, *, versioned: bool = False) -> Listing:
     """
     if versioned:
         return _listing(model, query, versioned=True)
-    first = query.unchanged()
+    first = query.unchanged_template()
     if first is None:
         return _listing(model, query)
     if first.prepared is None:
         first.prepared = _listing(model, first)
-    prepared: Listing = first.prepared
-    return prepared
+    listing: Listing = first.prepared
+    return listing
 
 
 def all_rows(model: ModelSql, query: Query, fields: tuple[FieldMeta, ...], most: int) -> Listing:
@@ -131,33 +131,33 @@ def _listing(model: ModelSql, query: Query, *, counted: bool = True, versioned: 
         counted,
         versioned,
     )
-    compiled = model.shapes.get(key, _page, model, query, fields, size, later, counted, versioned)
-    found = values(model, query.filters, query.forced, compiled.order)
+    statement = model.shapes.get(key, _page, model, query, fields, size, later, counted, versioned)
+    arguments = values(model, query.filters, query.forced, statement.order)
     limit = query.limit or 0
-    found["limit"] = limit + 1 if query.cursor is not None else limit
-    found["offset"] = (query.page - 1) * limit
+    arguments["limit"] = limit + 1 if query.cursor is not None else limit
+    arguments["offset"] = (query.page - 1) * limit
     if query.cursor is not None and query.cursor.after is not None:
-        found["after"] = model.encode_as(query.cursor.field, Op.EQ, query.cursor.after[0])
-        found["after_id"] = query.cursor.after[1]
+        arguments["after"] = model.encode_as(query.cursor.field, Op.EQ, query.cursor.after[0])
+        arguments["after_id"] = query.cursor.after[1]
     if query.search is not None:
-        found["q"] = search.query_text(model, query.search)
+        arguments["q"] = search.query_text(model, query.search)
     decode = model.decode if query.select is None else model.decoder(fields)
-    return Listing(compiled.bind(found), fields, decode)
+    return Listing(statement.bind(arguments), fields, decode)
 
 
 def page_fields(model: ModelSql, query: Query) -> tuple[FieldMeta, ...]:
-    """What rows of the query's pages have: what is selected, and what includes and cursors need besides."""
+    """The fields in rows of the query's pages: the selected ones, and those includes and cursors need."""
     if query.select is None:
         return model.meta.fields
-    needed = {"id", *(f.name for f in query.select)}
-    needed |= {
+    names = {"id", *(f.name for f in query.select)}
+    names |= {
         i.relation.key
         for i in query.includes
         if i.relation.kind is RelationKind.BELONGS_TO and i.relation.key
     }
     if query.cursor is not None:
-        needed.add(query.cursor.field.name)
-    return tuple(f for f in model.meta.fields if f.name in needed)
+        names.add(query.cursor.field.name)
+    return tuple(f for f in model.meta.fields if f.name in names)
 
 
 def _cursor_shape(cursor: Cursor | None) -> tuple[Any, ...] | None:
@@ -207,13 +207,13 @@ def _page(
 def _search(
     model: ModelSql, query: Query, conditions: list[sa.ColumnElement[bool]]
 ) -> tuple[FromClause, list[sa.ColumnElement[Any]]]:
-    """Narrow the conditions to what is searched for: where rows come from, and relevance if it decides."""
+    """Narrow the conditions to matches of the search; gives the source of rows and the order by relevance."""
     if query.search is None:
         return model.table, []
     if query.cursor is not None or query.sorts:
         conditions.append(search.matches(model))
         return model.table, []
-    hits = search.found(model, query.forced)
+    hits = search.ranked_matches(model, query.forced)
     conditions += hits.conditions
     return hits.source, [hits.order]
 
@@ -221,13 +221,13 @@ def _search(
 def _after(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[bool]]:
     if cursor.after is None:
         return []
-    here: Any = sa.tuple_(model.compared(cursor.field), model.id)
+    here: Any = sa.tuple_(model.comparison_column(cursor.field), model.id)
     there = sa.tuple_(sa.bindparam("after"), sa.bindparam("after_id"))
     return [here < there if cursor.descending != cursor.backwards else here > there]
 
 
 def _walk_order(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[Any]]:
-    columns = (model.compared(cursor.field), model.id)
+    columns = (model.comparison_column(cursor.field), model.id)
     down = cursor.descending != cursor.backwards
     return [column.desc() if down else column.asc() for column in columns]
 
@@ -235,11 +235,11 @@ def _walk_order(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[Any]]:
 def count(model: ModelSql, filters: Sequence[Filter], scope: Scope = (), text: str | None = None) -> Sql:
     """How many live rows match, and match the search text if there is one."""
     key = ("count", shape(filters, scope), text is not None)
-    compiled = model.shapes.get(key, _count, model, filters, scope, text is not None)
-    found = values(model, filters, scope, compiled.order)
+    statement = model.shapes.get(key, _count, model, filters, scope, text is not None)
+    arguments = values(model, filters, scope, statement.order)
     if text is not None:
-        found["q"] = search.query_text(model, text)
-    return compiled.bind(found)
+        arguments["q"] = search.query_text(model, text)
+    return statement.bind(arguments)
 
 
 def _count(model: ModelSql, filters: Sequence[Filter], scope: Scope, searching: bool) -> Compiled:
@@ -278,7 +278,7 @@ def _sort_key(model: ModelSql, sort: Sort, scope: Scope) -> sa.ColumnElement[Any
         if not model.uses_order_keys and has_order_key(sort.field, model.dialect):
             value = value.collate("decimal")  # a subquery does not inherit it from its column
     else:
-        value = model.compared(sort.field)
+        value = model.comparison_column(sort.field)
     key: sa.ColumnElement[Any] = value.desc() if sort.descending else value.asc()
     if not sort.field.nullable and not sort.path:
         return key
@@ -294,14 +294,14 @@ def _related_value(
     for relation in path:
         model, table, ties = join(model, table, relation, scope)
         conditions += ties
-    found = sa.select(model.compared(field, table)).where(*conditions)
+    related_row = sa.select(model.comparison_column(field, table)).where(*conditions)
     # One at the most: the id of a query model is only as unique as its SELECT makes it.
-    found = found.limit(sa.literal_column("1")).offset(sa.literal_column("0"))
-    value: sa.ColumnElement[Any] = found.scalar_subquery()
+    related_row = related_row.limit(sa.literal_column("1")).offset(sa.literal_column("0"))
+    value: sa.ColumnElement[Any] = related_row.scalar_subquery()
     return value
 
 
-def related(
+def related_rows(
     model: ModelSql,
     relation: RelationMeta,
     target: ModelSql,
@@ -317,12 +317,14 @@ def related(
     `versioned`, the column behind the fields is the version of the row.
     """
     key = ("related", model.meta.name, relation.name, shape((), scope), most is None, versioned)
-    compiled = target.shapes.get(key, _related, model, relation, target, scope, most is not None, versioned)
-    found = values(target, (), scope, compiled.order)
-    return compiled.bind({**found, "keys": list_value(target.dialect, keys), "most": most})
+    statement = target.shapes.get(
+        key, _related_rows, model, relation, target, scope, most is not None, versioned
+    )
+    arguments = values(target, (), scope, statement.order)
+    return statement.bind({**arguments, "keys": list_value(target.dialect, keys), "most": most})
 
 
-def _related(
+def _related_rows(
     model: ModelSql,
     relation: RelationMeta,
     target: ModelSql,
@@ -330,7 +332,7 @@ def _related(
     capped: bool,
     versioned: bool,
 ) -> Compiled:
-    conditions = [*target.live(), *scoped(target, target.table, scope)]
+    conditions = [*target.live(), *scope_conditions(target, target.table, scope)]
     if relation.kind is RelationKind.MANY_TO_MANY:
         middle = target.peer(relation.through or "")
         between = middle.table.alias()
@@ -338,7 +340,7 @@ def _related(
         conditions += [
             middle.at(between, relation.far_key or "") == target.id,
             *middle.live(between),
-            *scoped(middle, between, scope),
+            *scope_conditions(middle, between, scope),
         ]
     elif relation.kind is RelationKind.HAS_MANY:
         origin = target.at(target.table, relation.key or "")

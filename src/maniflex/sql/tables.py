@@ -16,8 +16,8 @@ from sqlalchemy.types import TypeEngine, UserDefinedType
 from maniflex.model.meta import Kind, ModelMeta, RelationKind, TableRules
 from maniflex.sql.decimal_order import has_order_key, order_column
 from maniflex.sql.defaults import column_default
+from maniflex.sql.scheduled_indexes import Waiting, schedule_indexes
 from maniflex.sql.statement import Dialect
-from maniflex.sql.waiting import Waiting, lanes
 
 NAMED_BY_CONDITION = "named_by_condition"  # of an index: its name changes with its condition
 _INDEX_ENTRY = 2600  # bytes of text
@@ -26,7 +26,7 @@ _NO_RULES = TableRules()
 _MAX_IDENTIFIER = 63  # Postgres cuts longer names off without a word
 
 
-class _Declared(UserDefinedType[Any]):
+class _DeclaredType(UserDefinedType[Any]):
     """A SQLite column type by the name it is declared under; `…_TEXT` keeps text affinity."""
 
     cache_ok = True
@@ -57,13 +57,13 @@ _SQLITE_TYPES: dict[Kind, TypeEngine[Any]] = {
     Kind.INT: sa.BigInteger(),
     Kind.FLOAT: sa.Double(),
     Kind.BOOL: sa.Boolean(),
-    Kind.DECIMAL: _Declared("DECIMAL_TEXT COLLATE decimal"),
-    Kind.DATETIME: _Declared("DATETIME_TEXT"),
-    Kind.DATE: _Declared("DATE_TEXT"),
-    Kind.TIME: _Declared("TIME_TEXT"),
-    Kind.UUID: _Declared("UUID_TEXT"),
+    Kind.DECIMAL: _DeclaredType("DECIMAL_TEXT COLLATE decimal"),
+    Kind.DATETIME: _DeclaredType("DATETIME_TEXT"),
+    Kind.DATE: _DeclaredType("DATE_TEXT"),
+    Kind.TIME: _DeclaredType("TIME_TEXT"),
+    Kind.UUID: _DeclaredType("UUID_TEXT"),
     Kind.BYTES: sa.LargeBinary(),
-    Kind.JSON: _Declared("JSON_TEXT"),
+    Kind.JSON: _DeclaredType("JSON_TEXT"),
 }
 
 
@@ -108,22 +108,22 @@ def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.
         )
         for f in meta.fields
     ]
-    keyed = {f.column: order_column(f.column) for f in meta.fields if has_order_key(f, dialect)}
-    keys = [sa.Column(_name(name), sa.Text()) for name in keyed.values()]
+    order_columns = {f.column: order_column(f.column) for f in meta.fields if has_order_key(f, dialect)}
+    keys = [sa.Column(_name(name), sa.Text()) for name in order_columns.values()]
     table = sa.Table(_name(meta.table), metadata, *columns, *keys)
     if dialect is Dialect.SQLITE:  # takes them only with the table; those of Postgres are in background/sql
         for name, condition in rules.checks.items():
             table.append_constraint(sa.CheckConstraint(sa.text(condition), name=name))
-    taken: set[str] = metadata.info.setdefault("indexes", set())
+    index_names: set[str] = metadata.info.setdefault("indexes", set())
     for name, names, unique in _indexes(meta):
-        if name in taken:  # idx_a_b_c is b_c of table a, and c of table a_b
-            name = _shortened(f"{name}_{meta.table}")
-        taken.add(name)
+        if name in index_names:  # idx_a_b_c is b_c of table a, and c of table a_b
+            name = _shorten(f"{name}_{meta.table}")
+        index_names.add(name)
         live = _live_rows(meta, table) if unique else None
-        compared = [table.c[keyed.get(n, n)] for n in names]
-        sa.Index(name, *compared, unique=unique, postgresql_where=live, sqlite_where=live)
-    for lane in lanes(meta):
-        _index_what_waits(Waiting(meta, lane, table, dialect), table, dialect)
+        index_columns = [table.c[order_columns.get(n, n)] for n in names]
+        sa.Index(name, *index_columns, unique=unique, postgresql_where=live, sqlite_where=live)
+    for schedule_index in schedule_indexes(meta):
+        _index_what_waits(Waiting(meta, schedule_index, table, dialect), table, dialect)
     return table
 
 
@@ -146,17 +146,17 @@ def _live_rows(meta: ModelMeta, table: sa.Table) -> sa.ColumnElement[bool] | Non
 
 def _indexes(meta: ModelMeta) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """Name, columns and uniqueness of every index, none covered by another of the same kind."""
-    led: set[str] = set()
-    listed: list[tuple[str, ...]] = []
+    leading_columns: set[str] = set()
+    column_lists: list[tuple[str, ...]] = []
     for index in meta.indices:
         columns = tuple(meta.by_name[name].column for name in index.columns)
-        listed.append(columns)
-        led.add(columns[0])
+        column_lists.append(columns)
+        leading_columns.add(columns[0])
         prefix = "uq" if index.unique else "idx"
         yield index.name or index_name(prefix, meta.table, *columns), columns, index.unique
     walk = _walk_columns(meta)
-    if walk and not any(columns[: len(walk)] == walk for columns in listed):
-        led.add(walk[0])
+    if walk and not any(columns[: len(walk)] == walk for columns in column_lists):
+        leading_columns.add(walk[0])
         yield index_name("idx", meta.table, *walk), walk, False
     references = {r.key for r in meta.relations.values() if r.kind is RelationKind.BELONGS_TO}
     for f in meta.fields:
@@ -164,7 +164,7 @@ def _indexes(meta: ModelMeta) -> Iterator[tuple[str, tuple[str, ...], bool]]:
             columns = (*(meta.by_name[name].column for name in f.unique_within), f.column)
             yield index_name("uq", meta.table, *columns), columns, True
         alone = not f.unique or f.unique_within  # no unique index begins with it
-        if alone and (f.index or f.name in references) and f.column not in led and f.name != "id":
+        if alone and (f.index or f.name in references) and f.column not in leading_columns and f.name != "id":
             yield index_name("idx", meta.table, f.column), (f.column,), False
 
 
@@ -199,10 +199,10 @@ def index_name(*parts: str) -> str:
     name = "_".join(parts)
     if len(name.encode()) <= _MAX_IDENTIFIER:
         return name
-    return _shortened(name)
+    return _shorten(name)
 
 
-def _shortened(name: str) -> str:
+def _shorten(name: str) -> str:
     return f"{name.encode()[: _MAX_IDENTIFIER - 9].decode(errors='ignore')}_{_digest(name)}"
 
 
@@ -210,6 +210,6 @@ def _digest(text: str) -> str:
     return hashlib.blake2s(text.encode(), digest_size=4).hexdigest()
 
 
-def quoted(name: str, dialect: Dialect) -> str:
+def quote(name: str, dialect: Dialect) -> str:
     """An identifier as it may stand in a statement of that dialect."""
     return sa_dialect(dialect).identifier_preparer.quote_identifier(name)

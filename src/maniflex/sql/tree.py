@@ -13,11 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from maniflex.model.meta import FieldMeta
-from maniflex.query.tree import Filter
+from maniflex.query.query import Filter
 from maniflex.sql.model import ModelSql
 from maniflex.sql.select import asks_for_deleted
-from maniflex.sql.shapes import Compiled, compile_statement
 from maniflex.sql.statement import Sql
+from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.where import Scope, shape, values, where
 
 
@@ -37,9 +37,9 @@ def tree(
     With `versioned`, the column behind the fields is the version of the row.
     """
     key = ("tree", parent.name, down, shape(filters, scope), versioned)
-    compiled = model.shapes.get(key, _tree, model, parent, down, filters, scope, versioned)
-    found = values(model, filters, scope, compiled.order)
-    return compiled.bind({**found, "$root": root_id, "$depth": depth})
+    statement = model.shapes.get(key, _tree, model, parent, down, filters, scope, versioned)
+    arguments = values(model, filters, scope, statement.order)
+    return statement.bind({**arguments, "$root": root_id, "$depth": depth})
 
 
 def _tree(
@@ -68,9 +68,9 @@ def _tree(
         *where(model, each, filters, scope, live=live),
     )
     steps = steps.union_all(step)
-    met = (
+    nearest = (
         sa.select(steps.c.id, sa.func.min(steps.c.depth).label("depth")).group_by(steps.c.id).subquery("met")
     )
     columns = [*model.columns, model.version] if versioned else model.columns
-    statement = sa.select(*columns, met.c.depth).where(model.id == met.c.id)
-    return compile_statement(statement.order_by(met.c.depth, model.id), model.dialect)
+    statement = sa.select(*columns, nearest.c.depth).where(model.id == nearest.c.id)
+    return compile_statement(statement.order_by(nearest.c.depth, model.id), model.dialect)

@@ -1,7 +1,7 @@
 """A query model's SELECT in the place of a table: a subquery whose columns have the declared types.
 
 The casts make a column behave as the same field of a table would: text sorts by code point, decimals
-compare by value, whatever the SELECT makes them of.
+compare by value, no matter how the SELECT makes them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sqlalchemy.sql.selectable import Subquery
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, ModelMeta, TypedSelect
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression
-from maniflex.sql.shapes import compile_statement
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.tables import column_type, quoted
+from maniflex.sql.statement_cache import compile_statement
+from maniflex.sql.tables import column_type, quote
 
 _NAME = "given_by_query"  # no column is likely to be called like this
 _TYPED = "typed_by_fields"
@@ -27,26 +27,28 @@ def build_view(meta: ModelMeta, dialect: Dialect) -> Subquery:
     """What statements read from instead of a table."""
     inner = _inner(meta, dialect)
     # A cast hides a column from the indexes of its table.
-    of_type: Any = sa.type_coerce if isinstance(_given(meta, dialect), TypedSelect) else sa.cast
-    typed = [of_type(inner.c[f.column], column_type(f.kind, dialect)).label(f.column) for f in meta.fields]
-    whole = sa.select(*typed)
-    keyed = [f for f in meta.fields if has_order_key(f, dialect)]
-    if not keyed:
+    of_type: Any = sa.type_coerce if isinstance(_select_text(meta, dialect), TypedSelect) else sa.cast
+    typed_columns = [
+        of_type(inner.c[f.column], column_type(f.kind, dialect)).label(f.column) for f in meta.fields
+    ]
+    whole = sa.select(*typed_columns)
+    decimal_fields = [f for f in meta.fields if has_order_key(f, dialect)]
+    if not decimal_fields:
         return whole.subquery(meta.table)
     # A subquery of its own, so that the SELECT's value stands in the expression by a short name.
     source = whole.subquery(_TYPED)
     keys: list[Any] = [
-        sa.literal_column(order_expression(f"{_TYPED}.{quoted(f.column, dialect)}")).label(
+        sa.literal_column(order_expression(f"{_TYPED}.{quote(f.column, dialect)}")).label(
             order_column(f.column)
         )
-        for f in keyed
+        for f in decimal_fields
     ]
     return sa.select(*source.c, *keys).subquery(meta.table)
 
 
 def text_of(meta: ModelMeta, dialect: Dialect) -> str:
     """The SELECT for this database."""
-    text = _given(meta, dialect)
+    text = _select_text(meta, dialect)
     if not text:
         raise DeclarationError(f"{meta.name}: query= has no SELECT for {dialect}")
     return text.strip().rstrip(";").rstrip()
@@ -76,9 +78,9 @@ def gives(meta: ModelMeta, dialect: Dialect, field: FieldMeta, *, typed: bool) -
     return Sql(compile_statement(statement, dialect).text)
 
 
-def _given(meta: ModelMeta, dialect: Dialect) -> str | None:
-    given = meta.options.query
-    return given.get(dialect.value) if isinstance(given, Mapping) else given
+def _select_text(meta: ModelMeta, dialect: Dialect) -> str | None:
+    query = meta.options.query
+    return query.get(dialect.value) if isinstance(query, Mapping) else query
 
 
 def _inner(meta: ModelMeta, dialect: Dialect) -> Subquery:

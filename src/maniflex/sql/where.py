@@ -1,7 +1,7 @@
 """Filters and scopes → conditions. One leaf of a filter is one parameter, named by its place.
 
 Conditions on related records are EXISTS subqueries, so they neither repeat rows nor disturb counts;
-whatever record is looked at on the way must be alive and inside the scope.
+every record on the way must be alive and inside the scope.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sqlalchemy.sql.selectable import FromClause
 from maniflex.errors import InvalidQuery, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operators import Op
-from maniflex.query.tree import AnyOf, Compare, Filter, Forced, Narrowed
-from maniflex.query.tree import Scope as Scope
+from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed
+from maniflex.query.query import Scope as Scope
 from maniflex.sql.codec import encode_json
 from maniflex.sql.patterns import ENDS, LENGTH, TEXT_OPERATORS, matches
 from maniflex.sql.statement import Dialect
@@ -44,16 +44,18 @@ def shape(filters: Sequence[Filter], scope: Scope) -> tuple[Any, ...]:
     """What of filters and scope decides the statement's text."""
     return (
         tuple([_leaf(f) if type(f) is Compare else tuple(map(_leaf, f.conditions)) for f in filters]),  # type: ignore[union-attr]  # AnyOf
-        tuple([_narrowed(f) if isinstance(f, Narrowed) else _forced(f) for f in scope]) if scope else (),
+        tuple([_narrowed_shape(f) if isinstance(f, Narrowed) else _forced_shape(f) for f in scope])
+        if scope
+        else (),
     )
 
 
-def _forced(forced: Forced) -> tuple[Any, ...]:
-    return (forced.name, forced.op, forced.value is None, forced.model)
+def _forced_shape(condition: Forced) -> tuple[Any, ...]:
+    return (condition.name, condition.op, condition.value is None, condition.model)
 
 
-def _narrowed(forced: Narrowed) -> tuple[Any, ...]:
-    return (forced.model, isinstance(forced.filter, AnyOf), *map(_leaf, leaves([forced.filter])))
+def _narrowed_shape(condition: Narrowed) -> tuple[Any, ...]:
+    return (condition.model, isinstance(condition.filter, AnyOf), *map(_leaf, leaves([condition.filter])))
 
 
 def _leaf(item: Compare) -> tuple[Any, ...]:
@@ -65,24 +67,26 @@ def _leaf(item: Compare) -> tuple[Any, ...]:
 
 def values(model: ModelSql, filters: Sequence[Filter], scope: Scope, names: Sequence[str]) -> dict[str, Any]:
     """The parameters of filters and scope; `names` are those the statement wants."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for i, item in enumerate(leaves(filters)):
         if item.value is not None and not isinstance(item.value, FieldMeta):
-            _put(found, f"f{i}", model.encode_as, item.field, item.op, item.value)
+            _add_argument(arguments, f"f{i}", model.encode_as, item.field, item.op, item.value)
     if scope:
         for name in names:
-            if name.startswith(_SCOPE) and name not in found:
+            if name.startswith(_SCOPE) and name not in arguments:
                 place, table = name.split("$")[2:4]
                 condition = scope[int(place)].on(model.peer_by_table(table).meta)
                 assert condition is not None
                 if type(condition) is Compare and type(condition.value) is not FieldMeta:
                     bound_name = f"{_SCOPE}{place}${table}"
-                    _put(found, bound_name, model.encode_as, condition.field, condition.op, condition.value)
+                    _add_argument(
+                        arguments, bound_name, model.encode_as, condition.field, condition.op, condition.value
+                    )
                     continue
                 for leaf_name, item in _named_leaves(condition, f"{_SCOPE}{place}${table}"):
                     if not isinstance(item.value, FieldMeta):
-                        _put(found, leaf_name, model.encode_as, item.field, item.op, item.value)
-    return found
+                        _add_argument(arguments, leaf_name, model.encode_as, item.field, item.op, item.value)
+    return arguments
 
 
 def _named_leaves(condition: Filter, name: str) -> Sequence[tuple[str, Compare]]:
@@ -94,19 +98,22 @@ def _named_leaves(condition: Filter, name: str) -> Sequence[tuple[str, Compare]]
 
 def parameters(model: ModelSql, item: Compare, name: str) -> dict[str, Any]:
     """The parameters of one `test`."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if item.value is not None:
-        _put(found, name, model.encode_as, item.field, item.op, item.value)
-    return found
+        _add_argument(arguments, name, model.encode_as, item.field, item.op, item.value)
+    return arguments
 
 
-def _put(found: dict[str, Any], name: str, encode: Any, field: FieldMeta, op: Op, value: Any) -> None:
+def _add_argument(
+    arguments: dict[str, Any], name: str, encode: Any, field: FieldMeta, op: Op, value: Any
+) -> None:
     if op is Op.BETWEEN:
-        found[name + "$a"], found[name + "$b"] = encode(field, op, value[0]), encode(field, op, value[1])
+        arguments[name + "$a"] = encode(field, op, value[0])
+        arguments[name + "$b"] = encode(field, op, value[1])
     else:
-        found[name] = encode(field, op, value)
+        arguments[name] = encode(field, op, value)
         if op in ENDS:
-            found[name + LENGTH] = len(value)
+            arguments[name + LENGTH] = len(value)
 
 
 def where(
@@ -114,7 +121,7 @@ def where(
 ) -> list[Condition]:
     """All conditions on the rows of `table`."""
     numbers = iter(range(10_000))
-    conditions = [*(model.live(table) if live else ()), *scoped(model, table, scope)]
+    conditions = [*(model.live(table) if live else ()), *scope_conditions(model, table, scope)]
     for item in filters:
         if isinstance(item, AnyOf):
             conditions.append(
@@ -125,25 +132,27 @@ def where(
     return conditions
 
 
-def scoped(model: ModelSql, table: FromClause, scope: Scope) -> list[Condition]:
+def scope_conditions(model: ModelSql, table: FromClause, scope: Scope) -> list[Condition]:
     """The scope on the rows of one table, as far as its model has such fields."""
     conditions = []
     for i, forced in enumerate(scope):
         condition = forced.on(model.meta)
         if condition is not None:
-            conditions.append(_bound(model, table, condition, f"{_SCOPE}{i}${model.meta.table}", forced))
+            conditions.append(
+                _scope_condition(model, table, condition, f"{_SCOPE}{i}${model.meta.table}", forced)
+            )
     return conditions
 
 
-def _bound(
+def _scope_condition(
     model: ModelSql, table: FromClause, condition: Filter, name: str, forced: Forced | Narrowed
 ) -> Condition:
     if isinstance(condition, Compare) and not condition.path:
         return _test(model, table, condition, name)
     if isinstance(condition, Compare) and isinstance(forced, Forced):
         return _belongs(model, model.at(table, condition.path[0].key or ""), condition.path, condition, name)
-    named = _named_leaves(condition, name)
-    return sa.or_(*[_along(model, table, item.path, item, leaf_name, ()) for leaf_name, item in named])
+    named_leaves = _named_leaves(condition, name)
+    return sa.or_(*[_along(model, table, item.path, item, leaf_name, ()) for leaf_name, item in named_leaves])
 
 
 def _belongs(
@@ -177,8 +186,8 @@ def parents_inside(model: ModelSql, scope: Scope, names: Collection[str]) -> lis
     for i, item in _through_parents(model.meta, scope):
         key = item.path[0].key or ""
         if key in names:
-            named: Any = sa.bindparam(_PARENT + key, type_=sa.Text())
-            conditions.append(_belongs(model, named, item.path, item, f"{_SCOPE}{i}${model.meta.table}"))
+            parent_id: Any = sa.bindparam(_PARENT + key, type_=sa.Text())
+            conditions.append(_belongs(model, parent_id, item.path, item, f"{_SCOPE}{i}${model.meta.table}"))
     return conditions
 
 
@@ -188,8 +197,8 @@ def parent_values(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any
 
 
 def _through_parents(model: ModelMeta, scope: Scope) -> Iterator[tuple[int, Compare]]:
-    for i, forced in enumerate(scope):
-        item = forced.on(model) if isinstance(forced, Forced) else None
+    for i, condition in enumerate(scope):
+        item = condition.on(model) if isinstance(condition, Forced) else None
         if item is not None and item.path:
             yield i, item
 
@@ -207,8 +216,8 @@ def _along(
     rest = _along(target, alias, path[1:], item, name, scope)
     if item.few and model.dialect is Dialect.SQLITE and path[0].kind is RelationKind.BELONGS_TO:
         # SQLite asks an EXISTS for every row; only a list can be where it begins.
-        listed = sa.select(alias.c[target.id.name]).where(*joins[1:], rest)
-        return model.at(table, path[0].key or "").in_(listed)  # type: ignore[no-any-return]
+        ids = sa.select(alias.c[target.id.name]).where(*joins[1:], rest)
+        return model.at(table, path[0].key or "").in_(ids)  # type: ignore[no-any-return]
     return sa.exists(sa.select(sa.literal_column("1")).where(*joins, rest))
 
 
@@ -229,15 +238,15 @@ def join(
             middle.at(between, relation.key or "") == table.c[model.id.name],
             middle.at(between, relation.far_key or "") == alias.c[target.id.name],
             *middle.live(between),
-            *scoped(middle, between, scope),
+            *scope_conditions(middle, between, scope),
         ]
-    return target, alias, [*ties, *target.live(alias), *scoped(target, alias, scope)]
+    return target, alias, [*ties, *target.live(alias), *scope_conditions(target, alias, scope)]
 
 
 def _test(model: ModelSql, table: FromClause, item: Compare, name: str) -> Condition:
-    column = model.compared(item.field, table)
+    column = model.comparison_column(item.field, table)
     if isinstance(item.value, FieldMeta):
-        return _compare(column, item.op, model.compared(item.value, table))
+        return _compare(column, item.op, model.comparison_column(item.value, table))
     return test(model.dialect, column, item, name)
 
 
@@ -278,8 +287,8 @@ def _compare(column: Any, op: Op, other: Any) -> Condition:
 def one_of(dialect: Dialect, column: Any, name: str, *, negated: bool = False) -> Condition:
     """The column is in a list that travels as one parameter, so its length is not part of the shape."""
     if dialect is Dialect.POSTGRES:
-        listed: Any = sa.bindparam(name)
-        return column != sa.all_(listed) if negated else column == sa.any_(listed)  # type: ignore[no-any-return]
+        items: Any = sa.bindparam(name)
+        return column != sa.all_(items) if negated else column == sa.any_(items)  # type: ignore[no-any-return]
     each = sa.func.json_each(sa.bindparam(name, type_=sa.Text()))
     rows: Any = sa.select(sa.column("value")).select_from(each)
     return column.not_in(rows) if negated else column.in_(rows)  # type: ignore[no-any-return]

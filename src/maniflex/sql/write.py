@@ -12,15 +12,23 @@ from sqlalchemy.dialects import postgresql, sqlite
 from maniflex.model.meta import Kind
 from maniflex.sql.model import ID, LOCK, VERSION, ModelSql
 from maniflex.sql.reference import Reference, key_parameter, key_values, named_rows, shape_of
-from maniflex.sql.shapes import Compiled, compile_statement
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.where import Condition, Scope, parent_values, parents_inside, scoped, shape, values
+from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.where import (
+    Condition,
+    Scope,
+    parent_values,
+    parents_inside,
+    scope_conditions,
+    shape,
+    values,
+)
 
 
 def insert(model: ModelSql, values: Mapping[str, Any], *, ignore_existing: bool = False) -> Sql:
     """A new row from a value for every field; gives the stored row back."""
     return model.shapes.get(("insert", ignore_existing), _insert, model, ignore_existing).bind(
-        encoded(model, values)
+        encode_values(model, values)
     )
 
 
@@ -39,18 +47,18 @@ def insert_referring(
 ) -> Sql:
     """As `insert`, but nothing happens unless what the row refers to is there."""
     key = ("insert", shape_of(references), shape((), scope))
-    compiled = model.shapes.get(key, _insert_referring, model, tuple(references), scope)
-    found = {**values(model, (), scope, compiled.order), **key_values(references, row)}
+    statement = model.shapes.get(key, _insert_referring, model, tuple(references), scope)
+    arguments = {**values(model, (), scope, statement.order), **key_values(references, row)}
     if scope:
-        found.update(parent_values(compiled.order, row))
-    return compiled.bind({**found, **encoded(model, row)})
+        arguments.update(parent_values(statement.order, row))
+    return statement.bind({**arguments, **encode_values(model, row)})
 
 
 def _insert_referring(model: ModelSql, references: tuple[Reference, ...], scope: Scope) -> Compiled:
     row = [sa.bindparam(f.name, type_=model.column(f).type) for f in model.meta.fields]
     parents = parents_inside(model, scope, model.names)
-    given = sa.select(*row).where(*named_rows(references, scope), *parents)
-    statement = sa.insert(model.table).from_select([c.name for c in model.columns], given)
+    source = sa.select(*row).where(*named_rows(references, scope), *parents)
+    statement = sa.insert(model.table).from_select([c.name for c in model.columns], source)
     return compile_statement(statement.returning(*model.columns), model.dialect)
 
 
@@ -67,17 +75,17 @@ def update(
     A row of another `version` is no such row.
     """
     names = tuple(changes)
-    versioned = version is not None
-    key: tuple[Any, ...] = ("update", names, versioned)
+    checks_version = version is not None
+    key: tuple[Any, ...] = ("update", names, checks_version)
     if scope or references:
         key = (*key, shape((), scope), shape_of(references))
-    compiled = model.shapes.get(key, _update, model, names, scope, tuple(references), versioned)
-    bound = {**encoded(model, changes), ID: record_id, VERSION: version, **model.lock_values}
+    statement = model.shapes.get(key, _update, model, names, scope, tuple(references), checks_version)
+    arguments = {**encode_values(model, changes), ID: record_id, VERSION: version, **model.lock_values}
     if references:
-        bound.update(key_values(references, changes))
+        arguments.update(key_values(references, changes))
     if scope:
-        bound |= {**values(model, (), scope, compiled.order), **parent_values(compiled.order, changes)}
-    return compiled.bind(bound)
+        arguments |= {**values(model, (), scope, statement.order), **parent_values(statement.order, changes)}
+    return statement.bind(arguments)
 
 
 def _update(
@@ -88,17 +96,17 @@ def _update(
     versioned: bool,
 ) -> Compiled:
     conditions = [*_writable(model, scope, versioned=versioned), *parents_inside(model, scope, names)]
-    for reference, named in zip(references, named_rows(references, scope), strict=True):
-        conditions.append(_unless_unchanged(model, reference, named))
-    statement = sa.update(model.table).values(assigned(model, names)).where(*conditions)
+    for reference, row_exists in zip(references, named_rows(references, scope), strict=True):
+        conditions.append(_unless_unchanged(model, reference, row_exists))
+    statement = sa.update(model.table).values(assignments(model, names)).where(*conditions)
     return compile_statement(statement.returning(*model.columns), model.dialect)
 
 
-def _unless_unchanged(model: ModelSql, reference: Reference, named: Condition) -> Condition:
+def _unless_unchanged(model: ModelSql, reference: Reference, row_exists: Condition) -> Condition:
     """A key that stays what it was is no new reference: sending back what was read changes nothing."""
     field = model.meta.by_name[reference.key]
     # Of a secret key the answer would tell its value.
-    return named if field.secret else sa.or_(model.column(field) == key_parameter(reference), named)
+    return row_exists if field.secret else sa.or_(model.column(field) == key_parameter(reference), row_exists)
 
 
 def increment(
@@ -111,13 +119,13 @@ def increment(
     """Add to numeric fields of a row inside the scope, in the statement, within their declared bounds."""
     names = tuple(deltas)
     key = ("increment", names, shape((), scope))
-    compiled = model.shapes.get(key, _increment, model, names, tuple(stamps), scope)
-    bound = {**deltas, **encoded(model, stamps), ID: record_id, **model.lock_values}
-    return compiled.bind({**values(model, (), scope, compiled.order), **bound})
+    statement = model.shapes.get(key, _increment, model, names, tuple(stamps), scope)
+    arguments = {**deltas, **encode_values(model, stamps), ID: record_id, **model.lock_values}
+    return statement.bind({**values(model, (), scope, statement.order), **arguments})
 
 
 def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...], scope: Scope) -> Compiled:
-    row = assigned(model, stamps)
+    row = assignments(model, stamps)
     conditions = _writable(model, scope)
     for name in names:
         field = model.meta.by_name[name]
@@ -152,25 +160,25 @@ def delete(
     """
     names = tuple(stamps)
     key = ("delete", names, shape((), scope), version is not None)
-    compiled = model.shapes.get(key, _delete, model, names, scope, version is not None)
-    found = values(model, (), scope, compiled.order)
-    bound = {**found, **encoded(model, stamps), ID: record_id, VERSION: version}
-    return compiled.bind({**bound, **model.lock_values})
+    statement = model.shapes.get(key, _delete, model, names, scope, version is not None)
+    scope_arguments = values(model, (), scope, statement.order)
+    arguments = {**scope_arguments, **encode_values(model, stamps), ID: record_id, VERSION: version}
+    return statement.bind({**arguments, **model.lock_values})
 
 
 def _delete(model: ModelSql, names: tuple[str, ...], scope: Scope, versioned: bool) -> Compiled:
     statement: Any = sa.delete(model.table)
     if names:
-        statement = sa.update(model.table).values(assigned(model, names))
+        statement = sa.update(model.table).values(assignments(model, names))
     conditions = _writable(model, scope, versioned=versioned)
     return compile_statement(statement.where(*conditions), model.dialect)
 
 
-def assigned(model: ModelSql, names: tuple[str, ...]) -> dict[str, Any]:
+def assignments(model: ModelSql, names: tuple[str, ...]) -> dict[str, Any]:
     return {model.meta.by_name[name].column: sa.bindparam(name) for name in names}
 
 
-def encoded(model: ModelSql, values: Mapping[str, Any]) -> Mapping[str, Any]:
+def encode_values(model: ModelSql, values: Mapping[str, Any]) -> Mapping[str, Any]:
     if model.all_plain:
         return values
     encoders = model.encoders
@@ -183,21 +191,21 @@ def encoded(model: ModelSql, values: Mapping[str, Any]) -> Mapping[str, Any]:
 def _held_version(model: ModelSql) -> sa.ScalarSelect[Any]:
     """The id, locked, if the row has that version and no other transaction holds it.
 
-    Whoever holds a row is about to change it. Waiting would end in the same refusal, and two
+    The transaction that holds a row is about to change it. Waiting would end in the same refusal, and two
     transactions that wait for each other would do so until the database notices.
     """
-    held = model.table.alias("held_row")
-    at = model.at(held, "id")
-    query = sa.select(at).where(at == sa.bindparam(ID), model.version_in(held) == sa.bindparam(VERSION))
+    locked_row = model.table.alias("held_row")
+    at = model.at(locked_row, "id")
+    query = sa.select(at).where(at == sa.bindparam(ID), model.version_in(locked_row) == sa.bindparam(VERSION))
     return query.with_for_update(key_share=True, skip_locked=True).scalar_subquery()
 
 
 def _writable(model: ModelSql, scope: Scope = (), *, versioned: bool = False) -> list[sa.ColumnElement[bool]]:
     """The live row of the id, inside the scope, in none of the states that lock it."""
-    named: Any = _held_version(model) if versioned else sa.bindparam(ID)
-    conditions: list[sa.ColumnElement[bool]] = [model.id == named, *model.live()]
-    conditions += scoped(model, model.table, scope)
+    row_id: Any = _held_version(model) if versioned else sa.bindparam(ID)
+    conditions: list[sa.ColumnElement[bool]] = [model.id == row_id, *model.live()]
+    conditions += scope_conditions(model, model.table, scope)
     for i, lock in enumerate(model.meta.locks):
-        column = model.compared(model.meta.by_name[lock.field])
+        column = model.comparison_column(model.meta.by_name[lock.field])
         conditions.append(column.is_distinct_from(sa.bindparam(f"{LOCK}{i}")))
     return conditions

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from maniflex._clock import Clock
+from maniflex.app.server import Server
 from maniflex.errors import ConfigError
-from maniflex.server import Server
 from maniflex.settings import Settings
 
 if TYPE_CHECKING:

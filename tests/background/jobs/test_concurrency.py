@@ -11,7 +11,7 @@ from maniflex import Server
 from maniflex.background.jobs import InProcessQueue, Job
 from maniflex.background.runs.handlers import ranges_without
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.worker import Worker
+from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import DeclarationError
 
 
@@ -59,8 +59,8 @@ async def test_a_process_has_so_many_jobs_at_once_and_other_runs_beside(
     assert (busy, room.most) == (2, 2)
 
 
-async def workers_of(server: Server, *prefixes: str) -> list[Worker]:
-    return [one for one in server.work.services(prefixes) if isinstance(one, Worker)]
+async def workers_of(server: Server, *prefixes: str) -> list[RunWorker]:
+    return [one for one in server.work.services(prefixes) if isinstance(one, RunWorker)]
 
 
 async def test_without_a_concurrency_jobs_share_the_worker_of_runs(sqlite_url: str) -> None:

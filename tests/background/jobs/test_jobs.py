@@ -57,7 +57,7 @@ def a_server(clock: FakeClock | None = None) -> Server:
 
 async def drained(server: Server) -> int:
     """What the worker of the queue in use does."""
-    worker = server.work.worker() if server.jobs.durable else server.jobs.worker()
+    worker = server.work.worker() if server.jobs.uses_runs else server.jobs.worker()
     return await worker.drain()
 
 

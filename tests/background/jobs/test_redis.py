@@ -127,7 +127,7 @@ async def test_a_stream_that_was_removed_comes_back(queue: RedisQueue) -> None:
 
 
 async def test_an_enqueue_that_is_sent_twice_is_one_job(queue: RedisQueue) -> None:
-    sent = queue._kept(Job("a", {}, id="one"))
+    sent = queue._keep_arguments(Job("a", {}, id="one"))
 
     assert [await queue._call("enqueue", *sent) for _ in range(2)] == [1, 1]
 

@@ -46,7 +46,7 @@ class Kit:
 
     async def work(self) -> int:
         jobs = self.server.jobs
-        return await (self.server.work.worker() if jobs.durable else jobs.worker()).drain()
+        return await (self.server.work.worker() if jobs.uses_runs else jobs.worker()).drain()
 
     async def status(self, id: str) -> Any:
         answer = await self.http.get(f"{PATH}/{id}", headers=ROOT)
@@ -144,7 +144,7 @@ async def test_a_cancelled_job_is_cancelled(kit: Kit) -> None:
 async def test_the_job_of_a_dead_worker_is_seen_to_be_dead(kit: Kit) -> None:
     id = await kit.server.jobs.enqueue(Job("report", max_retry=1))
     jobs: Any = kit.server.jobs
-    if jobs.durable:
+    if jobs.uses_runs:
         await kit.server.work.worker().claim(1)
     else:
         await jobs.queue.claim(("report",), 1)
@@ -335,15 +335,15 @@ async def test_a_job_that_has_the_id_of_an_earlier_one_begins_anew(database_url:
 
 async def test_statuses_of_long_ago_are_removed(database_url: str) -> None:
     async with a_kit(database_url, inproc=True) as kit:
-        sink, parts = kit.server.jobs._sink, kit.server.jobs._parts
+        sink, environment = kit.server.jobs._sink, kit.server.jobs._environment
         assert sink is not None
-        assert parts is not None
+        assert environment is not None
         old = await kit.server.jobs.enqueue("report", not_before=kit.clock.now() + MINUTE)
         await kit.server.jobs.cancel(old)
         waiting = await kit.server.jobs.enqueue("report")
         kit.clock.advance(kit.server.config.work_retention + MINUTE)
 
-        pruner = StatusPruner(sink, parts)
+        pruner = StatusPruner(sink, environment)
         while await pruner.tick():
             pass
 

@@ -21,7 +21,7 @@ import asyncpg  # noqa: F401  # before the forks
 
 from maniflex import Server
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.worker import Worker
+from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import Fatal
 
 URL, LEDGER = sys.argv[1:3]
@@ -119,7 +119,7 @@ async def work(options: dict[str, Any]) -> None:
         await worker.stop()
 
 
-async def race(worker: Worker) -> None:
+async def race(worker: RunWorker) -> None:
     """Claim as greedily as several claimers can until there is nothing left; start nothing."""
     empty = 0
     while empty < 5:

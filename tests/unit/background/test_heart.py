@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from maniflex.background.lease import Heart, Held
-from maniflex.db.sqlite import SqliteAdapter
+from maniflex.background.leases import Held, LeaseKeeper
+from maniflex.db.sqlite.adapter import SqliteAdapter
 
 log = logging.getLogger("test.heart")
 EVERY = timedelta(milliseconds=20)
@@ -37,7 +37,7 @@ class Renewals:
 async def test_it_beats_while_the_loop_is_blocked_and_says_what_is_lost() -> None:
     renewals = Renewals()
     lost: list[str] = []
-    heart = Heart(SqliteAdapter(":memory:"), renewals, EVERY, log)
+    heart = LeaseKeeper(SqliteAdapter(":memory:"), renewals, EVERY, log)
     one, two = Held("one", "a"), Held("two", "b")
     await opened(heart)
     heart.hold(one, lambda: lost.append("one"))
@@ -56,7 +56,7 @@ async def test_it_beats_while_the_loop_is_blocked_and_says_what_is_lost() -> Non
 
 async def test_it_rests_when_there_is_nothing_to_hold_and_goes_on_after_failures() -> None:
     renewals, errors = Renewals(), list[BaseException]()
-    heart = Heart(SqliteAdapter(":memory:"), renewals, EVERY, log, errors.append)
+    heart = LeaseKeeper(SqliteAdapter(":memory:"), renewals, EVERY, log, errors.append)
     await opened(heart)
     time.sleep(0.1)  # noqa: ASYNC251
     assert renewals.asked == []
@@ -74,7 +74,7 @@ async def test_it_rests_when_there_is_nothing_to_hold_and_goes_on_after_failures
 async def test_a_renewal_that_hangs_does_not_hold_up_the_stop() -> None:
     renewals = Renewals()
     renewals.hangs = True
-    heart = Heart(SqliteAdapter(":memory:"), renewals, EVERY, log)
+    heart = LeaseKeeper(SqliteAdapter(":memory:"), renewals, EVERY, log)
     await opened(heart)
     heart.hold(Held("one", "a"), lambda: None)
     time.sleep(0.1)  # noqa: ASYNC251
@@ -84,6 +84,6 @@ async def test_a_renewal_that_hangs_does_not_hold_up_the_stop() -> None:
     await heart.stop()
 
 
-async def opened(heart: Heart[Any]) -> None:
+async def opened(heart: LeaseKeeper[Any]) -> None:
     await heart._adapter.open()
     await heart.start()

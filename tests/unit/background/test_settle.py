@@ -6,27 +6,27 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from maniflex.background.jsons import clean, decode, encode
-from maniflex.background.lease import Held
+from maniflex.background.json_text import clean, decode, encode
+from maniflex.background.leases import Held
 from maniflex.background.runs.executor import (
     NO_HANDLER,
     settle,
 )
-from maniflex.background.runs.handlers import Handlers, prefix_range
+from maniflex.background.runs.handlers import RunHandlers, prefix_range
 from maniflex.background.runs.outcomes import Done, Dropped, Failed, Outcome, Paused, Released
-from maniflex.background.runs.rows import Change, Claimed
+from maniflex.background.runs.rows import ClaimedRun, RunChange
 from maniflex.background.runs.run import FOREVER
 from maniflex.errors import ValidationFailed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def claimed(attempt: int = 1, max_attempts: int = 3) -> Claimed:
+def claimed(attempt: int = 1, max_attempts: int = 3) -> ClaimedRun:
     who = (None, None, None, None, None)
-    return Claimed("id", "default.x", "{}", attempt, max_attempts, None, 0, NOW, *who, Held("id", "lease"))
+    return ClaimedRun("id", "default.x", "{}", attempt, max_attempts, None, 0, NOW, *who, Held("id", "lease"))
 
 
-def settled(outcome: Outcome, attempt: int = 1) -> Change:
+def settled(outcome: Outcome, attempt: int = 1) -> RunChange:
     change = settle(claimed(attempt), outcome, lambda n: timedelta(seconds=n), NOW)
     assert change is not None
     assert change.held == ("id", "lease")
@@ -77,7 +77,7 @@ def test_prefixes_become_ranges_of_text() -> None:
 
 
 def test_without_prefixes_exactly_the_handled_types_and_the_default_ones_are_asked_for() -> None:
-    handlers = Handlers()
+    handlers = RunHandlers()
     handlers.add("email.a", print)
     handlers.add("default.b", print)
 

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from maniflex.http.signals import noticing
+from maniflex.http.signals import on_stop_signal
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def handled() -> Iterator[list[str]]:
 
 
 def test_the_signal_is_noticed_first_and_still_reaches_its_handler(handled: list[str]) -> None:
-    with noticing(lambda: handled.append("noticed")):
+    with on_stop_signal(lambda: handled.append("noticed")):
         signal.raise_signal(signal.SIGTERM)
 
     assert handled == ["noticed", "host"]
 
 
 def test_afterwards_the_handler_is_what_it_was(handled: list[str]) -> None:
-    with noticing(lambda: handled.append("noticed")):
+    with on_stop_signal(lambda: handled.append("noticed")):
         pass
     signal.raise_signal(signal.SIGTERM)
 

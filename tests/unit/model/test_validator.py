@@ -206,9 +206,9 @@ def test_model_validators_run_on_the_merged_record_of_a_patch() -> None:
 
     assert BOOKING.has_model_validators
     assert BOOKING.patch({"ends": 0}) == {"ends": 0}
-    assert vars(BOOKING.merged(current, {"ends": 9}))["ends"] == 9
+    assert vars(BOOKING.merge(current, {"ends": 9}))["ends"] == 9
     with pytest.raises(ValidationFailed) as caught:
-        BOOKING.merged(current, {"ends": 0})
+        BOOKING.merge(current, {"ends": 0})
     assert details_of(caught) == {"": "invalid"}
     assert current.ends == 5
 
@@ -216,14 +216,14 @@ def test_model_validators_run_on_the_merged_record_of_a_patch() -> None:
 def test_an_old_row_that_breaks_a_new_rule_does_not_stop_an_unrelated_patch() -> None:
     stored = {**vars(Booking(starts=1, ends=5)), "note": "longer than allowed"}
 
-    merged = BOOKING.merged(Booking._from_db(stored), {"ends": 6})
+    merged = BOOKING.merge(Booking._from_db(stored), {"ends": 6})
 
     assert vars(merged)["note"] == "longer than allowed"
 
 
 def test_a_model_without_validators_of_its_own_says_so() -> None:
     assert not POST.has_model_validators
-    assert vars(POST.merged(Post(title="a"), {"title": "b"}))["title"] == "b"
+    assert vars(POST.merge(Post(title="a"), {"title": "b"}))["title"] == "b"
 
 
 def test_model_validators_before_see_attribute_names() -> None:

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 RELAY = "maniflex.jobs.relay"
 
 
-class Schedules(Protocol):
-    """What is needed of `server.schedules`."""
+class ScheduleDeclarations(Protocol):
+    """The part of `server.schedules` that jobs use."""
 
     def add(
         self,
@@ -23,7 +23,7 @@ class Schedules(Protocol):
 
 
 def add_entry(
-    schedules: Schedules, type: str, cron: str, payload: Any, *, relayed: bool, **options: Any
+    schedules: ScheduleDeclarations, type: str, cron: str, payload: Any, *, relayed: bool, **options: Any
 ) -> None:
     """Schedule a job; one for a queue other than these runs is handed on by a run."""
     name = options.pop("name", None) or f"job:{type}"
@@ -33,4 +33,4 @@ def add_entry(
         schedules.add(name, cron=cron, run=type, payload=payload, **options)
 
 
-__all__ = ["RELAY", "Schedules", "add_entry"]
+__all__ = ["RELAY", "ScheduleDeclarations", "add_entry"]

@@ -1,6 +1,6 @@
 """Jobs in the memory of one process: for tests and single-process development.
 
-Best effort: what has not run when the process ends is lost. Everything else is as the other
+Best effort: a job that has not run when the process ends is lost. Everything else is as the other
 adapters have it, leases and groups included.
 """
 
@@ -14,16 +14,16 @@ from datetime import datetime, timedelta
 
 from maniflex._clock import Clock, SystemClock
 from maniflex._ids import new_id
-from maniflex.background.jobs.job import Job, Result, checked, dead_letter
+from maniflex.background.jobs.job import Job, Result, dead_letter, validate_job
 from maniflex.background.jobs.port import Delivery, Recovered
-from maniflex.background.lease import Held
+from maniflex.background.leases import Held
 from maniflex.errors import Conflict, NotFound
 
 ABANDONED = "lease_expired"
 
 
 @dataclass(slots=True)
-class _Entry:
+class _QueuedJob:
     job: Job
     at: datetime
     token: str = ""  # of the delivery that has it; none: it waits
@@ -36,7 +36,7 @@ class InProcessQueue:
     def __init__(self, *, clock: Clock | None = None, lease: timedelta = timedelta(seconds=30)) -> None:
         self.lease = lease
         self._clock = clock or SystemClock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _QueuedJob] = {}
         self._ready: dict[str, deque[str]] = {}  # by type, in the order they became ready
         self._later: set[str] = set()
         # A key is here while a job of its group is ready or running; behind it wait the others.
@@ -52,11 +52,11 @@ class InProcessQueue:
 
     async def enqueue(self, job: Job) -> str:
         """Keep the job until it has run or the process ends."""
-        job = checked(job)
+        job = validate_job(job)
         if job.id in self._entries:
             raise Conflict("there is a job of this id already")
         now = self._clock.now()
-        self._entries[job.id] = entry = _Entry(job, job.not_before or now)
+        self._entries[job.id] = entry = _QueuedJob(job, job.not_before or now)
         self._place(entry, now)
         return job.id
 
@@ -99,28 +99,28 @@ class InProcessQueue:
         for id in sorted(due, key=lambda id: (self._entries[id].at, id)):
             self._later.discard(id)
             self._place(self._entries[id], now)
-        found: list[Delivery] = []
+        deliveries: list[Delivery] = []
         for type in types:
             ready = self._ready.get(type, deque())
-            while ready and len(found) < limit:
-                found.append(self._deliver(self._entries[ready.popleft()]))
-        return found
+            while ready and len(deliveries) < limit:
+                deliveries.append(self._deliver(self._entries[ready.popleft()]))
+        return deliveries
 
-    def _deliver(self, entry: _Entry) -> Delivery:
+    def _deliver(self, entry: _QueuedJob) -> Delivery:
         entry.job = replace(entry.job, attempt=entry.job.attempt + 1)
         entry.token, entry.until = new_id(), self._lease_end()
         return Delivery(entry.job, entry.token)
 
     async def extend(self, held: Sequence[Held]) -> set[str]:
         """Begin the leases anew."""
-        gone = set()
+        lost_ids = set()
         for id, token in held:
             entry = self._entries.get(id)
             if entry is None or entry.token != token or entry.until is None:
-                gone.add(id)
+                lost_ids.add(id)
             else:
                 entry.until = max(entry.until, self._lease_end())
-        return gone
+        return lost_ids
 
     async def ack(self, delivery: Delivery, result: Result) -> bool:
         """The job is done and forgotten."""
@@ -143,24 +143,24 @@ class InProcessQueue:
         return True
 
     async def recover(self, types: Sequence[str], letter: str | None) -> list[Recovered]:
-        """Take back what was not extended in time."""
+        """Take back jobs whose lease was not extended in time."""
         now, moment = self._clock.now(), self._clock.monotonic()
-        expired = [
+        expired_entries = [
             entry
             for entry in self._entries.values()
             if entry.until is not None and entry.until < moment and entry.job.type in types
         ]
-        found = []
-        for entry in expired:
+        recoveries = []
+        for entry in expired_entries:
             delivery = Delivery(entry.job, entry.token)
             if entry.job.attempt < entry.job.max_retry:
                 self._again(delivery, now, entry.job.attempt)
-                found.append(Recovered(entry.job, dead=False))
+                recoveries.append(Recovered(entry.job, dead=False))
             else:
-                told = dead_letter(entry.job, ABANDONED, letter)
-                await self.bury(delivery, ABANDONED, told)
-                found.append(Recovered(entry.job, dead=True, letter=told))
-        return found
+                letter_job = dead_letter(entry.job, ABANDONED, letter)
+                await self.bury(delivery, ABANDONED, letter_job)
+                recoveries.append(Recovered(entry.job, dead=True, letter=letter_job))
+        return recoveries
 
     @asynccontextmanager
     async def listen(self, wake: Callable[[], None]) -> AsyncIterator[None]:
@@ -176,7 +176,7 @@ class InProcessQueue:
 
     # -- places a job can be in
 
-    def _place(self, entry: _Entry, now: datetime) -> None:
+    def _place(self, entry: _QueuedJob, now: datetime) -> None:
         job = entry.job
         if entry.at > now:
             self._later.add(job.id)
@@ -199,7 +199,7 @@ class InProcessQueue:
             self._place(first, first.at)
             self._groups[job.group_key] = waiting
 
-    def _end(self, delivery: Delivery) -> _Entry | None:
+    def _end(self, delivery: Delivery) -> _QueuedJob | None:
         entry = self._entries.get(delivery.job.id)
         if entry is None or entry.token != delivery.token:
             return None

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from maniflex._ids import new_id
-from maniflex.background.jsons import clean, decode, encode
+from maniflex.background.json_text import clean, decode, encode
 from maniflex.background.runs.handlers import check_type
 from maniflex.errors import ValidationFailed
 
@@ -49,14 +49,14 @@ class Result:
         """What a handler returned; anything but a `Result` is its output."""
         return value if isinstance(value, Result) else cls(output=value)
 
-    def stored(self) -> dict[str, Any] | None:
-        """The form in which it is kept; None when there is nothing to keep."""
+    def as_json(self) -> dict[str, Any] | None:
+        """The result as the database keeps it; None when it has neither a URL nor an output."""
         if self.url is None and self.output is None:
             return None
         return {"url": self.url, "output": self.output}
 
 
-def checked(job: Job) -> Job:
+def validate_job(job: Job) -> Job:
     """The job as a queue takes it: with an id, and with the payload its handler will read."""
     check_type(job.type)
     retry: Any = job.max_retry
@@ -104,4 +104,6 @@ def dead_letter(job: Job, error: str, type: str | None) -> Job | None:
         return None
     payload = {"job_id": job.id, "type": job.type, "payload": job.payload, "error": error}
     payload["attempt"] = job.attempt
-    return checked(Job(type, payload, actor_id=job.actor_id, tenant_id=job.tenant_id, trace_id=job.trace_id))
+    return validate_job(
+        Job(type, payload, actor_id=job.actor_id, tenant_id=job.tenant_id, trace_id=job.trace_id)
+    )

@@ -1,7 +1,7 @@
-"""The seams of the job queue: what producers, workers, status rows and event buses are to each other.
+"""The seams of the job queue, between producers, workers, status rows and event buses.
 
 A `Queue` takes jobs, a `Source` gives them to workers under a lease and hears what came of them.
-Every answer names the token of its delivery: what is no longer the worker's own is refused (False).
+Every answer names the token of its delivery; the source refuses (False) a job that another worker has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
 from maniflex.background.jobs.job import Job, Result
-from maniflex.background.lease import Held
+from maniflex.background.leases import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class Source(Protocol):
         """Give the job back as if it had never been delivered."""
 
     async def recover(self, types: Sequence[str], letter: str | None) -> list[Recovered]:
-        """Take back what dead workers hold; the dead ones get a letter of that type."""
+        """Take back the jobs of dead workers; a job that is dead now gets a letter of that type."""
 
     def listen(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        """Call `wake` when there may be something to claim; a hint, whoever listens also polls."""
+        """Call `wake` when there may be something to claim; a hint: a worker that listens also polls."""
 
 
 class AttemptEnd(TypedDict, total=False):

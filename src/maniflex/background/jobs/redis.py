@@ -1,7 +1,7 @@
 """Jobs in Redis Streams, for fleets that want no database in between; needs `maniflex[redis]`.
 
 Each type has a stream that a consumer group reads. A delivery is an entry of the group's pending
-list: renewing resets its idle time, and whoever finds one that sat idle for a whole lease takes it
+list: renewing resets its idle time, and a worker that finds an entry idle for a whole lease takes it
 back. Every step is one Lua script (`lua/`, `common.lua` says which keys there are), so a crash
 between two steps leaves nothing half done.
 """
@@ -22,12 +22,12 @@ from maniflex._backoff import Backoff
 from maniflex._clock import Clock, SystemClock
 from maniflex._fence import Fence
 from maniflex._ids import new_id
-from maniflex._logging import guarded
+from maniflex._logging import guard_logger
 from maniflex.background.jobs.inproc import ABANDONED
-from maniflex.background.jobs.job import Job, Result, checked, dead_letter, dump, load
+from maniflex.background.jobs.job import Job, Result, dead_letter, dump, load, validate_job
 from maniflex.background.jobs.port import Delivery, Recovered
-from maniflex.background.lease import Held
-from maniflex.db.current import detached
+from maniflex.background.leases import Held
+from maniflex.db.current import detached_context
 from maniflex.errors import Conflict, NotFound, Timeout, Unavailable
 
 try:
@@ -40,7 +40,7 @@ except ImportError as missing:
 BLOCK = timedelta(seconds=2)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-log = guarded(logging.getLogger("maniflex.jobs"))
+log = guard_logger(logging.getLogger("maniflex.jobs"))
 
 
 class RedisQueue:
@@ -56,8 +56,8 @@ class RedisQueue:
         clock: Clock | None = None,
     ) -> None:
         self.lease = lease
-        named = prefix.startswith("{") and prefix.endswith("}")  # as the keys have it, for a cluster
-        self.prefix = prefix if named else "{" + prefix + "}"
+        has_braces = prefix.startswith("{") and prefix.endswith("}")  # as the keys have it, for a cluster
+        self.prefix = prefix if has_braces else "{" + prefix + "}"
         self._url = url
         self._timeout = timeout
         self._clock = clock or SystemClock()
@@ -68,8 +68,8 @@ class RedisQueue:
 
     async def enqueue(self, job: Job) -> str:
         """Keep the job; the id is free again when the job is over."""
-        job = checked(job)
-        if not await self._call("enqueue", *self._kept(job)):
+        job = validate_job(job)
+        if not await self._call("enqueue", *self._keep_arguments(job)):
             raise Conflict("there is a job of this id already")
         return job.id
 
@@ -95,7 +95,7 @@ class RedisQueue:
 
     async def open(self) -> None:
         """Answers once Redis does."""
-        await self._guarded(self._redis().ping())
+        await self._translate_errors(self._redis().ping())
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -104,15 +104,15 @@ class RedisQueue:
             await client.aclose()
 
     async def claim(self, types: Sequence[str], limit: int) -> list[Delivery]:
-        """Move what is due to the streams and read from those of these types."""
+        """Move due jobs to the streams and read from the streams of these types."""
         token = new_id()
         rows = await self._call("claim", self._now(), token, limit, *types)
         return [Delivery(replace(load(data), attempt=attempt), token) for data, attempt in rows]
 
     async def extend(self, held: Sequence[Held]) -> set[str]:
         """Reset how long the deliveries sat idle."""
-        gone = await self._call("extend", *(part for one in held for part in one))
-        return {id.decode() for id in gone}
+        lost_ids = await self._call("extend", *(part for one in held for part in one))
+        return {id.decode() for id in lost_ids}
 
     async def ack(self, delivery: Delivery, result: Result) -> bool:
         """The job is done and forgotten; what came of it is the status sink's to keep."""
@@ -131,25 +131,27 @@ class RedisQueue:
 
     async def bury(self, delivery: Delivery, error: str, letter: Job | None) -> bool:
         """The job is dead; only its letter is left of it."""
-        kept = () if letter is None else self._kept(checked(letter))
-        return bool(await self._call("bury", *delivery.held, *kept))
+        letter_arguments = () if letter is None else self._keep_arguments(validate_job(letter))
+        return bool(await self._call("bury", *delivery.held, *letter_arguments))
 
     async def recover(self, types: Sequence[str], letter: str | None) -> list[Recovered]:
-        """Take back what sat idle for a whole lease."""
+        """Take back jobs that sat idle for a whole lease."""
         token, idle = new_id(), int(self.lease.total_seconds() * 1000)
-        found = []
+        recoveries = []
         for data, attempt, dead in await self._call("recover", token, idle, *types):
             job = replace(load(data), attempt=attempt)
-            told = dead_letter(job, ABANDONED, letter) if dead else None
-            if not dead or await self.bury(Delivery(job, token), ABANDONED, told):
-                found.append(Recovered(job, bool(dead), told))
-        return found
+            letter_job = dead_letter(job, ABANDONED, letter) if dead else None
+            if not dead or await self.bury(Delivery(job, token), ABANDONED, letter_job):
+                recoveries.append(Recovered(job, bool(dead), letter_job))
+        return recoveries
 
     @asynccontextmanager
     async def listen(self, wake: Callable[[], None]) -> AsyncIterator[None]:
         # On a connection of its own: a blocking read must not keep a settled job waiting.
         line = self.sibling()
-        listening = asyncio.create_task(line._listen(wake), name="maniflex-jobs-listen", context=detached())
+        listening = asyncio.create_task(
+            line._listen(wake), name="maniflex-jobs-listen", context=detached_context()
+        )
         try:
             yield
         finally:
@@ -177,8 +179,8 @@ class RedisQueue:
 
     # -- small things
 
-    def _kept(self, job: Job) -> tuple[Any, ...]:
-        """What `keep` of common.lua takes."""
+    def _keep_arguments(self, job: Job) -> tuple[Any, ...]:
+        """The arguments of `keep` in common.lua."""
         due = 0 if job.not_before is None else _later(job.not_before)
         texts = (job.id, new_id(), dump(job), job.type, job.group_key or "")
         return (*texts, job.max_retry, due, self._now())
@@ -196,9 +198,9 @@ class RedisQueue:
     async def _call(self, name: str, *args: Any) -> Any:
         if name not in self._scripts:
             self._scripts[name] = self._redis().register_script(_script(name))
-        return await self._guarded(self._scripts[name](keys=[self.prefix], args=args))
+        return await self._translate_errors(self._scripts[name](keys=[self.prefix], args=args))
 
-    async def _guarded(self, call: Any) -> Any:
+    async def _translate_errors(self, call: Any) -> Any:
         try:
             return await call
         except TooSlow as error:

@@ -17,16 +17,16 @@ import msgspec
 from maniflex._ids import new_id
 from maniflex.background.clock import may_take_over
 from maniflex.background.jobs.inproc import ABANDONED
-from maniflex.background.jobs.job import Job, Result, checked, dead_letter
+from maniflex.background.jobs.job import Job, Result, dead_letter, validate_job
 from maniflex.background.jobs.port import Delivery, Recovered
-from maniflex.background.jsons import decode, encode
-from maniflex.background.lease import Held
-from maniflex.background.runs.client import Work
+from maniflex.background.json_text import decode, encode
+from maniflex.background.leases import Held
+from maniflex.background.runs.api import Work
+from maniflex.background.runs.claim_cursor import ClaimCursor
 from maniflex.background.runs.handlers import payload_text
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.rows import Change, Claimed, Draft, Reaped
+from maniflex.background.runs.rows import ClaimedRun, Reaped, RunChange, RunDraft
 from maniflex.background.runs.store import CHANNEL
-from maniflex.background.runs.trail import Trail
 from maniflex.db.current import transaction
 from maniflex.db.port import Adapter, Tx
 from maniflex.errors import Conflict, NotFound, Unavailable
@@ -43,7 +43,7 @@ class SqlQueue:
 
     @property
     def lease(self) -> timedelta:
-        return self._lease or self._work.parts.config.work_lease
+        return self._lease or self._work.environment.config.work_lease
 
     @lease.setter
     def lease(self, lease: timedelta) -> None:
@@ -56,10 +56,10 @@ class SqlQueue:
         work = self._work
         work.ready()
         payload = job.payload
-        job, now = checked(replace(job, payload=None)), work.clock.now()
+        job, now = validate_job(replace(job, payload=None)), work.clock.now()
         text = payload_text(work.handlers.get(job.type), payload)
         when = job.not_before or now
-        draft = Draft(
+        draft = RunDraft(
             job.type,
             when,
             job.max_retry,
@@ -97,23 +97,23 @@ class SqlQueue:
         ranges = sorted((type, f"{type}\x01") for type in types)
         now = self._work.clock.now()
         try:
-            claimed = await self._work.store.claim(
-                ranges, limit, OWNER, now, self.lease, {}, new_id(), Trail()
+            runs = await self._work.store.claim(
+                ranges, limit, OWNER, now, self.lease, {}, new_id(), ClaimCursor()
             )
         except Conflict:  # another worker took a run of the same group in the same moment
             return []
         deliveries = []
-        for run in claimed:
+        for run in runs:
             try:
                 deliveries.append(Delivery(_of_claimed(run), run.held.lease))
             except (ValueError, RecursionError, msgspec.MsgspecError) as error:
                 await self._refuse(run, f"the payload cannot be read: {error}")
         return deliveries
 
-    async def _refuse(self, run: Claimed, reason: str) -> None:
-        """Fail a run at once that no handler can be given."""
+    async def _refuse(self, run: ClaimedRun, reason: str) -> None:
+        """Fail a run at once whose payload no handler can read."""
         delivery = Delivery(Job(run.type, id=run.id, attempt=run.attempt), run.held.lease)
-        change = _failed(delivery, "failed", "failed", reason, None)
+        change = _failure_change(delivery, "failed", "failed", reason, None)
         await self._work.store.settle([change], self._work.clock.now())
 
     async def extend(self, held: Sequence[Held]) -> set[str]:
@@ -126,52 +126,54 @@ class SqlQueue:
 
     async def ack(self, delivery: Delivery, result: Result) -> bool:
         """The run succeeded with this result."""
-        kept = result.stored()
-        text = None if kept is None else encode(kept, "result")
-        kept_by = await self._work.store.succeed([(delivery.held, text)], self._work.clock.now())
-        return bool(kept_by) or await self._was(delivery.held, "succeeded", delivery.job.attempt)
+        result_json = result.as_json()
+        text = None if result_json is None else encode(result_json, "result")
+        written_ids = await self._work.store.succeed([(delivery.held, text)], self._work.clock.now())
+        return bool(written_ids) or await self._was_written(delivery.held, "succeeded", delivery.job.attempt)
 
     async def retry(self, delivery: Delivery, at: datetime, error: str) -> bool:
         """Wait for another attempt."""
-        return await self._settle(_failed(delivery, "pending", "retried", error, at), delivery)
+        return await self._settle(_failure_change(delivery, "pending", "retried", error, at), delivery)
 
     async def release(self, delivery: Delivery) -> bool:
         """Be as if it had not been delivered."""
         data = _json({"attempt": delivery.job.attempt})
         now = self._work.clock.now()
-        change = Change(delivery.held, "pending", "released", data, now, unspent=1)
+        change = RunChange(delivery.held, "pending", "released", data, now, unspent=1)
         return await self._settle(change, delivery)
 
     async def bury(self, delivery: Delivery, error: str, letter: Job | None) -> bool:
         """The run failed; its letter is enqueued in the same transaction."""
-        change = _failed(delivery, "failed", "failed", error, None)
+        change = _failure_change(delivery, "failed", "failed", error, None)
         async with transaction(self._work.store.adapter) as tx:
-            kept = await self._settle(change, delivery, tx)
-            if kept and letter is not None:
+            is_ours = await self._settle(change, delivery, tx)
+            if is_ours and letter is not None:
                 await self.enqueue(letter, tx=tx)
-        return kept
+        return is_ours
 
     async def recover(self, types: Sequence[str], letter: str | None) -> list[Recovered]:
-        """Take back what was not extended in time."""
+        """Take back runs whose lease was not extended in time."""
         work = self._work
         now = work.clock.now()
         if not may_take_over(work.clock) or not await work.store.has_expired(now):
             return []
         async with transaction(work.store.adapter) as tx:
-            taken = await work.store.reap(now, types, tx=tx)
-            found = [await self._taken_back(one, letter, tx) for one in taken if one.type in types]
-        return [one for one in found if one is not None]
+            reaped_runs = await work.store.reap(now, types, tx=tx)
+            recoveries = [
+                await self._recover_run(one, letter, tx) for one in reaped_runs if one.type in types
+            ]
+        return [one for one in recoveries if one is not None]
 
-    async def _taken_back(self, reaped: Reaped, letter: str | None, tx: Tx) -> Recovered | None:
+    async def _recover_run(self, reaped: Reaped, letter: str | None, tx: Tx) -> Recovered | None:
         try:
             job = of_run(await self._work.records(tx).read(reaped.id))
         except NotFound:  # deleted while it ran: nobody misses it
             return None
         dead = reaped.status == "failed"
-        told = dead_letter(job, ABANDONED, letter) if dead else None
-        if told is not None:
-            await self.enqueue(told, tx=tx)
-        return Recovered(job, dead, told)
+        letter_job = dead_letter(job, ABANDONED, letter) if dead else None
+        if letter_job is not None:
+            await self.enqueue(letter_job, tx=tx)
+        return Recovered(job, dead, letter_job)
 
     @asynccontextmanager
     async def listen(self, wake: Callable[[], None]) -> AsyncIterator[None]:
@@ -182,24 +184,24 @@ class SqlQueue:
             finally:
                 self._work.workers.remove(wake)
 
-    async def _settle(self, change: Change, delivery: Delivery, tx: Tx | None = None) -> bool:
-        kept = await self._work.store.settle([change], self._work.clock.now(), tx)
-        return bool(kept) or await self._was(
+    async def _settle(self, change: RunChange, delivery: Delivery, tx: Tx | None = None) -> bool:
+        written_ids = await self._work.store.settle([change], self._work.clock.now(), tx)
+        return bool(written_ids) or await self._was_written(
             change.held, change.status, delivery.job.attempt - change.unspent
         )
 
-    async def _was(self, held: Held, status: str, attempt: int) -> bool:
-        """Whether it was written before, its answer lost; what somebody has locked is to be tried again."""
-        found = (await self._work.store.states([held.id])).get(held.id)
-        if found is None:
+    async def _was_written(self, held: Held, status: str, attempt: int) -> bool:
+        """Whether an earlier write, whose answer was lost, settled the run; a locked run is tried again."""
+        state = (await self._work.store.states([held.id])).get(held.id)
+        if state is None:
             return False
-        if (found.status, found.lease) == ("leased", held.lease):
+        if (state.status, state.lease) == ("leased", held.lease):
             raise Unavailable("the run is locked by somebody; its outcome has to wait")
-        return (found.status, found.lease, found.attempt) == (status, None, attempt)
+        return (state.status, state.lease, state.attempt) == (status, None, attempt)
 
 
 class _Line:
-    """What the heart of a worker renews its leases by, on a connection of its own."""
+    """The connection on which the `LeaseKeeper` of a worker renews its leases."""
 
     def __init__(self, queue: SqlQueue, adapter: Adapter) -> None:
         self._queue = queue
@@ -231,7 +233,7 @@ def of_run(run: WorkflowRun) -> Job:
     )
 
 
-def _of_claimed(run: Claimed) -> Job:
+def _of_claimed(run: ClaimedRun) -> Job:
     if run.payload is None:
         raise ValueError("what is stored is not text")
     return Job(
@@ -247,13 +249,15 @@ def _of_claimed(run: Claimed) -> Job:
     )
 
 
-def _failed(delivery: Delivery, status: str, event: str, error: str, at: datetime | None) -> Change:
+def _failure_change(
+    delivery: Delivery, status: str, event: str, error: str, at: datetime | None
+) -> RunChange:
     attempt = delivery.job.attempt
-    kept = {"code": "error", "message": error, "attempt": attempt}
+    stored_error = {"code": "error", "message": error, "attempt": attempt}
     data: dict[str, Any] = {"attempt": attempt, "error": error}
     if at is not None:
         data["run_at"] = at.isoformat()
-    return Change(delivery.held, status, event, _json(data), at, 0, _json(kept), error)
+    return RunChange(delivery.held, status, event, _json(data), at, 0, _json(stored_error), error)
 
 
 def _json(value: Any) -> str:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from pydantic import JsonValue
 
+from maniflex.background.environment import Environment
 from maniflex.background.jobs.job import Job
 from maniflex.background.jobs.port import AttemptEnd
-from maniflex.background.jsons import encode
+from maniflex.background.json_text import encode
 from maniflex.background.loop import Loop
-from maniflex.background.parts import Parts
 from maniflex.background.statements import load
 from maniflex.db.current import executor
 from maniflex.model.base import Model
@@ -106,10 +106,10 @@ class JobStatus(Model, table="job_status", headless=True):
 class TableStatus:
     """Writes the rows of `job_status`, inside the open transaction if there is one."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._adapter = parts.adapter
-        self._clock = parts.clock
-        self._sql = load("jobs", parts.adapter.dialect)
+    def __init__(self, environment: Environment) -> None:
+        self._adapter = environment.adapter
+        self._clock = environment.clock
+        self._sql = load("jobs", environment.adapter.dialect)
 
     async def put(self, job: Job, status: str, **end: Unpack[AttemptEnd]) -> None:
         """Note the status of an attempt; an older attempt, or one that is over, changes nothing."""
@@ -163,10 +163,10 @@ class StatusPruner(Loop):
 
     name = "maniflex-jobs-pruner"
 
-    def __init__(self, status: TableStatus, parts: Parts) -> None:
-        super().__init__(parts.clock, timedelta(minutes=10), parts.logger)
+    def __init__(self, status: TableStatus, environment: Environment) -> None:
+        super().__init__(environment.clock, timedelta(minutes=10), environment.logger)
         self._status = status
-        self._retention = parts.config.work_retention
+        self._retention = environment.config.work_retention
 
     async def tick(self) -> bool:
         if not self._retention:

@@ -1,6 +1,6 @@
-"""A worker for any source of jobs: claims as it has room, works side by side, says what came of it.
+"""A worker for any source of jobs: claims as it has room, runs jobs side by side, reports their outcomes.
 
-An outcome is said to the source until it is heard. Only a shutdown whose time is up stops that; the
+An outcome is reported to the source until it takes it. Only a shutdown whose time is up stops that; the
 job is then delivered again once its lease has run out.
 """
 
@@ -18,27 +18,27 @@ from typing import Any
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock, SystemClock
 from maniflex._fence import Fence
-from maniflex._logging import guarded
+from maniflex._logging import guard_logger
 from maniflex.background.declaring import as_duration
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, dead_letter
 from maniflex.background.jobs.port import Delivery, EventBus, Recovered, Source, StatusSink
-from maniflex.background.jsons import encode
-from maniflex.background.lease import Heart
+from maniflex.background.json_text import encode
+from maniflex.background.leases import LeaseKeeper
 from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
 from maniflex.background.runs.executor import RESULT, bad_payload, failure, later, pause_after
-from maniflex.background.runs.handlers import Handler, Handlers
+from maniflex.background.runs.handlers import RunHandler, RunHandlers
 from maniflex.background.runs.outcomes import Failed
 from maniflex.background.runs.run import call
-from maniflex.background.watch import Watched
-from maniflex.db.current import detached
+from maniflex.background.watch import WatchedPart
+from maniflex.db.current import detached_context
 from maniflex.errors import DeclarationError
 
 CONCURRENCY = 8
 SHUTDOWN = timedelta(seconds=20)
 HAND_BACK = 2.0  # seconds for what is told to stop, when the time is up
-_SAY_AGAIN = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=5))
+_REPORT_RETRY = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=5))
 
 
 class Worker:
@@ -47,7 +47,7 @@ class Worker:
     def __init__(
         self,
         source: Source,
-        handlers: Mapping[str, Callable[[Job], Any]] | Handlers,
+        handlers: Mapping[str, Callable[[Job], Any]] | RunHandlers,
         *,
         concurrency: int = CONCURRENCY,
         status: StatusSink | None = None,
@@ -67,14 +67,14 @@ class Worker:
         self._dlq_type = dlq_type
         self._bus = event_bus
         self._clock = clock or SystemClock()
-        self._logger = guarded(logger or logging.getLogger("maniflex.jobs"))
-        self._heart: Heart[Any] = Heart(
+        self._logger = guard_logger(logger or logging.getLogger("maniflex.jobs"))
+        self._heart: LeaseKeeper[Any] = LeaseKeeper(
             source, lambda line, held: line.extend(held), source.lease / 3, self._logger
         )
-        self._feeder = _Feeder(self, poll_interval)
-        self._rescuer = _Rescuer(self, min(poll_interval * 5, source.lease / 2))
+        self._claimer = _JobClaimer(self, poll_interval)
+        self._rescuer = _JobRescuer(self, min(poll_interval * 5, source.lease / 2))
         self._running: set[asyncio.Task[None]] = set()
-        self._concluding: set[asyncio.Task[None]] = set()  # of those: only the outcome is left to say
+        self._concluding: set[asyncio.Task[None]] = set()  # of those: only the outcome is left to report
         self._stack = AsyncExitStack()
         self._stopped = asyncio.Event()
         self._started = False
@@ -91,13 +91,13 @@ class Worker:
             raise
 
     async def start(self) -> None:
-        """Begin to claim, beside whatever else runs."""
+        """Begin to claim, in tasks of its own."""
         self._started = True
         self._stopped.clear()
         await self._heart.start()
-        await self._stack.enter_async_context(self._source.listen(self._feeder.wake))
+        await self._stack.enter_async_context(self._source.listen(self._claimer.wake))
         await self._rescuer.start()
-        await self._feeder.start()
+        await self._claimer.start()
         types = ", ".join(sorted(self._types))
         self._logger.info("job worker started: %s, %d at a time", types, self.concurrency)
 
@@ -119,13 +119,13 @@ class Worker:
         await self.shutdown()
 
     async def _stop_claiming(self) -> None:
-        await self._feeder.stop()
+        await self._claimer.stop()
         await self._rescuer.stop()
 
     async def _in_time(self, work: Awaitable[None], deadline: float) -> None:
-        left = max(deadline - asyncio.get_running_loop().time(), 0)
+        seconds_left = max(deadline - asyncio.get_running_loop().time(), 0)
         try:
-            await asyncio.wait_for(work, left + HAND_BACK)
+            await asyncio.wait_for(work, seconds_left + HAND_BACK)
         except TimeoutError:
             self._logger.warning("the job queue did not answer before the shutdown deadline")
 
@@ -136,9 +136,9 @@ class Worker:
             await asyncio.wait(self._running, timeout=HAND_BACK)
 
     @property
-    def parts_to_watch(self) -> Sequence[Watched]:
-        """What should be alive as long as this is started."""
-        return (self._feeder, self._rescuer, self._heart)
+    def parts_to_watch(self) -> Sequence[WatchedPart]:
+        """The loops that run as long as the worker is started."""
+        return (self._claimer, self._rescuer, self._heart)
 
     @property
     def busy(self) -> int:
@@ -147,7 +147,7 @@ class Worker:
     # -- working
 
     async def run_once(self) -> int:
-        """Work on what is due now, as much as there is room for, to its end; how many jobs that were."""
+        """Run the jobs that are due now, as many as there is room for, to their end; how many there were."""
         await self.recover()
         tasks = await self.begin()
         if tasks:
@@ -155,13 +155,13 @@ class Worker:
         return len(tasks)
 
     async def drain(self) -> int:
-        """`run_once` until nothing is due; how many jobs that were."""
+        """`run_once` until no job is due; how many jobs there were."""
         total, beating = 0, self._started
         if not beating:
             await self._heart.start()
         try:
-            while done := await self.run_once():
-                total += done
+            while count := await self.run_once():
+                total += count
         finally:
             if not beating:  # what is left, there is only when we are told to stop
                 await self._cancel(set(self._running))
@@ -169,7 +169,7 @@ class Worker:
         return total
 
     async def begin(self) -> list[asyncio.Task[None]]:
-        """Claim as much as there is room for and start on it."""
+        """Claim as many jobs as there is room for and start them."""
         room = self.concurrency - len(self._running)
         if room <= 0:
             return []
@@ -182,50 +182,52 @@ class Worker:
     def _start(self, delivery: Delivery) -> asyncio.Task[None]:
         handler = self._handlers.get(delivery.job.type)
         assert handler is not None, "only types that have a handler are claimed"
-        task = asyncio.create_task(self._attempt(delivery, handler), context=detached())
+        task = asyncio.create_task(self._attempt(delivery, handler), context=detached_context())
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._logger.error("a job was left to its lease", exc_info=task.exception())
         if self._started:
-            self._feeder.wake()
+            self._claimer.wake()
 
     async def recover(self) -> int:
-        """Take back what dead workers hold; how many jobs that were."""
-        found = await self._source.recover(self._types, self._dlq_type)
-        for one in found:
+        """Take back the jobs of dead workers; how many there were."""
+        recoveries = await self._source.recover(self._types, self._dlq_type)
+        for recovery in recoveries:
             self._logger.warning(
                 "job %s (%s) was abandoned by its worker%s",
-                one.job.id,
-                one.job.type,
-                "; it is dead" * one.dead,
+                recovery.job.id,
+                recovery.job.type,
+                "; it is dead" * recovery.dead,
             )
-            self._count("reclaimed", one.job)
-            await self._tell_recovered(one)
-        return len(found)
+            self._count("reclaimed", recovery.job)
+            await self._tell_recovered(recovery)
+        return len(recoveries)
 
-    async def _tell_recovered(self, one: Recovered) -> None:
-        await self._note(one.job, "dead" if one.dead else "failed", error=ABANDONED, error_code=ABANDONED)
-        if one.letter is not None:
-            await self._note(one.letter, "enqueued")
-        if one.dead:
-            await self._publish(one.job, "failed", {"error": ABANDONED})
+    async def _tell_recovered(self, recovery: Recovered) -> None:
+        await self._note(
+            recovery.job, "dead" if recovery.dead else "failed", error=ABANDONED, error_code=ABANDONED
+        )
+        if recovery.letter is not None:
+            await self._note(recovery.letter, "enqueued")
+        if recovery.dead:
+            await self._publish(recovery.job, "failed", {"error": ABANDONED})
 
     # -- one attempt
 
-    async def _attempt(self, delivery: Delivery, handler: Handler) -> None:
+    async def _attempt(self, delivery: Delivery, handler: RunHandler) -> None:
         task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         assert task is not None
 
-        def lost() -> None:
+        def cancel_attempt() -> None:
             loop.call_soon_threadsafe(task.cancel)  # what it goes on to do, another worker does already
 
-        self._heart.hold(delivery.held, lost)
+        self._heart.hold(delivery.held, cancel_attempt)
         try:
             await self._note(delivery.job, "running")
             outcome = await _perform(delivery.job, handler)
@@ -244,13 +246,13 @@ class Worker:
             if not await self._source.release(delivery):
                 self._logger.warning("job %s (%s) is not ours by now", delivery.job.id, delivery.job.type)
 
-    async def _conclude(self, delivery: Delivery, outcome: Result | Failed, handler: Handler) -> None:
+    async def _conclude(self, delivery: Delivery, outcome: Result | Failed, handler: RunHandler) -> None:
         job, source = delivery.job, self._source
         if isinstance(outcome, Result):
             await self._note(job, "succeeded", result=outcome)
-            if await self._said(delivery, lambda: source.ack(delivery, outcome)):
+            if await self._report_outcome(delivery, lambda: source.ack(delivery, outcome)):
                 self._count("succeeded", job)
-                await self._publish(job, "completed", {"result": outcome.stored()})
+                await self._publish(job, "completed", {"result": outcome.as_json()})
             return
         over = outcome.final or job.attempt >= job.max_retry
         self._tell(job, outcome, over)
@@ -258,38 +260,38 @@ class Worker:
             delay = outcome.delay if outcome.delay is not None else pause_after(handler.backoff, job.attempt)
             at = later(self._clock.now(), delay)
             await self._note(job, "failed", error=outcome.message, error_code=outcome.code)
-            if await self._said(delivery, lambda: source.retry(delivery, at, outcome.message)):
+            if await self._report_outcome(delivery, lambda: source.retry(delivery, at, outcome.message)):
                 self._count("retried", job)
             return
         letter = dead_letter(job, outcome.message, self._dlq_type)
         await self._note(job, "dead", error=outcome.message, error_code=outcome.code)
         if letter is not None:
             await self._note(letter, "enqueued")
-        if await self._said(delivery, lambda: source.bury(delivery, outcome.message, letter)):
+        if await self._report_outcome(delivery, lambda: source.bury(delivery, outcome.message, letter)):
             self._count("dead", job)
             await self._publish(job, "failed", {"error": outcome.message})
 
-    async def _said(self, delivery: Delivery, say: Callable[[], Awaitable[bool]]) -> bool:
-        """Tell the source until it has heard; whether the job was still ours."""
+    async def _report_outcome(self, delivery: Delivery, report: Callable[[], Awaitable[bool]]) -> bool:
+        """Report to the source until it answers; whether the job was still ours."""
         failures, fence = 0, Fence()
         while True:
             try:
-                kept = await say()
+                is_ours = await report()
             except BaseException as error:
                 fence.absorb(error)
                 failures += 1
                 if failures == 1:
                     self._logger.warning("what came of a job is not written yet: %s", error, exc_info=error)
-                await asyncio.sleep(_SAY_AGAIN(failures).total_seconds())
+                await asyncio.sleep(_REPORT_RETRY(failures).total_seconds())
             else:
-                if not kept:
+                if not is_ours:
                     self._count("lease_losses", delivery.job)
                     self._logger.warning("job %s (%s) is not ours by now", delivery.job.id, delivery.job.type)
-                return kept
+                return is_ours
 
     # -- telling
 
-    def _tell(self, job: Job, failed: Failed, over: bool) -> None:
+    def _tell(self, job: Job, outcome: Failed, over: bool) -> None:
         self._logger.log(
             logging.ERROR if over else logging.WARNING,
             "job %s (%s) failed in attempt %d%s: %s",
@@ -297,7 +299,7 @@ class Worker:
             job.type,
             job.attempt,
             " and is given up" if over else f" of {job.max_retry} and is tried again",
-            f"{failed.message}\n{failed.trace}" if over and failed.code == "error" else failed.message,
+            f"{outcome.message}\n{outcome.trace}" if over and outcome.code == "error" else outcome.message,
         )
 
     def _count(self, what: str, job: Job) -> None:
@@ -320,25 +322,25 @@ class Worker:
 
 
 async def publish(bus: EventBus, job: Job, what: str, about: dict[str, Any], logger: logging.Logger) -> None:
-    """Tell the bus `job.{type}.completed` or `.failed`; what it does with that is its own affair."""
+    """Tell the bus `job.{type}.completed` or `.failed`; an error of the bus is only logged."""
     who = {"actor_id": job.actor_id, "tenant_id": job.tenant_id, "trace_id": job.trace_id}
     payload = {"id": job.id, "type": job.type, "attempt": job.attempt, **who, **about}
     fence = Fence()
     try:
-        told = bus.publish(f"job.{job.type}.{what}", payload)
-        if isawaitable(told):
-            await told
+        answer = bus.publish(f"job.{job.type}.{what}", payload)
+        if isawaitable(answer):
+            await answer
     except BaseException as error:
         fence.absorb(error)
         logger.warning("the bus did not take job.%s.%s: %s", job.type, what, error, exc_info=error)
 
 
-def _handlers(given: Mapping[str, Callable[[Job], Any]] | Handlers) -> Handlers:
-    if isinstance(given, Handlers):
-        handlers = given
+def _handlers(declaration: Mapping[str, Callable[[Job], Any]] | RunHandlers) -> RunHandlers:
+    if isinstance(declaration, RunHandlers):
+        handlers = declaration
     else:
-        handlers = Handlers()
-        for type, fn in given.items():
+        handlers = RunHandlers()
+        for type, fn in declaration.items():
             handlers.add(type, fn)
     problems = handlers.problems()
     if not len(handlers):
@@ -348,47 +350,47 @@ def _handlers(given: Mapping[str, Callable[[Job], Any]] | Handlers) -> Handlers:
     return handlers
 
 
-async def _perform(job: Job, handler: Handler) -> Result | Failed:
-    """Call the handler and name what came of it; only a cancelled worker makes this raise."""
+async def _perform(job: Job, handler: RunHandler) -> Result | Failed:
+    """Call the handler and return its outcome; only a cancelled worker makes this raise."""
     fence = Fence()
     try:
         job = replace(job, payload=_payload(job, handler))
     except BaseException as error:  # a validator may raise anything
         return bad_payload(fence.absorb(error))
     try:
-        result = Result.of(await _called(job, handler))
+        result = Result.of(await _call_handler(job, handler))
         fence.end_if_forked()
-        encode(result.stored(), RESULT)
+        encode(result.as_json(), RESULT)
         return result
     except BaseException as error:
         fence.absorb(error)
         return failure(error)
 
 
-def _payload(job: Job, handler: Handler) -> Any:
+def _payload(job: Job, handler: RunHandler) -> Any:
     return job.payload if handler.payload is None else handler.payload.read_value(job.payload)
 
 
-async def _called(job: Job, handler: Handler) -> Any:
+async def _call_handler(job: Job, handler: RunHandler) -> Any:
     if handler.timeout is None:
         return await call(handler.fn, job)
     if not handler.is_async:
-        return await _timed(job, handler, handler.timeout)
+        return await _call_and_time(job, handler, handler.timeout)
     async with asyncio.timeout(handler.timeout.total_seconds()):
         return await call(handler.fn, job)
 
 
-async def _timed(job: Job, handler: Handler, timeout: timedelta) -> Any:
-    """A plain function cannot be stopped; that it took too long counts when it returns."""
+async def _call_and_time(job: Job, handler: RunHandler, timeout: timedelta) -> Any:
+    """Call a plain function, which cannot be stopped; the timeout is checked when it returns."""
     loop = asyncio.get_running_loop()
-    begun = loop.time()
+    started_at = loop.time()
     result = await call(handler.fn, job)
-    if loop.time() - begun > timeout.total_seconds():
+    if loop.time() - started_at > timeout.total_seconds():
         raise TimeoutError
     return result
 
 
-class _Feeder(Loop):
+class _JobClaimer(Loop):
     """Claims whenever there is room."""
 
     name = "maniflex-jobs"
@@ -400,12 +402,12 @@ class _Feeder(Loop):
     async def tick(self) -> bool:
         return bool(await self._worker.begin()) and self._worker.busy < self._worker.concurrency
 
-    def failed(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         self._worker.metrics.add("jobs_poll_errors_total")
 
 
-class _Rescuer(Loop):
-    """Takes back jobs whose workers died, whoever they were."""
+class _JobRescuer(Loop):
+    """Takes back jobs whose workers died, in any process."""
 
     name = "maniflex-jobs-rescuer"
 
@@ -415,5 +417,5 @@ class _Rescuer(Loop):
 
     async def tick(self) -> bool:
         if await self._worker.recover():
-            self._worker._feeder.wake()
+            self._worker._claimer.wake()
         return False

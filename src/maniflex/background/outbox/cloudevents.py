@@ -10,17 +10,17 @@ import re
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from maniflex.background.jsons import decode
+from maniflex.background.json_text import decode
 
 if TYPE_CHECKING:
     from maniflex.background.outbox.message import Message
 
 CONTENT_TYPE = "application/cloudevents+json"
 _DATA_TYPE = "application/json"
-_ESCAPED = re.compile(r'[^\x21-\x7e]|["%]')
+_UNSAFE = re.compile(r'[^\x21-\x7e]|["%]')
 
 
-def structured(message: Message, source: str) -> dict[str, Any]:
+def structured_event(message: Message, source: str) -> dict[str, Any]:
     """The whole event as one object, sent as `application/cloudevents+json`."""
     return {
         **_attributes(message, source),
@@ -31,8 +31,10 @@ def structured(message: Message, source: str) -> dict[str, Any]:
 
 def headers(message: Message, source: str) -> dict[str, str]:
     """The event's attributes as HTTP headers; the body is `message.raw`."""
-    named = {f"ce-{name}": _escaped(value) for name, value in _attributes(message, source).items()}
-    return {"content-type": _DATA_TYPE, **named}
+    event_headers = {
+        f"ce-{name}": _percent_encode(value) for name, value in _attributes(message, source).items()
+    }
+    return {"content-type": _DATA_TYPE, **event_headers}
 
 
 def _attributes(message: Message, source: str) -> dict[str, str]:
@@ -50,6 +52,6 @@ def _attributes(message: Message, source: str) -> dict[str, str]:
     return attributes
 
 
-def _escaped(value: str) -> str:
+def _percent_encode(value: str) -> str:
     """A header value as the HTTP binding wants it: everything unusual percent-encoded."""
-    return _ESCAPED.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), value)
+    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), value)

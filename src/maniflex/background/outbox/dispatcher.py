@@ -1,8 +1,8 @@
-"""The core of every relay: claim a batch, hand each message to its handler, write down what came of it.
+"""The core of every relay: claim a batch, hand each message to its handler, write down the outcomes.
 
 `Drainer` and `Worker` both step a `Dispatcher`. Outcomes are written down when a batch is through, and
-while it is on its way every `SETTLE_WITHIN`: a relay that is killed repeats no more than that. What was
-decided is kept until the database has taken it, so an outage between delivering and settling repeats
+while it is on its way every `SETTLE_WITHIN`: a relay that is killed repeats no more than that. Outcomes
+are kept until the database has taken them, so an outage between delivering and settling repeats
 nothing. A handler that takes long is put aside with its message, and the other keys go on.
 """
 
@@ -18,13 +18,20 @@ from functools import partial
 from maniflex._backoff import Backoff
 from maniflex._fence import Fence
 from maniflex.background.clock import may_take_over
-from maniflex.background.lease import Heart, Held
-from maniflex.background.outbox.courier import Courier, Round, lanes_of
+from maniflex.background.leases import Held, LeaseKeeper
+from maniflex.background.outbox.courier import BatchDelivery, Courier, lanes_of
 from maniflex.background.outbox.ledger import Ledger
 from maniflex.background.outbox.outcomes import HandedBack, change
 from maniflex.background.outbox.relay import Relay
-from maniflex.background.outbox.store import Batch, Change, Claim, Claimed, OutboxStore, Settlement
-from maniflex.db.current import detached
+from maniflex.background.outbox.store import (
+    Batch,
+    Claim,
+    ClaimedMessage,
+    MessageChange,
+    OutboxStore,
+    Settlement,
+)
+from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 
 SETTLE_WITHIN = 0.1  # seconds from an outcome to the moment it is written
@@ -61,15 +68,17 @@ class Dispatcher:
         self._owed: list[Settlement] = []
         self._lost: set[str] = set()
         self._aside: set[Courier] = set()
-        self._has_room = False  # one of those came back, and nobody was told yet
+        self._has_room = False  # one of those came back, and `on_room` was not called yet
         self._watching: asyncio.Task[None] | None = None
         self._turns = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._flush_failures = 0
         self._look = min(policy.slow_after, relay.handlers.least_timeout).total_seconds()
-        failed = partial(relay.metrics.add, "outbox_renewal_errors_total")
-        self.heart = Heart(store.adapter, self._renew, policy.lease / 3, relay.logger, lambda error: failed())
+        count_error = partial(relay.metrics.add, "outbox_renewal_errors_total")
+        self.heart = LeaseKeeper(
+            store.adapter, self._renew, policy.lease / 3, relay.logger, lambda error: count_error()
+        )
 
     async def step(self) -> bool:
         """Deliver one batch; whether there is another, or may be."""
@@ -104,7 +113,7 @@ class Dispatcher:
             courier.cancel()
 
     async def hand_back(self) -> None:
-        """Give up what is claimed and not begun, and write down what is owed, until the database takes it.
+        """Give back claimed messages that were not begun, and write outcomes until the database takes them.
 
         Handlers that run may finish first. The caller's deadline is the only limit.
         """
@@ -131,7 +140,7 @@ class Dispatcher:
                 await asyncio.sleep(_PAUSE(failures).total_seconds())
 
     async def finish(self) -> None:
-        """`hand_back` where nobody else sets a deadline."""
+        """`hand_back` with the deadline of the policy, where the caller sets none."""
         await self.in_time(self.hand_back())
 
     async def in_time(self, stopping: Awaitable[None]) -> None:
@@ -145,14 +154,14 @@ class Dispatcher:
     # -- writing down
 
     def on_outcome(self) -> None:
-        """Write it down soon, should the batch not be through by then."""
+        """Write the outcome down soon, should the batch not be through by then."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SETTLE_WITHIN, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
         if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.create_task(self._write_outcomes(), context=detached())
+            self._flushing = asyncio.create_task(self._write_outcomes(), context=detached_context())
 
     async def _write_outcomes(self) -> None:
         try:
@@ -167,31 +176,31 @@ class Dispatcher:
                 self._timer = asyncio.get_running_loop().call_later(pause, self._flush)
 
     async def _turn(self, *, claim: bool) -> None:
-        """Settle what is owed and claim `_next`; it goes to its end though the caller is cancelled."""
+        """Write the open settlements and claim `_next`, to the end even if the caller is cancelled."""
         await asyncio.shield(asyncio.ensure_future(self._take_turn(claim)))
 
     async def _take_turn(self, claim: bool) -> None:
         async with self._turns:
             now, policy = self._clock.now(), self._policy
-            wanted = None
+            claim_request = None
             if claim:
                 until, takes_over = now + policy.lease, may_take_over(self._clock)
-                wanted = Claim(
+                claim_request = Claim(
                     policy.owner, self._handlers.kinds, policy.batch, until, takes_over, self._due_kinds
                 )
-            owed = self._collect()
-            kept, batch = await self._store.turn(owed, wanted, now)
-            del self._owed[: len(owed)]
+            settlements = self._collect()
+            settled_ids, batch = await self._store.turn(settlements, claim_request, now)
+            del self._owed[: len(settlements)]
             self._flush_failures = 0
-            for settlement in owed:
-                self._note_settled(settlement, kept)
-            if wanted is not None:
+            for settlement in settlements:
+                self._note_settled(settlement, settled_ids)
+            if claim_request is not None:
                 self._remember_kinds(batch)
             if batch is not None:
                 self._next = batch
                 self._metrics.add("outbox_claimed_total", len(batch.messages))
-                for held in batch.held():
-                    self.heart.hold(held, partial(self._lost.add, held.id))
+                for lease in batch.held_leases():
+                    self.heart.hold(lease, partial(self._lost.add, lease.id))
         if self._has_room:
             self._has_room = False
             self.on_room()
@@ -205,7 +214,7 @@ class Dispatcher:
         self._due_kinds = batch.due_kinds if batch is not None and keeps else ()
 
     def _collect(self) -> list[Settlement]:
-        """All that is owed to the database, with what came in since the last time."""
+        """All settlements the database has not taken, with the outcomes since the last time."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -213,28 +222,28 @@ class Dispatcher:
         self._ledgers = [ledger for ledger in self._ledgers if not ledger.is_done]
         return list(self._owed)
 
-    def _note_settled(self, settlement: Settlement, kept: set[str]) -> None:
+    def _note_settled(self, settlement: Settlement, settled_ids: set[str]) -> None:
         lease = settlement.batch.lease
         for message in settlement.messages:
             self.heart.drop(Held(message.id, lease))
             self._lost.discard(message.id)
-        if gone := sum(message.id not in kept for message in settlement.messages):
-            self._metrics.add("outbox_lease_losses_total", gone)
-            self._logger.warning("outbox: %d messages were taken over by another relay", gone)
-        delivered = kept.intersection(settlement.delivered)
-        self.delivered += len(delivered)
-        kinds = Counter(message.kind for message in settlement.messages if message.id in delivered)
+        if lost_count := sum(message.id not in settled_ids for message in settlement.messages):
+            self._metrics.add("outbox_lease_losses_total", lost_count)
+            self._logger.warning("outbox: %d messages were taken over by another relay", lost_count)
+        delivered_ids = settled_ids.intersection(settlement.delivered)
+        self.delivered += len(delivered_ids)
+        kinds = Counter(message.kind for message in settlement.messages if message.id in delivered_ids)
         for kind, count in kinds.items():
             self._metrics.add("outbox_delivered_total", count, kind=kind)
 
     async def _renew(self, adapter: Adapter, held: Sequence[Held]) -> set[str]:
         until = self._clock.now() + self._policy.lease
-        gone = await self._store.renew(adapter, held, until)
+        lost_ids = await self._store.renew(adapter, held, until)
         leases = {one.lease for one in held}
         for ledger in self._ledgers:
             if ledger.batch.lease in leases:
                 ledger.batch.until = until
-        return gone
+        return lost_ids
 
     # -- one batch
 
@@ -242,27 +251,27 @@ class Dispatcher:
         ledger = Ledger(batch)
         self._ledgers.append(ledger)
         try:
-            await self._run(Round(lanes_of(batch.messages, self._policy.concurrency), ledger))
+            await self._run(BatchDelivery(lanes_of(batch.messages, self._policy.concurrency), ledger))
         except BaseException:
             self._close(ledger)
-            with suppress(Exception):  # whoever stops us tries again
+            with suppress(Exception):  # `hand_back` tries again
                 await self._turn(claim=False)
             raise
         self._close(ledger)
 
     def _close(self, ledger: Ledger) -> None:
-        """Hand back what has no outcome and is not under way."""
+        """Hand back messages that have no outcome and are not being delivered."""
         under_way = [courier.message for courier in self._aside if courier.message is not None]
         self._hand_back(ledger, ledger.without_outcome(under_way))
         if ledger not in self._ledgers:
             self._ledgers.append(ledger)
 
-    def _hand_back(self, ledger: Ledger, messages: Iterable[Claimed]) -> None:
+    def _hand_back(self, ledger: Ledger, messages: Iterable[ClaimedMessage]) -> None:
         now = self._clock.now()
         for message in messages:
             ledger.change(change(message, HandedBack(), self._policy, now))
 
-    async def _run(self, round: Round) -> None:
+    async def _run(self, round: BatchDelivery) -> None:
         """Have couriers deliver the messages, with one more for each that does not come back soon."""
         active = {self._courier(round) for _ in range(self._policy.concurrency)}
         try:
@@ -283,10 +292,10 @@ class Dispatcher:
             await _all(active)
             raise
 
-    def _courier(self, round: Round) -> Courier:
+    def _courier(self, round: BatchDelivery) -> Courier:
         return Courier(round, self._relay, self)
 
-    def may_begin(self, message: Claimed, ledger: Ledger) -> bool | None:
+    def may_begin(self, message: ClaimedMessage, ledger: Ledger) -> bool | None:
         """Whether a courier may deliver the message; None when it has to stop."""
         if self._stopping() or self._clock.now() >= ledger.batch.until:
             return None
@@ -305,11 +314,11 @@ class Dispatcher:
         courier.put_aside()
         self._aside.add(courier)
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch(), context=detached())
+            self._watching = asyncio.create_task(self._watch(), context=detached_context())
         return True
 
     async def _watch(self) -> None:
-        """Look after those that were put aside until there are none."""
+        """Watch the couriers that were put aside until there are none."""
         while self._aside:
             await _first(self._aside, self._look)
             for courier in list(self._aside):
@@ -322,8 +331,8 @@ class Dispatcher:
         self._aside.discard(courier)
         self._has_room = True
         if courier.unfinished is not None:
-            unfinished, ledger = courier.unfinished.id, courier.ledger
-            self._hand_back(ledger, [one for one in ledger.without_outcome() if one.id == unfinished])
+            unfinished_id, ledger = courier.unfinished.id, courier.ledger
+            self._hand_back(ledger, [one for one in ledger.without_outcome() if one.id == unfinished_id])
         try:
             courier.raise_failure()
         except asyncio.CancelledError:
@@ -340,10 +349,10 @@ class Dispatcher:
                 "outbox: the handler of %s %s takes longer than its timeout", message.kind, message.id
             )
 
-    def report(self, message: Claimed, made: Change) -> None:
+    def report(self, message: ClaimedMessage, row_change: MessageChange) -> None:
         """Count and log a message that was not delivered."""
-        about = (message.kind, message.id, message.attempts, made.last_error)
-        if made.status == "dead":
+        about = (message.kind, message.id, message.attempts, row_change.last_error)
+        if row_change.status == "dead":
             self._metrics.add("outbox_dead_total", kind=message.kind)
             self._logger.error("outbox: gave up on %s %s after %d attempts: %s", *about)
         else:

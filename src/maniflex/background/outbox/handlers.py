@@ -1,4 +1,4 @@
-"""Who deals with messages of which kind: collected while declaring, looked up while delivering."""
+"""The handler of each kind of message: collected while declaring, looked up while delivering."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import MsgspecError
 from pydantic import ValidationError
 
 from maniflex.background.declaring import as_duration, duration_problems
-from maniflex.background.jsons import decode, unreadable_because
+from maniflex.background.json_text import decode, unreadable_because
 from maniflex.background.outbox.message import Message
 from maniflex.background.payload_type import PayloadType
 from maniflex.background.threads import DaemonThreads, on_thread
@@ -26,7 +26,7 @@ MOST_THREADS = 128  # more than are put aside, so that hung handlers leave some 
 _threads = DaemonThreads(MOST_THREADS, "maniflex-outbox")
 
 
-class Unreadable(Exception):
+class UnreadablePayload(Exception):
     """The payload is not what the handler takes, and never will be; `broken` when it is not even JSON."""
 
     def __init__(self, reason: str, *, broken: bool) -> None:
@@ -35,7 +35,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Handler:
+class MessageHandler:
     """One function for one kind, or for `*`."""
 
     kind: str
@@ -47,7 +47,7 @@ class Handler:
     @classmethod
     def of(
         cls, kind: str, fn: Callable[..., Any], payload: Any = None, timeout: timedelta = TIMEOUT
-    ) -> Handler:
+    ) -> MessageHandler:
         is_async = any(inspect.iscoroutinefunction(part) for part in (fn, type(fn).__call__))
         return cls(kind, fn, None if payload is None else PayloadType(payload), is_async, timeout)
 
@@ -57,15 +57,15 @@ class Handler:
             value = decode(stored)
         except (MsgspecError, ValueError, RecursionError) as error:
             why = unreadable_because(stored, error)
-            raise Unreadable(f"the payload is not JSON: {why}", broken=True) from error
+            raise UnreadablePayload(f"the payload is not JSON: {why}", broken=True) from error
         if self.payload is None:
             return value
         try:
             return self.payload.read(stored)
         except ValidationError as error:
-            shown = error.errors(include_url=False, include_input=False, include_context=False)
-            places = [".".join(map(str, e["loc"])) + f": {e['msg']}" for e in shown[:5]]
-            raise Unreadable(f"the payload does not fit: {'; '.join(places)}", broken=False) from error
+            errors = error.errors(include_url=False, include_input=False, include_context=False)
+            places = [".".join(map(str, e["loc"])) + f": {e['msg']}" for e in errors[:5]]
+            raise UnreadablePayload(f"the payload does not fit: {'; '.join(places)}", broken=False) from error
 
     async def __call__(self, *arguments: Any) -> None:
         """Run it, a plain function on a thread."""
@@ -85,13 +85,13 @@ def readable(stored: str | bytes) -> Any:
         return None
 
 
-class Handlers:
+class MessageHandlers:
     """The handlers of one application."""
 
     def __init__(self) -> None:
-        self._by_kind: dict[str, Handler] = {}
+        self._by_kind: dict[str, MessageHandler] = {}
         self._problems: list[str] = []
-        self.sink: Handler | None = None
+        self.sink: MessageHandler | None = None
 
     def __bool__(self) -> bool:
         return bool(self._by_kind)
@@ -107,7 +107,7 @@ class Handlers:
         elif problems := list(duration_problems(timeout=timeout)):
             self._problems += [f"{where}: {problem}" for problem in problems]
         else:
-            self._by_kind[kind] = Handler.of(kind, fn, payload, as_duration(timeout, "timeout"))
+            self._by_kind[kind] = MessageHandler.of(kind, fn, payload, as_duration(timeout, "timeout"))
 
     def set_sink(self, fn: Callable[..., Any]) -> None:
         if self.sink is not None:
@@ -117,7 +117,7 @@ class Handlers:
                 "outbox dead_letter: it is called with (message, reason), which it does not take"
             )
         else:
-            self.sink = Handler.of("dead_letter", fn)
+            self.sink = MessageHandler.of("dead_letter", fn)
 
     @property
     def least_timeout(self) -> timedelta:
@@ -129,10 +129,10 @@ class Handlers:
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
-        """What is dealt with here; None for everything."""
+        """The kinds that have a handler here; None for every kind."""
         return None if EVERY_KIND in self._by_kind else tuple(self._by_kind)
 
-    def of(self, kind: str) -> Handler | None:
+    def of(self, kind: str) -> MessageHandler | None:
         return self._by_kind.get(kind) or self._by_kind.get(EVERY_KIND)
 
 

@@ -1,13 +1,12 @@
 """Messages that were dealt with, so that one which comes twice is dealt with once.
 
-The record is made in the transaction of whatever dealing with the message changes: both are there
-or neither is.
+The record is made in the transaction of the changes the message causes: both are there or neither is.
 """
 
 from __future__ import annotations
 
+from maniflex.background.environment import Environment
 from maniflex.background.outbox.store import OutboxStore
-from maniflex.background.parts import Parts
 from maniflex.db.current import require_tx
 from maniflex.db.port import Tx
 from maniflex.errors import DatabaseError
@@ -17,11 +16,11 @@ class Inbox:
     """`server.inbox`."""
 
     def __init__(self) -> None:
-        self._parts: Parts | None = None
+        self._environment: Environment | None = None
         self._store: OutboxStore | None = None
 
-    def attach(self, parts: Parts) -> None:
-        self._parts, self._store = parts, OutboxStore(parts.adapter)
+    def attach(self, environment: Environment) -> None:
+        self._environment, self._store = environment, OutboxStore(environment.adapter)
 
     async def once(self, message_id: str, tx: Tx | None = None, consumer: str = "default") -> bool:
         """True the first time a consumer asks about a message, False while that is remembered.
@@ -30,7 +29,7 @@ class Inbox:
         without one it is refused. Of two transactions at the same time, the second waits for the end
         of the first.
         """
-        if self._parts is None or self._store is None:
+        if self._environment is None or self._store is None:
             raise DatabaseError("the inbox is used once the server is started")
-        run = tx or require_tx(self._parts.adapter, "inbox.once()")
-        return await self._store.once(run, consumer, message_id, self._parts.clock.now())
+        run = tx or require_tx(self._environment.adapter, "inbox.once()")
+        return await self._store.once(run, consumer, message_id, self._environment.clock.now())

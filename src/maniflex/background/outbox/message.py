@@ -1,4 +1,4 @@
-"""What a producer gives and a handler gets.
+"""A message as producers enqueue it and handlers get it.
 
 A message is the same on every delivery, but for its count of attempts and its last error.
 """
@@ -41,4 +41,4 @@ class Message:
 
     def cloudevent(self, source: str) -> dict[str, Any]:
         """The message in the structured form of CloudEvents 1.0."""
-        return cloudevents.structured(self, source)
+        return cloudevents.structured_event(self, source)

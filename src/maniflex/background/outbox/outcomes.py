@@ -1,4 +1,4 @@
-"""What can come of a delivery, and what the message's row becomes by it."""
+"""The outcomes of a delivery, and how each changes the row of the message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from maniflex._backoff import Backoff
-from maniflex.background.outbox.store import Change, Claimed
+from maniflex.background.outbox.store import ClaimedMessage, MessageChange
 
 SLOW_AFTER = timedelta(seconds=1)
 MOST_ASIDE = 64
@@ -19,7 +19,7 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class DeliveryFailed:
     """The handler raised."""
 
     error: str
@@ -38,7 +38,7 @@ class HandedBack:
     """It was not tried, or not to its end, for no fault of its own."""
 
 
-Outcome = Delivered | Failed | Hopeless | HandedBack
+Outcome = Delivered | DeliveryFailed | Hopeless | HandedBack
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,18 @@ class Policy:
 
 
 def change(
-    message: Claimed, outcome: Failed | Hopeless | HandedBack, policy: Policy, now: datetime
-) -> Change:
-    """What the row becomes. Pure, so every branch is a one-line test."""
+    message: ClaimedMessage, outcome: DeliveryFailed | Hopeless | HandedBack, policy: Policy, now: datetime
+) -> MessageChange:
+    """The change of the message's row. Pure, so every branch is a one-line test."""
     match outcome:
-        case Failed(error) if message.attempts < policy.max_attempts:
+        case DeliveryFailed(error) if message.attempts < policy.max_attempts:
             retry_at = now + policy.backoff(message.attempts)
-            return Change(message.id, "pending", retry_at, last_error=error, key=message.key)
-        case Failed(error):
-            return Change(message.id, "dead", last_error=error)
+            return MessageChange(message.id, "pending", retry_at, last_error=error, key=message.key)
+        case DeliveryFailed(error):
+            return MessageChange(message.id, "dead", last_error=error)
         case Hopeless(reason, raw):
-            return Change(message.id, "dead", last_error=reason, raw=raw)
+            return MessageChange(message.id, "dead", last_error=reason, raw=raw)
         case HandedBack():
-            return Change(message.id, "pending", unspent=1)
+            return MessageChange(message.id, "pending", unspent=1)
         case _:
             assert_never(outcome)

@@ -1,4 +1,4 @@
-"""What the dispatcher of a relay and its couriers work with."""
+"""The handlers, rules and clock that the dispatcher of a relay and its couriers share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from maniflex._clock import Clock
 from maniflex.background.metrics import Metrics
-from maniflex.background.outbox.handlers import Handlers
+from maniflex.background.outbox.handlers import MessageHandlers
 from maniflex.background.outbox.outcomes import Policy
 
 
@@ -15,7 +15,7 @@ from maniflex.background.outbox.outcomes import Policy
 class Relay:
     """How one relay delivers: to whom, by which rules and by which clock."""
 
-    handlers: Handlers
+    handlers: MessageHandlers
     policy: Policy
     clock: Clock
     logger: logging.Logger

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from maniflex._ids import new_id
-from maniflex.background.jsons import instant
-from maniflex.background.lease import Held
+from maniflex.background.json_text import instant
+from maniflex.background.leases import Held
 from maniflex.background.primary import Primary
-from maniflex.background.statements import Statement, load
+from maniflex.background.statements import NamedStatement, load
 from maniflex.db.port import Adapter, Executor, Row
 from maniflex.sql.codec import encode_datetime
 from maniflex.sql.statement import Dialect, Sql
@@ -32,7 +32,7 @@ _FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 _EACH_KIND = re.compile(r"/\* each kind \*/(.*?)/\* end \*/", re.DOTALL)
 
 
-class Claimed(NamedTuple):
+class ClaimedMessage(NamedTuple):
     """A message that is ours until its lease ends."""
 
     id: str
@@ -48,19 +48,19 @@ class Claimed(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What one claim took, in the order of enqueueing; `until` moves on with every renewal."""
+    """The messages of one claim, in the order of enqueueing; `until` moves on with every renewal."""
 
     lease: str
     until: datetime
-    messages: list[Claimed]
+    messages: list[ClaimedMessage]
     due_kinds: Sequence[str] = ()  # those it was claimed from, where they were looked up
 
-    def held(self) -> list[Held]:
+    def held_leases(self) -> list[Held]:
         return [Held(message.id, self.lease) for message in self.messages]
 
 
-class Change(NamedTuple):
-    """What a message becomes that was not delivered."""
+class MessageChange(NamedTuple):
+    """The change of the row of a message that was not delivered."""
 
     id: str
     status: str
@@ -73,12 +73,12 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Settlement:
-    """What became of some messages of a batch."""
+    """The outcomes of some messages of a batch."""
 
     batch: Batch
     delivered: list[str]
-    changes: list[Change]
-    messages: list[Claimed]
+    changes: list[MessageChange]
+    messages: list[ClaimedMessage]
     keys: list[str]  # of which nothing of the batch is open any more
 
 
@@ -100,7 +100,7 @@ class OutboxStore:
         self.adapter = adapter
         self._sqlite = adapter.dialect is Dialect.SQLITE
         self._sql = load("outbox", adapter.dialect)
-        self._claims: dict[tuple[int, int], Statement] = {}
+        self._claims: dict[tuple[int, int], NamedStatement] = {}
 
     async def enqueue(
         self, run: Executor, rows: Sequence[tuple[str, str, str | None, str]], now: datetime
@@ -118,37 +118,37 @@ class OutboxStore:
     async def turn(
         self, settlements: Sequence[Settlement], claim: Claim | None, now: datetime
     ) -> tuple[set[str], Batch | None]:
-        """Write down what became of some batches and claim the next one, in one transaction.
+        """Write the outcomes of some batches and claim the next one, in one transaction.
 
-        Gives back the ids that were still ours to settle, and the batch if there is one.
+        Returns the ids of the messages that were still ours, and the batch if there is one.
         """
-        statements = [sql for settlement in settlements for sql in self._settling(settlement, now)]
+        statements = [sql for settlement in settlements for sql in self._settle_statements(settlement, now)]
         kinds = () if claim is None else await self._kinds(claim, now, settles=bool(statements))
         if claim is None or not kinds:
-            settled = await self.adapter.batch(statements) if statements else []
-            return _ids(settled), None
+            settled_rows = await self.adapter.batch(statements) if statements else []
+            return _ids(settled_rows), None
         lease = new_id()
         if len(kinds) <= MOST_KINDS:
-            statements.append(self._claiming(claim, kinds, lease, now))
-            *settled, rows = await self.adapter.batch(statements)
+            statements.append(self._bind_claim(claim, kinds, lease, now))
+            *settled_rows, rows = await self.adapter.batch(statements)
         else:
-            settled, rows, kinds = await self._turn_in_parts(statements, claim, kinds, lease, now)
+            settled_rows, rows, kinds = await self._turn_in_parts(statements, claim, kinds, lease, now)
         if not rows:
-            return _ids(settled), None
-        messages = sorted(map(_claimed, rows), key=lambda m: m.seq)
-        return _ids(settled), Batch(lease, claim.until, messages, () if kinds is claim.kinds else kinds)
+            return _ids(settled_rows), None
+        messages = sorted(map(_claimed_message, rows), key=lambda m: m.seq)
+        return _ids(settled_rows), Batch(lease, claim.until, messages, () if kinds is claim.kinds else kinds)
 
     async def _turn_in_parts(
-        self, settling: Sequence[Sql], claim: Claim, kinds: Sequence[str], lease: str, now: datetime
+        self, settle_statements: Sequence[Sql], claim: Claim, kinds: Sequence[str], lease: str, now: datetime
     ) -> tuple[list[list[Row]], list[Row], Sequence[str]]:
         """Settle, and claim from some kinds after the others until there is a batch, in one transaction."""
         async with self.adapter.transaction() as tx:
-            settled = [await tx.write(statement) for statement in settling]
+            settled_rows = [await tx.write(statement) for statement in settle_statements]
             for start in range(0, len(kinds), MOST_KINDS):
                 part = kinds[start : start + MOST_KINDS]
-                if rows := await tx.write(self._claiming(claim, part, lease, now)):
-                    return settled, rows, part
-        return settled, [], ()
+                if rows := await tx.write(self._bind_claim(claim, part, lease, now)):
+                    return settled_rows, rows, part
+        return settled_rows, [], ()
 
     async def _kinds(self, claim: Claim, now: datetime, *, settles: bool) -> Sequence[str]:
         """The kinds to claim from: those of the relay, or where these are too many, those that are due.
@@ -169,7 +169,7 @@ class OutboxStore:
         )
         return [row[0] for row in await Primary(self.adapter).fetch(statement)]
 
-    def _claiming(self, claim: Claim, kinds: Sequence[str], lease: str, now: datetime) -> Sql:
+    def _bind_claim(self, claim: Claim, kinds: Sequence[str], lease: str, now: datetime) -> Sql:
         return self._claim_statement(claim.limit, len(kinds)).bind(
             lease=lease,
             owner=claim.owner,
@@ -181,13 +181,13 @@ class OutboxStore:
             over=self._over(claim, now),
         )
 
-    def _claim_statement(self, limit: int, kinds: int) -> Statement:
+    def _claim_statement(self, limit: int, kinds: int) -> NamedStatement:
         """The claim with its limit, and its part for each kind written as often as there are kinds."""
         statement = self._claims.get((limit, kinds))
         if statement is None:
             whole = self._sql["claim"]
             text = _EACH_KIND.sub(lambda part: _repeat(part[1], kinds), whole.text)
-            statement = Statement(text.replace("{limit}", str(int(limit))), whole.names)
+            statement = NamedStatement(text.replace("{limit}", str(int(limit))), whole.names)
             self._claims[limit, kinds] = statement
         return statement
 
@@ -195,13 +195,13 @@ class OutboxStore:
         """The moment before which a lease must have ended for its message to be claimed."""
         return self._time(now if claim.takes_over else _NEVER)
 
-    def _settling(self, settlement: Settlement, now: datetime) -> list[Sql]:
+    def _settle_statements(self, settlement: Settlement, now: datetime) -> list[Sql]:
         lease, moment = settlement.batch.lease, self._time(now)
         keys = settlement.keys
         statements = []
         if settlement.delivered:
-            ids, done = self._texts(settlement.delivered), [] if settlement.changes else keys
-            statements.append(self._sql["deliver"].bind(ids=ids, keys=done, lease=lease, now=moment))
+            ids, finished_keys = self._texts(settlement.delivered), [] if settlement.changes else keys
+            statements.append(self._sql["deliver"].bind(ids=ids, keys=finished_keys, lease=lease, now=moment))
         if settlement.changes:
             rows = [(c.id, c.status, self._time(c.retry_at), *c[3:6]) for c in settlement.changes]
             columns = self._columns(rows)
@@ -224,8 +224,8 @@ class OutboxStore:
         else:
             ids, leases = zip(*held, strict=True)
             statement = self._sql["renew"].bind(ids=ids, leases=leases, until=until)
-        kept = {row[0] for row in await run.write(statement)}
-        return {one.id for one in held} - kept
+        renewed_ids = {row[0] for row in await run.write(statement)}
+        return {one.id for one in held} - renewed_ids
 
     async def kinds_behind(self, after: str, limit: int) -> list[str]:
         """The first kinds in their order, behind `after`, of which something waits."""
@@ -235,7 +235,7 @@ class OutboxStore:
     async def bring_back_leases(self, kinds: Sequence[str], *, until: datetime, latest: datetime) -> int:
         """Shorten leases that end after the latest possible moment; how many messages had one.
 
-        Looks at the first `FIRST` messages of each kind: what is leased is among them.
+        Looks at the first `FIRST` messages of each kind: the leased ones are among them.
         """
         times = {"until": self._time(until), "latest": self._time(latest)}
         statement = self._sql["bring_back_leases"].bind(kinds=self._texts(kinds), first=FIRST, **times)
@@ -245,10 +245,10 @@ class OutboxStore:
         """End pauses that last beyond the latest possible moment; how many messages had one."""
         times = {"now": self._time(now), "latest": self._time(latest)}
         statement = self._sql["bring_back_pauses"].bind(kinds=self._texts(kinds), limit=AT_ONCE, **times)
-        count, changed = 0, AT_ONCE if kinds else 0
-        while changed == AT_ONCE:
-            changed = len(await self.adapter.write(statement))
-            count += changed
+        count, last_count = 0, AT_ONCE if kinds else 0
+        while last_count == AT_ONCE:
+            last_count = len(await self.adapter.write(statement))
+            count += last_count
         return count
 
     async def redrive(self, run: Executor, message_id: str, now: datetime) -> bool:
@@ -304,14 +304,14 @@ def _ids(results: Sequence[Sequence[Row]]) -> set[str]:
     return {row[0] for rows in results for row in rows}
 
 
-def _claimed(row: Row) -> Claimed:
-    id, seq, kind, key, stored, attempts, created_at, claimed_with, last_error = row
-    return Claimed(
+def _claimed_message(row: Row) -> ClaimedMessage:
+    id, seq, kind, key, payload, attempts, created_at, claimed_with, last_error = row
+    return ClaimedMessage(
         id,
         seq,
         kind,
         key,
-        b"" if stored is None else stored,
+        b"" if payload is None else payload,
         attempts,
         instant(created_at),
         claimed_with == 0,

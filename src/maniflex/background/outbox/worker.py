@@ -1,4 +1,4 @@
-"""The relay that stays: it delivers whenever something is there, and sweeps up what was delivered."""
+"""The relay that stays: it delivers messages as they come, and prunes those delivered long ago."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.dispatcher import Dispatcher
 from maniflex.background.outbox.store import CHANNEL, OutboxStore
-from maniflex.background.watch import Watched
+from maniflex.background.watch import WatchedPart
 
 PRUNE_EVERY = timedelta(minutes=1)
 PRUNE_AT_ONCE = 500
 
 
-class Worker(Loop):
+class OutboxWorker(Loop):
     """Polls the outbox, catches up without a pause, and is woken when something is enqueued."""
 
     name = "outbox"
@@ -46,13 +46,13 @@ class Worker(Loop):
         return self._dispatcher.delivered
 
     @property
-    def parts_to_watch(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[WatchedPart]:
         return (self, self._dispatcher.heart)
 
     async def tick(self) -> bool:
         return await self._dispatcher.step()
 
-    def failed(self, error: BaseException) -> None:
+    def on_failure(self, error: BaseException) -> None:
         self._metrics.add("outbox_poll_errors_total")
 
     async def start(self) -> None:
@@ -66,7 +66,7 @@ class Worker(Loop):
 
     async def stop(self) -> None:
         """Claim nothing more, let the running handler finish and give back the rest."""
-        async with AsyncExitStack() as last:  # each whatever becomes of the others
+        async with AsyncExitStack() as last:  # each, though another fails
             last.push_async_callback(self._dispatcher.heart.stop)
             last.push_async_callback(self._open.aclose)
             await super().stop()
@@ -81,8 +81,8 @@ class Worker(Loop):
             await self._dispatcher.in_time(self.stop())
 
 
-class Pruner(Loop):
-    """Removes what was delivered or noted long ago, in small batches."""
+class MessagePruner(Loop):
+    """Removes messages and inbox records from long ago, in small batches."""
 
     name = "outbox pruner"
 
@@ -96,5 +96,5 @@ class Pruner(Loop):
     async def tick(self) -> bool:
         before = self.clock.now() - self._retention
         messages = await self._store.prune(before, PRUNE_AT_ONCE)
-        noted = await self._store.prune_inbox(before, PRUNE_AT_ONCE)
-        return PRUNE_AT_ONCE in (messages, noted)
+        inbox_rows = await self._store.prune_inbox(before, PRUNE_AT_ONCE)
+        return PRUNE_AT_ONCE in (messages, inbox_rows)

@@ -7,32 +7,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from maniflex.background.declaring import role_problems, switch_problems
-from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers, is_type
+from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers, is_type
 from maniflex.errors import DeclarationError
 
-# The failures whose text the handler wrote for whoever waits for the run. The text of any other exception
-# may quote a driver, a path or another caller's data.
+# The failures whose text the handler wrote for the caller who waits for the run. The text of any other
+# exception may quote a driver, a path or another caller's data.
 CODES_WITH_TEXT = ("fatal", "retry")
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """What an application says about its runs; the routes themselves are in `maniflex.control.runs`."""
+class RunAccess:
+    """What an application says about its runs; their routes are in `maniflex.background_api.runs`."""
 
     admin_role: str = "admin"
     routes: bool = True
-    # Types, and prefixes that end with a dot, beside those of public handlers; None: nobody submits anything.
+    # Types, and prefixes that end with a dot, beside those of public handlers; None: clients submit nothing.
     submit: tuple[str, ...] | None = ()
 
-    def problems(self, handlers: Handlers) -> list[str]:
-        """What is wrong with what was said, if anything."""
-        found = [*role_problems(self.admin_role), *switch_problems(routes=self.routes)]
-        found += [
+    def problems(self, handlers: RunHandlers) -> list[str]:
+        """The mistakes in the arguments of `work.enable`."""
+        problems = [*role_problems(self.admin_role), *switch_problems(routes=self.routes)]
+        problems += [
             f"public_submit {one!r}: {why}" for one in self.submit or () if (why := _flaw(one, handlers))
         ]
-        return [f"work.enable: {problem}" for problem in found]
+        return [f"work.enable: {problem}" for problem in problems]
 
-    def is_public(self, type: str, handlers: Handlers) -> bool:
+    def is_public(self, type: str, handlers: RunHandlers) -> bool:
         """Whether clients may submit runs of this type, and change their own."""
         handler = handlers.get(type)
         if self.submit is None or type in handlers.hidden_types():
@@ -41,18 +41,18 @@ class Access:
             return True
         return any(type == one or (one.endswith(".") and type.startswith(one)) for one in self.submit)
 
-    def public_types(self, handlers: Handlers) -> tuple[str, ...]:
+    def public_types(self, handlers: RunHandlers) -> tuple[str, ...]:
         """The types, and prefixes of types, that clients may submit."""
         if self.submit is None:
             return ()
         return tuple(dict.fromkeys([*(h.type for h in handlers if h.public), *self.submit]))
 
 
-def public_types(said: Any) -> tuple[str, ...] | None:
-    """What `enable(public_submit=...)` was told, or `DeclarationError`."""
-    if said is False:
+def public_types(public_submit: Any) -> tuple[str, ...] | None:
+    """The types of `enable(public_submit=...)`, None for False; else `DeclarationError`."""
+    if public_submit is False:
         return None
-    types = (said,) if isinstance(said, str) else said
+    types = (public_submit,) if isinstance(public_submit, str) else public_submit
     if not isinstance(types, Sequence) or not all(isinstance(one, str) for one in types):
         raise DeclarationError(
             "public_submit lists types and prefixes, or is False; `handler(type, public=True)` opens a type"
@@ -60,7 +60,7 @@ def public_types(said: Any) -> tuple[str, ...] | None:
     return tuple(types)
 
 
-def _flaw(opened: str, handlers: Handlers) -> str | None:
+def _flaw(opened: str, handlers: RunHandlers) -> str | None:
     """Why clients cannot submit what `public_submit` opens, if they cannot."""
     if not is_type(opened):
         return "it is a type such as email.receipt.v1, or a prefix that ends with a dot such as 'email.'"
@@ -73,7 +73,7 @@ def _flaw(opened: str, handlers: Handlers) -> str | None:
 
 
 def excesses(
-    handlers: Handlers, type: str, *, priority: int, max_attempts: int | None, timeout: float | None
+    handlers: RunHandlers, type: str, *, priority: int, max_attempts: int | None, timeout: float | None
 ) -> Iterator[tuple[str, str]]:
     """What a client asks for beyond what the handler of the type allows: the field and the reason.
 

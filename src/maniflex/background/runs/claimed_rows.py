@@ -1,7 +1,7 @@
 """The rows of runs as workers change them: claim, renew, settle, in either database.
 
-A worker's writes name the token of its claim, so what is no longer its own stays untouched; each says which
-runs it did change.
+A worker's writes name the token of its claim, so a run that another worker took stays untouched; each write
+returns the ids of the runs it changed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from maniflex._ids import new_id
-from maniflex.background.jsons import decode, instant
-from maniflex.background.lease import Held
-from maniflex.background.runs.rows import Change, Claimed, Renewed, State
-from maniflex.background.runs.trail import Spot, Trail
+from maniflex.background.json_text import decode, instant
+from maniflex.background.leases import Held
+from maniflex.background.runs.claim_cursor import ClaimCursor, ClaimPosition
+from maniflex.background.runs.rows import ClaimedRun, Renewed, RunChange, RunState
 from maniflex.background.statements import load
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
@@ -53,8 +53,8 @@ class ClaimedRows:
         lease: timedelta,
         leases: dict[str, timedelta],
         token: str,
-        trail: Trail,
-    ) -> list[Claimed]:
+        cursor: ClaimCursor,
+    ) -> list[ClaimedRun]:
         """Lease up to `limit` due runs whose type lies in one of the ranges, most urgent first."""
         values = {
             "owner": owner,
@@ -70,21 +70,23 @@ class ClaimedRows:
             return await self._claim_here(statements, self._sql["just_claimed"].bind(**values), token)
         lows, highs = zip(*ranges, strict=True)
         values |= {"lows": lows, "highs": highs}
-        claimed = []
-        if spots := trail.spots(limit, now):
-            claimed = await self._claim(values, limit, spots)
-        if len(claimed) < limit:
-            trail.looked(now)
+        runs = []
+        if positions := cursor.positions(limit, now):
+            runs = await self._claim(values, limit, positions)
+        if len(runs) < limit:
+            cursor.restart(now)
             try:
-                claimed += await self._claim(values, limit - len(claimed), ())
+                runs += await self._claim(values, limit - len(runs), ())
             except Conflict:
-                if not claimed:
+                if not runs:
                     raise
-        trail.left(claimed, full=len(claimed) == limit)
-        return claimed
+        cursor.advance(runs, full=len(runs) == limit)
+        return runs
 
-    async def _claim(self, values: dict[str, Any], limit: int, spots: Sequence[Spot]) -> list[Claimed]:
-        types, priorities, run_ats, last_ids = zip(*spots, strict=True) if spots else ((),) * 4
+    async def _claim(
+        self, values: dict[str, Any], limit: int, positions: Sequence[ClaimPosition]
+    ) -> list[ClaimedRun]:
+        types, priorities, run_ats, last_ids = zip(*positions, strict=True) if positions else ((),) * 4
         statement = self._sql["claim"].bind(
             **values,
             limit=limit,
@@ -94,21 +96,23 @@ class ClaimedRows:
             last_ids=last_ids,
             **self._log(),
         )
-        return self._taken(await self.adapter.write(statement), values["lease"])
+        return self._runs_of_answer(await self.adapter.write(statement), values["lease"])
 
-    async def claimed(self, token: str) -> list[Claimed]:
-        """What the claim of this token took and still has."""
+    async def find_claimed(self, token: str) -> list[ClaimedRun]:
+        """The runs that the claim of this token took and still holds."""
         try:
-            return self._taken(await self.adapter.write(self._sql["claimed"].bind(lease=token)), token)
+            return self._runs_of_answer(
+                await self.adapter.write(self._sql["claimed"].bind(lease=token)), token
+            )
         except DatabaseError as error:
             if not self._sqlite or isinstance(error, TransactionError):
                 raise
             return await self._one_by_one(token)
 
-    async def _claim_here(self, claim: Sequence[Sql], read: Sql, token: str) -> list[Claimed]:
+    async def _claim_here(self, claim: Sequence[Sql], read: Sql, token: str) -> list[ClaimedRun]:
         """Claim and read what was claimed, in one transaction; on SQLite."""
         try:
-            return self._taken((await self.adapter.batch([*claim, read]))[-1], token)
+            return self._runs_of_answer((await self.adapter.batch([*claim, read]))[-1], token)
         except DatabaseError as error:
             if isinstance(error, TransactionError):
                 raise
@@ -116,7 +120,7 @@ class ClaimedRows:
         await self.adapter.batch(claim)
         return await self._one_by_one(token)
 
-    async def _one_by_one(self, token: str) -> list[Claimed]:
+    async def _one_by_one(self, token: str) -> list[ClaimedRun]:
         """What a claim took, where reading all of it at once failed; what cannot be read has no payload."""
         rows: list[Row] = []
         for [id] in await self.adapter.write(self._sql["claimed_ids"].bind(lease=token)):
@@ -128,55 +132,55 @@ class ClaimedRows:
                 rows += await self.adapter.write(self._sql["claimed_unreadable"].bind(id=id))
         return _sort_by_urgency(_runs_of_rows(rows, token))
 
-    def _taken(self, rows: Sequence[Row], token: str) -> list[Claimed]:
+    def _runs_of_answer(self, rows: Sequence[Row], token: str) -> list[ClaimedRun]:
         """The runs of a claim, the most urgent first."""
-        found: Sequence[Any] = decode(rows[0][0]) if self._sqlite else rows
-        claimed = _runs_of_rows(found, token)
-        return _sort_by_urgency(claimed) if self._sqlite else claimed
+        run_rows: Sequence[Any] = decode(rows[0][0]) if self._sqlite else rows
+        runs = _runs_of_rows(run_rows, token)
+        return _sort_by_urgency(runs) if self._sqlite else runs
 
     async def renew(self, adapter: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
         """Extend leases; the ids of those that are no longer ours, and of those that have to wait."""
         statement = self._sql["renew"]
         if self._sqlite:
             rows = [(h.id, h.lease, encode_datetime(until)) for h, until in held]
-            kept = await adapter.write(statement.bind(rows=to_json(rows)))
+            renewed_rows = await adapter.write(statement.bind(rows=to_json(rows)))
         else:
             ids, leases, untils = zip(*((h.id, h.lease, until) for h, until in held), strict=True)
-            kept = await adapter.write(statement.bind(ids=ids, leases=leases, untils=untils))
-        gone = {h.id for h, _ in held} - {row[0] for row in kept if row[1] == "leased"}
-        return Renewed(gone, set() if self._sqlite else {row[0] for row in kept if row[2]})
+            renewed_rows = await adapter.write(statement.bind(ids=ids, leases=leases, untils=untils))
+        gone_ids = {h.id for h, _ in held} - {row[0] for row in renewed_rows if row[1] == "leased"}
+        return Renewed(gone_ids, set() if self._sqlite else {row[0] for row in renewed_rows if row[2]})
 
-    async def succeed(self, done: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
-        """Settle runs with their results; the ids of those that were still ours and nobody had locked."""
+    async def succeed(self, successes: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
+        """Settle runs with their results; the ids of those that were still ours and not locked."""
         stamp = self._time(now)
         if self._sqlite:
-            return await self._succeed(done, stamp)
-        ids, leases, results = zip(*((h.id, h.lease, result) for h, result in done), strict=True)
-        given = results if any(results) else ()  # `unnest` fills up what is missing
-        values = {"ids": ids, "leases": leases, "results": given, "now": stamp, **self._log()}
+            return await self._succeed(successes, stamp)
+        ids, leases, results = zip(*((h.id, h.lease, result) for h, result in successes), strict=True)
+        result_list = results if any(results) else ()  # `unnest` fills up what is missing
+        values = {"ids": ids, "leases": leases, "results": result_list, "now": stamp, **self._log()}
         try:
             rows = await self.adapter.write(self._sql["succeed"].bind(**values))
         except (Timeout, SerializationFailure):  # someone has locked one of them
             rows = await self.adapter.write(self._sql["succeed_unlocked"].bind(**values))
         return {row[0] for row in rows}
 
-    async def _succeed(self, done: Sequence[tuple[Held, str | None]], stamp: Any) -> set[str]:
-        rows = to_json([(h.id, h.lease, result) for h, result in done])
+    async def _succeed(self, successes: Sequence[tuple[Held, str | None]], stamp: Any) -> set[str]:
+        rows = to_json([(h.id, h.lease, result) for h, result in successes])
         log = []
         if self._logged:
             log.append(self._sql["log_succeed"].bind(rows=rows, now=stamp, **event_ids()))
         try:
             async with self.adapter.transaction() as tx:
                 all_at_once = self._sql["succeed"].bind(rows=rows, now=stamp)
-                [[changed]] = (await tx.batch([*log, all_at_once, self._sql["changes"].bind()]))[-1]
-                if changed != len(done):
+                [[count]] = (await tx.batch([*log, all_at_once, self._sql["changes"].bind()]))[-1]
+                if count != len(successes):
                     raise _NotAll
         except _NotAll:
             some = self._sql["succeed_some"].bind(rows=rows, now=stamp)
             return {row[0] for row in (await self.adapter.batch([*log, some]))[-1]}
-        return {h.id for h, _ in done}
+        return {h.id for h, _ in successes}
 
-    async def settle(self, changes: Sequence[Change], now: datetime, tx: Tx | None = None) -> set[str]:
+    async def settle(self, changes: Sequence[RunChange], now: datetime, tx: Tx | None = None) -> set[str]:
         """Settle runs that did not succeed; the ids of those that were still ours."""
         stamp = self._time(now)
         rows = [
@@ -193,14 +197,14 @@ class ClaimedRows:
         ]
         if self._sqlite:
             log = [(*c.held, c.event, c.data) for c in changes]
-            return await self._settled("settle", to_json(rows), log, stamp, tx)
+            return await self._settle_rows("settle", to_json(rows), log, stamp, tx)
         names = ("ids", "leases", "statuses", "run_ats", "unspents", "errors", "last_errors", "waits")
         columns = dict(zip(names, zip(*rows, strict=True), strict=True))
         events, datas = [c.event for c in changes], [c.data for c in changes]
         statement = self._sql["settle"].bind(**columns, events=events, datas=datas, now=stamp, **self._log())
         return {row[0] for row in await executor(self.adapter, tx).write(statement)}
 
-    async def _settled(
+    async def _settle_rows(
         self, name: str, rows: str, log: Sequence[Any], stamp: Any, tx: Tx | None = None
     ) -> set[str]:
         statements = [self._sql[name].bind(rows=rows, now=stamp)]
@@ -221,16 +225,16 @@ class ClaimedRows:
         return {row[0] for row in await self.adapter.write(sql)}
 
     async def try_lock(self, ids: Sequence[str], tx: Tx) -> set[str]:
-        """Lock runs for the transaction; those that nobody else has."""
+        """Lock runs for the transaction; the ids of those that no other transaction has locked."""
         if self._sqlite:  # the transaction is the lock
             return set(ids)
         return {row[0] for row in await tx.write(self._sql["try_lock"].bind(ids=ids))}
 
-    async def states(self, ids: Sequence[str]) -> dict[str, State]:
+    async def states(self, ids: Sequence[str]) -> dict[str, RunState]:
         """How things stand with these runs, as the primary knows it."""
-        given: Any = to_json(ids) if self._sqlite else ids
-        rows = await executor(self.adapter).write(self._sql["states"].bind(ids=given))
-        return {row[0]: State(row[1], row[2], row[3], instant(row[4])) for row in rows}
+        id_list: Any = to_json(ids) if self._sqlite else ids
+        rows = await executor(self.adapter).write(self._sql["states"].bind(ids=id_list))
+        return {row[0]: RunState(row[1], row[2], row[3], instant(row[4])) for row in rows}
 
     async def is_cancelled(self, held: Held) -> bool:
         """Whether the run was cancelled; `LeaseLost` is for the caller to tell by `owns`."""
@@ -263,13 +267,13 @@ class ClaimedRows:
         return {"logged": self._logged, **event_ids()}
 
 
-def _runs_of_rows(rows: Sequence[Row], token: str) -> list[Claimed]:
-    return [Claimed(*(*row[:-1], Held(row[0], token), bool(row[-1]))) for row in rows]
+def _runs_of_rows(rows: Sequence[Row], token: str) -> list[ClaimedRun]:
+    return [ClaimedRun(*(*row[:-1], Held(row[0], token), bool(row[-1]))) for row in rows]
 
 
-def _sort_by_urgency(claimed: list[Claimed]) -> list[Claimed]:
-    claimed.sort(key=lambda run: (-run.priority, run.run_at, run.id))
-    return claimed
+def _sort_by_urgency(runs: list[ClaimedRun]) -> list[ClaimedRun]:
+    runs.sort(key=lambda run: (-run.priority, run.run_at, run.id))
+    return runs
 
 
 class _NotAll(Exception):

@@ -6,18 +6,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from maniflex.background.runs.worker import Worker
+from maniflex.background.runs.worker import RunWorker
 
 if TYPE_CHECKING:
-    from maniflex.background.runs.client import Work
+    from maniflex.background.runs.api import Work
 
 
-def make_crew(work: Work, prefixes: Sequence[str], concurrency: int | None) -> list[Worker]:
+def make_crew(work: Work, prefixes: Sequence[str], concurrency: int | None) -> list[RunWorker]:
     """Workers that take the types of these prefixes, each type by one of them."""
-    shared = Worker(work, prefixes=prefixes, concurrency=concurrency, leave=work.separate)
-    asked = work.handlers.ranges(prefixes or work.parts.config.worker_type_prefixes)
+    general = RunWorker(work, prefixes=prefixes, concurrency=concurrency, leave=work.separate)
+    ranges = work.handlers.ranges(prefixes or work.environment.config.worker_type_prefixes)
     separate: dict[int, list[str]] = defaultdict(list)
     for type, room in work.separate.items():
-        if any(low <= type < high for low, high in asked):
+        if any(low <= type < high for low, high in ranges):
             separate[room].append(type)
-    return [shared, *(Worker(work, types=types, concurrency=room) for room, types in separate.items())]
+    return [general, *(RunWorker(work, types=types, concurrency=room) for room, types in separate.items())]

@@ -22,13 +22,13 @@ from pydantic import ValidationError
 from maniflex._backoff import Backoff
 from maniflex._caller import asking
 from maniflex._fence import Fence, describe, leaves_of, text_of
-from maniflex._logging import guarded
-from maniflex.background.jsons import HalfCharacter, clean, decode, encode, unreadable_because
+from maniflex._logging import guard_logger
+from maniflex.background.json_text import HalfCharacter, clean, decode, encode, unreadable_because
 from maniflex.background.runs.endings import RetryIn, Suspend, Undone
-from maniflex.background.runs.handlers import Handler
+from maniflex.background.runs.handlers import RunHandler
 from maniflex.background.runs.open_steps import GRACE, OpenSteps
 from maniflex.background.runs.outcomes import NO_RESULT, Done, Dropped, Failed, Outcome, Paused, Released
-from maniflex.background.runs.rows import Change, Claimed
+from maniflex.background.runs.rows import ClaimedRun, RunChange
 from maniflex.background.runs.run import FOREVER, Run
 from maniflex.background.runs.store import passes
 from maniflex.background.threads import on_thread
@@ -47,19 +47,19 @@ _ENGINE = (
     "maniflex.background.threads",
 )
 
-log = guarded(logging.getLogger("maniflex.work"))
+log = guard_logger(logging.getLogger("maniflex.work"))
 
 
 def settle(
-    run: Claimed, outcome: Outcome, backoff: Callable[[int], timedelta], now: datetime
-) -> Change | None:
+    run: ClaimedRun, outcome: Outcome, backoff: Callable[[int], timedelta], now: datetime
+) -> RunChange | None:
     """What the row of a run that did not succeed becomes; None when it is not ours to change."""
     match outcome:
         case Done() | Dropped():
             return None
         case Paused(until, waiting_for, spent):
             data = {"attempt": run.attempt, "until": until.isoformat(), "waiting_for": waiting_for}
-            return Change(
+            return RunChange(
                 run.held,
                 "pending",
                 "suspended",
@@ -69,19 +69,19 @@ def settle(
                 waiting_for=waiting_for,
             )
         case Released(spent):
-            return released(run, now, unspent=0 if spent else 1)
+            return release_change(run, now, unspent=0 if spent else 1)
         case Failed() if outcome.final or run.attempt >= run.max_attempts:
-            return _failed(run, outcome, "failed", "failed", None)
+            return _failure_change(run, outcome, "failed", "failed", None)
         case Failed():
             delay = outcome.delay if outcome.delay is not None else pause_after(backoff, run.attempt)
-            return _failed(run, outcome, "pending", "retried", later(now, delay))
+            return _failure_change(run, outcome, "pending", "retried", later(now, delay))
         case _:
             assert_never(outcome)
 
 
-def released(run: Claimed, now: datetime, unspent: int = 1) -> Change:
+def release_change(run: ClaimedRun, now: datetime, unspent: int = 1) -> RunChange:
     """The row of a run that was not worked on, or not to its end, through no fault of its own."""
-    return Change(run.held, "pending", "released", _json({"attempt": run.attempt}), now, unspent=unspent)
+    return RunChange(run.held, "pending", "released", _json({"attempt": run.attempt}), now, unspent=unspent)
 
 
 def pause_after(backoff: Callable[[int], timedelta], failures: int) -> timedelta:
@@ -104,7 +104,9 @@ def later(now: datetime, delay: timedelta) -> datetime:
         return FOREVER
 
 
-def _failed(run: Claimed, outcome: Failed, status: str, event: str, run_at: datetime | None) -> Change:
+def _failure_change(
+    run: ClaimedRun, outcome: Failed, status: str, event: str, run_at: datetime | None
+) -> RunChange:
     error = {"code": outcome.code, "message": outcome.message, "attempt": run.attempt}
     if outcome.trace:
         error["trace"] = outcome.trace
@@ -114,14 +116,14 @@ def _failed(run: Claimed, outcome: Failed, status: str, event: str, run_at: date
     if outcome.taken_back:
         data["taken_back"] = list(outcome.taken_back)
     last_error = outcome.code if outcome.code == NO_HANDLER else outcome.message
-    return Change(run.held, status, event, _json(data), run_at, 0, _json(error), last_error)
+    return RunChange(run.held, status, event, _json(data), run_at, 0, _json(error), last_error)
 
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def read_payload(handler: Handler, text: str | None) -> Any:
+def read_payload(handler: RunHandler, text: str | None) -> Any:
     """The payload as the handler wants it; it raises when it does not fit."""
     if text is None:
         raise ValueError("what is stored is not text")
@@ -132,10 +134,10 @@ def read_payload(handler: Handler, text: str | None) -> Any:
 
 
 async def perform(
-    run: Run, handler: Handler, timeout: float | None, threads: Threads, task: asyncio.Task[Any]
+    run: Run, handler: RunHandler, timeout: float | None, threads: Threads, task: asyncio.Task[Any]
 ) -> Outcome:
     """Call the handler in this task and name what came of it, once none of its steps goes on any more."""
-    asking.set(run)  # what it submits is on behalf of whoever submitted it
+    asking.set(run)  # what it submits is on behalf of the caller who submitted the run
     fence = Fence(task)
     outcome: Outcome
     try:
@@ -144,7 +146,7 @@ async def perform(
         if handler.is_async and timeout is None:
             result = await handler.fn(run)
         else:
-            result = await _called(run, handler, timeout, threads)
+            result = await _call_handler(run, handler, timeout, threads)
         fence.end_if_forked()
         if result is None and run.is_plain:  # most runs, of which there may be thousands a second
             run.over = True
@@ -158,7 +160,7 @@ async def perform(
     return await conclude(run, outcome)
 
 
-def _outcome_of_return(run: Run, handler: Handler, result: Any) -> Done | Released:
+def _outcome_of_return(run: Run, handler: RunHandler, result: Any) -> Done | Released:
     if run.handed_back and not handler.is_async:
         return Released()  # told to stop, it may have returned half way
     if run.undoing is not None:  # what failed then would not fail now; half is taken back already
@@ -206,8 +208,8 @@ async def _end_steps(run: Run, steps: OpenSteps, outcome: Outcome) -> Outcome:
 
     They are given time to, so that what they do is remembered, except where the worker has none.
     """
-    told = isinstance(outcome, Failed) and outcome.code == TOO_LONG
-    run.cancelled = run.cancelled or told  # all that a plain function on its thread can be told
+    timed_out = isinstance(outcome, Failed) and outcome.code == TOO_LONG
+    run.cancelled = run.cancelled or timed_out  # all that a plain function on its thread can be told
     hasty = isinstance(outcome, Released | Dropped)
     try:
         try:
@@ -218,12 +220,12 @@ async def _end_steps(run: Run, steps: OpenSteps, outcome: Outcome) -> Outcome:
     except asyncio.CancelledError:  # once more: the process ends, and with it what still runs
         steps.abandon()
         return Dropped()
-    if told:
+    if timed_out:
         run.cancelled = run.handed_back
     return outcome
 
 
-async def _called(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Any:
+async def _call_handler(run: Run, handler: RunHandler, timeout: float | None, threads: Threads) -> Any:
     if not handler.is_async:
         return await _on_thread(run, handler, timeout, threads)
     try:
@@ -235,11 +237,11 @@ async def _called(run: Run, handler: Handler, timeout: float | None, threads: Th
         raise
 
 
-async def _on_thread(run: Run, handler: Handler, timeout: float | None, threads: Threads) -> Any:
+async def _on_thread(run: Run, handler: RunHandler, timeout: float | None, threads: Threads) -> Any:
     """A plain function cannot be stopped: past its time it is told so, and is over when it returns."""
     working = on_thread(partial(handler.fn, run), threads)
-    done, _ = await asyncio.wait((working,), timeout=timeout)
-    if not done:
+    finished_calls, _ = await asyncio.wait((working,), timeout=timeout)
+    if not finished_calls:
         run.cancelled = True
         await asyncio.wait((working,))
         run.cancelled = False
@@ -254,7 +256,7 @@ class _TooLong(Exception):
 
 
 def failure(error: BaseException) -> Failed:
-    """What is kept of an exception."""
+    """The outcome of an attempt whose handler raised `error`."""
     trace = clean("".join(traceback.format_exception(type(error), error, _theirs(error), limit=-12)), 8000)
     decisive = _decisive(error)
     match decisive:
@@ -302,24 +304,24 @@ def _names_result(error: ValidationFailed) -> bool:
 
 def bad_payload(error: Exception) -> Failed:
     """What does not fit, by name; the values themselves stay out of errors and logs."""
-    said = str(error) if isinstance(error, HalfCharacter) else describe(error)
+    text = str(error) if isinstance(error, HalfCharacter) else describe(error)
     if isinstance(error, ValidationError):
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        places = ((".".join(str(part) for part in one["loc"]), one["msg"]) for one in found)
-        said = "; ".join(f"{place}: {message}" if place else message for place, message in places)
-    return Failed("payload_does_not_fit", clean(f"the payload does not fit: {said}"), final=True)
+        mistakes = error.errors(include_url=False, include_input=False, include_context=False)
+        places = ((".".join(str(part) for part in one["loc"]), one["msg"]) for one in mistakes)
+        text = "; ".join(f"{place}: {message}" if place else message for place, message in places)
+    return Failed("payload_does_not_fit", clean(f"the payload does not fit: {text}"), final=True)
 
 
-async def _after_failure(run: Run, failed: Failed) -> Outcome:
+async def _after_failure(run: Run, outcome: Failed) -> Outcome:
     """A run that fails for good takes its steps back first, if it knows how."""
-    if run.unstored and not failed.final:  # what another attempt would need to take it back is only here
-        message = clean("; ".join((*run.unstored.values(), failed.message)))
-        failed = replace(failed, code=NOT_JSON, message=message, final=True)
-    if run.undoing is None and not (failed.final or run.attempt >= run.max_attempts):
-        return failed
+    if run.unstored and not outcome.final:  # what another attempt would need to take it back is only here
+        message = clean("; ".join((*run.unstored.values(), outcome.message)))
+        outcome = replace(outcome, code=NOT_JSON, message=message, final=True)
+    if run.undoing is None and not (outcome.final or run.attempt >= run.max_attempts):
+        return outcome
     fence = Fence()
     try:
-        return await _turned_back(run, failed) or await _taken_back(run, failed)
+        return await _turn_back(run, outcome) or await _take_back(run, outcome)
     except BaseException as error:
         if _is_lost(error):
             return Dropped()
@@ -331,7 +333,7 @@ async def _after_failure(run: Run, failed: Failed) -> Outcome:
         return Failed(NOT_TAKEN_BACK, again.message, again.trace)
 
 
-async def without_handler(run: Run, failed: Failed) -> Outcome:
+async def without_handler(run: Run, outcome: Failed) -> Outcome:
     """A final failure of a run whose handler cannot be called, and with it nothing that takes steps back."""
     try:
         await run.recall()
@@ -339,18 +341,18 @@ async def without_handler(run: Run, failed: Failed) -> Outcome:
         if not passes(error):
             raise
         return Paused(run.later(), None)
-    return _left_behind(failed, run.unreached) if run.unreached else failed
+    return _with_steps_left(outcome, run.unreached) if run.unreached else outcome
 
 
-def _left_behind(failed: Failed, steps: Iterable[str]) -> Failed:
-    message = clean(f"{failed.message}; these steps are not taken back: {', '.join(sorted(steps))}")
-    return replace(failed, code=NOT_TAKEN_BACK, message=message, final=True)
+def _with_steps_left(outcome: Failed, steps: Iterable[str]) -> Failed:
+    message = clean(f"{outcome.message}; these steps are not taken back: {', '.join(sorted(steps))}")
+    return replace(outcome, code=NOT_TAKEN_BACK, message=message, final=True)
 
 
-async def _turned_back(run: Run, failed: Failed) -> Outcome | None:
+async def _turn_back(run: Run, outcome: Failed) -> Outcome | None:
     """Another attempt, just to go back, when this one did not get to all that there is to take back."""
     try:
-        begun = await run.turn_back(failed.message)
+        has_turned = await run.turn_back(outcome.message)
     except RequestError as error:
         if not passes(error):
             raise
@@ -359,10 +361,12 @@ async def _turned_back(run: Run, failed: Failed) -> Outcome | None:
     if not run.reachable or run.attempt >= run.max_attempts:
         return None
     await run.compensate(run.unstored)
-    return Failed(failed.code, failed.message, failed.trace, delay=timedelta(0) if begun else failed.delay)
+    return Failed(
+        outcome.code, outcome.message, outcome.trace, delay=timedelta(0) if has_turned else outcome.delay
+    )
 
 
-async def _taken_back(run: Run, failed: Failed) -> Outcome:
+async def _take_back(run: Run, outcome: Failed) -> Outcome:
     await run.compensate()
-    ended = replace(failed, final=True, delay=None, taken_back=run.taken_back)
-    return _left_behind(ended, run.unreached) if run.unreached else ended
+    final_outcome = replace(outcome, final=True, delay=None, taken_back=run.taken_back)
+    return _with_steps_left(final_outcome, run.unreached) if run.unreached else final_outcome

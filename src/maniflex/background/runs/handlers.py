@@ -15,7 +15,7 @@ from typing import Any
 
 from maniflex._backoff import Backoff
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
-from maniflex.background.jsons import encode
+from maniflex.background.json_text import encode
 from maniflex.background.payload_type import PayloadType
 from maniflex.errors import ValidationFailed
 from maniflex.model.omission import losses
@@ -28,7 +28,7 @@ _BACKOFF = Backoff()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Handler:
+class RunHandler:
     """What runs of one type are given to."""
 
     type: str
@@ -45,27 +45,27 @@ class Handler:
     dead_letter: str | None = None  # a run of this type is submitted for each that fails for good
 
 
-def payload_text(handler: Handler | None, payload: Any) -> str:
+def payload_text(handler: RunHandler | None, payload: Any) -> str:
     """The text to store for a payload, so that its handler gets what was given."""
     text = encode({} if payload is None else payload, "payload")
     return text if handler is None or handler.payload is None else handler.payload.write(payload, text)
 
 
-class Handlers:
+class RunHandlers:
     """The handlers of one server; open while declaring."""
 
     def __init__(self) -> None:
-        self._by_type: dict[str, Handler] = {}
+        self._by_type: dict[str, RunHandler] = {}
         self._problems: list[str] = []
         self._hidden: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self._by_type)
 
-    def __iter__(self) -> Iterator[Handler]:
+    def __iter__(self) -> Iterator[RunHandler]:
         return iter(self._by_type.values())
 
-    def get(self, type: str) -> Handler | None:
+    def get(self, type: str) -> RunHandler | None:
         return self._by_type.get(type)
 
     def add(self, type: str, fn: Callable[..., Any], **options: Any) -> None:
@@ -74,20 +74,22 @@ class Handlers:
         self._problems += [f"{where}: {problem}" for problem in problems]
         if type in self._by_type:
             self._problems.append(f"{where}: there is a handler of this type already")
-        given = {name: value for name, value in options.items() if value is not None}
-        if "payload" in given:
-            given["payload"] = PayloadType(given["payload"])
+        values = {name: value for name, value in options.items() if value is not None}
+        if "payload" in values:
+            values["payload"] = PayloadType(values["payload"])
         if not problems:
-            given |= {name: as_duration(given[name], name) for name in ("lease", "timeout") if name in given}
-        self._by_type[type] = Handler(type, fn, _is_async(fn), **given)
+            values |= {
+                name: as_duration(values[name], name) for name in ("lease", "timeout") if name in values
+            }
+        self._by_type[type] = RunHandler(type, fn, _is_async(fn), **values)
         self._hidden = None
 
     def problems(self) -> list[str]:
         letters = {h.dead_letter for h in self._by_type.values()}
         open_letters = [h.type for h in self._by_type.values() if h.public and h.type in letters]
         problem = "dead letters are sent to it, so it is not public"
-        told = (f"work handler {type!r}: {problem}" for type in open_letters)
-        return [*self._problems, *told, *self._circles(), *self._losses()]
+        letter_problems = (f"work handler {type!r}: {problem}" for type in open_letters)
+        return [*self._problems, *letter_problems, *self._circles(), *self._losses()]
 
     def _losses(self) -> Iterator[str]:
         """What clients submit is stored as it is bound, so its type must be one that can be stored."""
@@ -107,16 +109,16 @@ class Handlers:
 
     def _circles(self) -> Iterator[str]:
         """Dead letters that come back to where they began would be written for ever."""
-        reported: set[str] = set()
+        types_in_circles: set[str] = set()
         for start in self._by_type:
             way = [start]
             while (handler := self._by_type.get(way[-1])) is not None and handler.dead_letter is not None:
                 if handler.dead_letter in way:
                     way = way[way.index(handler.dead_letter) :]
-                    if reported.isdisjoint(way) and len(way) > 1:
+                    if types_in_circles.isdisjoint(way) and len(way) > 1:
                         circle = " → ".join((*way, way[0]))
                         yield f"work handler {way[0]!r}: its dead letters go in a circle, {circle}"
-                    reported |= set(way)
+                    types_in_circles |= set(way)
                     break
                 way.append(handler.dead_letter)
 
@@ -125,14 +127,14 @@ class Handlers:
         return {h.type: h.lease for h in self._by_type.values() if h.lease is not None}
 
     def ranges(self, prefixes: Iterable[str]) -> list[tuple[str, str]]:
-        """The types a worker asks for: those of its prefixes, or `default.` and what is handled here.
+        """The types a worker asks for: those of its prefixes, or `default.` and the types handled here.
 
-        What is handled here has a range of its own, so that it is found among however many other types.
+        A type handled here has a range of its own, so that its runs are found among many other types.
         """
-        asked = tuple(prefixes)
-        handled = (type for type in self._by_type if not asked or type.startswith(asked))
-        whole = map(prefix_range, asked or (DEFAULT_PREFIX,))
-        return sorted({*whole, *map(type_range, handled)})
+        type_prefixes = tuple(prefixes)
+        own_types = (type for type in self._by_type if not type_prefixes or type.startswith(type_prefixes))
+        whole = map(prefix_range, type_prefixes or (DEFAULT_PREFIX,))
+        return sorted({*whole, *map(type_range, own_types)})
 
 
 def type_range(type: str) -> tuple[str, str]:
@@ -142,16 +144,16 @@ def type_range(type: str) -> tuple[str, str]:
 
 def ranges_without(ranges: Iterable[tuple[str, str]], types: Iterable[str]) -> list[tuple[str, str]]:
     """The ranges with these types cut out of them."""
-    left = list(ranges)
+    rest = list(ranges)
     for type in types:
         start, end = type_range(type)
-        left = [
+        rest = [
             piece
-            for low, high in left
+            for low, high in rest
             for piece in (((low, min(high, start)), (max(low, end), high)))
             if piece[0] < piece[1]
         ]
-    return left
+    return rest
 
 
 def prefix_range(prefix: str) -> tuple[str, str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maniflex._ids import new_id
-from maniflex.background.runs import checks
+from maniflex.background.runs import options as checks
 from maniflex.db.port import Tx
 from maniflex.errors import DatabaseError, NotFound
 
 if TYPE_CHECKING:
-    from maniflex.background.runs.client import Work
+    from maniflex.background.runs.api import Work
     from maniflex.background.runs.model import WorkflowRun
 
 KEY = "dead:"  # begins the idempotency key of a dead letter
@@ -22,13 +22,13 @@ async def submit_letter(work: Work, letter: str, id: str, type: str, error: str 
     who = checks.Options()
     try:
         run = await work.records(tx).read(id)
-    except NotFound:  # deleted while it ran: nobody misses it
+    except NotFound:  # deleted while it ran: it needs no letter
         return
     except (ValueError, DatabaseError):
         pass  # what cannot be read is what it failed for
     else:
         if letter in _told_types(run):
-            work.parts.logger.error("run %s (%s): dead letters in a circle; it has none", id, type)
+            work.environment.logger.error("run %s (%s): dead letters in a circle; it has none", id, type)
             return
         payload |= {"payload": run.payload, "attempt": run.attempt}
         who = checks.Options(actor_id=run.actor_id, tenant_id=run.tenant_id, trace_id=run.trace_id)

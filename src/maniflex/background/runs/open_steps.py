@@ -1,6 +1,6 @@
 """The steps of one attempt that are under way: the attempt is over when they are.
 
-A step that has had its effect is remembered, whatever becomes of the task that awaited it: when a
+A step that has had its effect is remembered, even when the task that awaited it is cancelled: when a
 neighbour fails, the attempt runs out of time or the worker stops, a plain function still comes to its
 end on its thread, and what a step returned is still written down. Only then is an outcome settled, so
 that no retry begins what still goes on, and none repeats what was done.
@@ -52,7 +52,7 @@ class OpenSteps:
     async def perform(self, name: str, call: partial[Any], keep: Keep | None) -> Any:
         """Call a function, async here and plain on a thread, and keep what it returns.
 
-        Without `keep`, what it returns is given back as it is, and dropped when nobody waits for it.
+        Without `keep`, what it returns is given back as it is, and dropped when no task waits for it.
         """
         fence = Fence()
         try:

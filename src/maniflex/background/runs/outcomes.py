@@ -36,7 +36,7 @@ class Paused:
 
     until: datetime
     waiting_for: str | None
-    spent: bool = False  # not on purpose: the way back could not be begun, or nobody knows whether it was
+    spent: bool = False  # not on purpose: the way back could not be begun, or it is not known whether it was
 
 
 @dataclass(frozen=True, slots=True)

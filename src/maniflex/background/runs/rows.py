@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from maniflex.background.lease import Held
+from maniflex.background.leases import Held
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class RunDraft:
     """What runs submitted together have in common."""
 
     type: str
@@ -26,12 +26,12 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Claimed:
+class ClaimedRun:
     """A run that is ours until its lease ends."""
 
     id: str
     type: str
-    payload: str | None  # None where somebody wrote what is no text
+    payload: str | None  # None where the stored value is no text
     attempt: int
     max_attempts: int
     timeout: float | None
@@ -49,7 +49,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RunChange:
     """What a run becomes when its handler is done with it, other than succeeded."""
 
     held: Held
@@ -73,13 +73,13 @@ class Reaped:
 
 
 class Renewed(NamedTuple):
-    """What a renewal could not renew: what is `gone` to somebody else, and what somebody has `locked`."""
+    """The ids that a renewal could not renew: `gone` to another worker, `locked` by a transaction."""
 
     gone: set[str]
     locked: set[str]
 
 
-class State(NamedTuple):
+class RunState(NamedTuple):
     """What a worker asks about a run whose outcome was not taken."""
 
     status: str

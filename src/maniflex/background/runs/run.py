@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from maniflex._caller import Caller
 from maniflex.background.declaring import as_duration
-from maniflex.background.jsons import Unreadable, Unstored, instant, is_text, not_stored
-from maniflex.background.lease import Held
-from maniflex.background.runs import checks
+from maniflex.background.json_text import Unreadable, Unstored, instant, is_text, not_stored
+from maniflex.background.leases import Held
+from maniflex.background.runs import options as checks
 from maniflex.background.runs.endings import RetryIn, Suspend, Undone
 from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
@@ -26,10 +26,10 @@ from maniflex.errors import DeclarationError, Fatal, LeaseLost, NotFound, RunCan
 from maniflex.model.unreadable import is_unreadable
 
 if TYPE_CHECKING:
-    from maniflex.background.runs.client import Work
+    from maniflex.background.runs.api import Work
     from maniflex.background.runs.open_steps import OpenSteps
-    from maniflex.background.runs.rows import Claimed
-    from maniflex.background.runs.steps import Memory
+    from maniflex.background.runs.rows import ClaimedRun
+    from maniflex.background.runs.step_memory import StepMemory
 
 T = TypeVar("T")
 FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
@@ -66,7 +66,9 @@ class Run:
         "type",
     )
 
-    def __init__(self, claimed: Claimed, payload: Any, new_memory: Callable[[], Memory], work: Work) -> None:
+    def __init__(
+        self, claimed: ClaimedRun, payload: Any, new_memory: Callable[[], StepMemory], work: Work
+    ) -> None:
         self.id = claimed.id
         self.type = claimed.type
         self.payload = payload
@@ -82,11 +84,11 @@ class Run:
         self.over = False  # the handler returned or raised: what it left behind begins nothing any more
         self._held: Held = claimed.held
         self._new_memory = new_memory
-        self._remembers: Memory | None = None
+        self._remembers: StepMemory | None = None
         self._work = work
 
     @property
-    def _memory(self) -> Memory:
+    def _memory(self) -> StepMemory:
         """Made when it is needed: most runs have no steps, and thousands a second should cost little."""
         if self._remembers is None:
             self._remembers = self._new_memory()
@@ -144,11 +146,11 @@ class Run:
         """
         if not name or not is_text(name):
             raise DeclarationError("a step has a name, a text without NUL and lone surrogates")
-        stored = stored_name(name)
+        row_name = stored_name(name)
         with self._memory.open_steps.open(name):
-            done, result = await self._remembered(stored)
-            if not done:
-                keep = self._memory.keeper(self._held, name, stored, compensate)
+            is_done, result = await self._recall_step(row_name)
+            if not is_done:
+                keep = self._memory.keeper(self._held, name, row_name, compensate)
                 return await self._perform(name, partial(fn, *args, **kwargs), keep, transactional)
         if compensate is not None:
             self._memory.undo.append((name, compensate, result))
@@ -163,7 +165,7 @@ class Run:
             return await keep(await steps.perform(name, call, None))
         return await steps.perform(name, call, keep)
 
-    async def _remembered(self, name: str) -> tuple[bool, Any]:
+    async def _recall_step(self, name: str) -> tuple[bool, Any]:
         self._check()
         if self.over and self.undoing is None:
             raise LeaseLost("this attempt is over; it begins no step any more")
@@ -184,9 +186,9 @@ class Run:
     async def sleep(self, duration: timedelta | float, name: str | None = None) -> None:
         """Leave the worker and go on after `duration`; survives restarts."""
         self._may_pause()
-        step = self._named("sleep", name)
-        done, until = await self._remembered(step)
-        if not done:
+        step = self._step_name("sleep", name)
+        is_done, until = await self._recall_step(step)
+        if not is_done:
             wake = self._work.clock.now() + as_duration(duration, "a sleep")
             until = await self._memory.remember(self._held, step, wake.isoformat())
         if instant(until) > self._work.clock.now():
@@ -196,9 +198,9 @@ class Run:
         """The payload of the next signal called `name`; `TimeoutError` when none comes in time."""
         self._may_pause()
         checks.signal_name(name)
-        step = self._named("signal", name)
-        done, outcome = await self._remembered(step)
-        if not done:
+        step = self._step_name("signal", name)
+        is_done, outcome = await self._recall_step(step)
+        if not is_done:
             outcome = await self._receive(step, name, timeout)
         if outcome["timed_out"]:
             raise TimeoutError(f"no signal {name!r} came in time")
@@ -209,26 +211,26 @@ class Run:
         if timeout is not None:
             deadline = self._work.clock.now() + as_duration(timeout, "a timeout")
             ends = step.replace("signal", "deadline", 1)
-            asked, kept = await self._remembered(ends)
-            if not asked:
-                kept = await self._memory.remember(self._held, ends, deadline.isoformat())
-            until = instant(kept)
+            has_deadline, deadline_text = await self._recall_step(ends)
+            if not has_deadline:
+                deadline_text = await self._memory.remember(self._held, ends, deadline.isoformat())
+            until = instant(deadline_text)
         async with transaction(self._work.store.adapter) as tx:
-            found = await self._memory.take_signal(self.id, name, tx)
-            if found is not None and isinstance(found[0], Unreadable):
-                raise Fatal(f"the signal {name!r} cannot be read: {found[0].reason}")
-            if found is None and until > self._work.clock.now():
+            signal = await self._memory.take_signal(self.id, name, tx)
+            if signal is not None and isinstance(signal[0], Unreadable):
+                raise Fatal(f"the signal {name!r} cannot be read: {signal[0].reason}")
+            if signal is None and until > self._work.clock.now():
                 raise Suspend(until, name)
-            outcome = {"timed_out": found is None, "payload": None if found is None else found[0]}
+            outcome = {"timed_out": signal is None, "payload": None if signal is None else signal[0]}
             await self._memory.remember(self._held, step, outcome, tx)
         return outcome
 
     async def signal(self, id: str, name: str, payload: Any = None) -> None:
         """Tell another run something it waits for, once however often we are retried."""
         checks.signal_name(name)
-        step = self._named("signalled", name)
-        done, _ = await self._remembered(step)
-        if not done:
+        step = self._step_name("signalled", name)
+        is_done, _ = await self._recall_step(step)
+        if not is_done:
             async with transaction(self._work.store.adapter) as tx:
                 await self._work.signal(id, name, payload, tx=tx)
                 await self._memory.remember(self._held, step, id, tx)
@@ -237,24 +239,24 @@ class Run:
 
     async def submit(self, type: str, payload: Any = None, *, name: str | None = None, **options: Any) -> str:
         """Submit a run of our own, once however often we are retried; returns its id."""
-        return await self._submit(self._named("run", name), type, payload, **options)
+        return await self._submit(self._step_name("run", name), type, payload, **options)
 
     async def _submit(self, step: str, type: str, payload: Any, **options: Any) -> str:
-        done, child_id = await self._remembered(step)
-        if not done:
+        is_done, child_id = await self._recall_step(step)
+        if not is_done:
             ours = {"actor_id": self.actor_id, "tenant_id": self.tenant_id, "trace_id": self.trace_id}
             async with transaction(self._work.store.adapter) as tx:
-                given: Any = {**ours, **options, "parent_id": self.id, "tx": tx}
-                child = await self._work.submit(type, payload, **given)
+                child_options: Any = {**ours, **options, "parent_id": self.id, "tx": tx}
+                child = await self._work.submit(type, payload, **child_options)
                 child_id = await self._memory.remember(self._held, step, child.id, tx)
         return str(child_id)
 
     async def call(self, type: str, payload: Any = None, *, name: str | None = None, **options: Any) -> Any:
         """Submit a run and leave the worker until it is done; its result, or `RunFailed`."""
         self._may_pause()
-        step = self._named("call", name)
-        done, outcome = await self._remembered(step)
-        if not done:
+        step = self._step_name("call", name)
+        is_done, outcome = await self._recall_step(step)
+        if not is_done:
             child_id = await self._submit(step.replace("call", "child", 1), type, payload, **options)
             outcome = await self._outcome(child_id)
             await self._memory.remember(self._held, step, outcome)
@@ -305,7 +307,7 @@ class Run:
         if current_tx(self._work.store.adapter) is not None:  # what it remembers would be rolled back
             raise DeclarationError("a run cannot pause inside a transaction")
 
-    def _named(self, kind: str, name: str | None) -> str:
+    def _step_name(self, kind: str, name: str | None) -> str:
         """What a pause is remembered as: its kind, which of its name it is in this run, and the name."""
         checks.text("name", name)
         label = f"{kind}:{name or ''}"
@@ -341,7 +343,7 @@ class Run:
         return [name for name, _, _ in reversed(memory.undo) if memory.is_compensated(stored_name(name))]
 
     async def recall(self) -> None:
-        """Read what is remembered."""
+        """Read the stored steps."""
         await self._memory.steps(self.id)
 
     def later(self) -> datetime:
@@ -359,7 +361,7 @@ class Run:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to end with it: no step was begun, and nobody told it to stop."""
+        """Whether there is nothing to end with it: no step was begun, no worker told it to stop."""
         return self._remembers is None and not self.handed_back
 
     @property
@@ -367,15 +369,15 @@ class Run:
         """The steps under way; None where there never was one."""
         return None if self._remembers is None else self._remembers.open_steps
 
-    async def _taken_back(self, stored: str, result: Any) -> None:
-        await self._memory.mark_compensated(self._held, stored)
+    async def _mark_taken_back(self, row_name: str, result: Any) -> None:
+        await self._memory.mark_compensated(self._held, row_name)
 
     async def compensate(self, only: Container[str] | None = None) -> None:
         """Undo the finished steps this attempt came to, the last one first, each once."""
         for name, undo, result in reversed(self._memory.undo):
-            stored = stored_name(name)
-            if not self._memory.is_compensated(stored) and (only is None or stored in only):
-                mark = partial(self._taken_back, stored)
+            row_name = stored_name(name)
+            if not self._memory.is_compensated(row_name) and (only is None or row_name in only):
+                mark = partial(self._mark_taken_back, row_name)
                 await self._memory.open_steps.perform(name, partial(undo, result), mark)
         if self.undoing is not None and not self.unreached:
             await self._memory.mark_compensated(self._held, FAILED)

@@ -1,4 +1,4 @@
-"""Writes down what came of runs, many at a time, until the database has taken it."""
+"""Writes the outcomes of runs, many at a time, until the database has taken them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from maniflex._backoff import Backoff
 from maniflex._fence import Fence
-from maniflex.background.lease import Held
-from maniflex.background.runs.executor import released
-from maniflex.background.runs.rows import Change, Claimed, State
-from maniflex.background.runs.store import PASSING, RunStore, passes
-from maniflex.background.watch import LastingTask, Watched
+from maniflex.background.leases import Held
+from maniflex.background.runs.executor import release_change
+from maniflex.background.runs.rows import ClaimedRun, RunChange, RunState
+from maniflex.background.runs.store import TRANSIENT_ERRORS, RunStore, passes
+from maniflex.background.watch import LastingTask, WatchedPart
 from maniflex.db.current import transaction
 from maniflex.errors import RequestError
 
 if TYPE_CHECKING:
-    from maniflex.background.runs.client import Work
+    from maniflex.background.runs.api import Work
 
 T = TypeVar("T")
 AT_MOST = 1000
-AGAIN = 0.02  # after which an outcome is tried again that could not be written, doubled each time
-AGAIN_AT_MOST = {"locked": 0.5, "refused": 2.0}
+RETRY_DELAY = 0.02  # after which an outcome is tried again that could not be written, doubled each time
+RETRY_DELAY_AT_MOST = {"locked": 0.5, "refused": 2.0}
 COUNTED = {"retried": "runs_retried_total", "failed": "runs_failed_total"}
-Taken: TypeAlias = list[tuple[tuple[Claimed, T], bool]]
+Answers: TypeAlias = list[tuple[tuple[ClaimedRun, T], bool]]
 _BACKOFF = Backoff()
 
 
@@ -35,10 +35,10 @@ _BACKOFF = Backoff()
 class _Kind(Generic[T]):
     """One kind of outcome: what waits, who writes it, and the row `before` and `after` that."""
 
-    waiting: list[tuple[Claimed, T]]
-    write: Callable[[list[tuple[Claimed, T]], datetime], Awaitable[set[str]]]
+    waiting: list[tuple[ClaimedRun, T]]
+    write: Callable[[list[tuple[ClaimedRun, T]], datetime], Awaitable[set[str]]]
     before: str
-    after: Callable[[tuple[Claimed, T]], tuple[str, int]]
+    after: Callable[[tuple[ClaimedRun, T]], tuple[str, int]]
 
 
 class Settler:
@@ -48,11 +48,11 @@ class Settler:
         self._work = work
         self._forget = forget  # until then its lease is renewed
         self._store = work.store
-        self._logger = work.parts.logger
-        self._metrics = work.parts.metrics
-        self._done: list[tuple[Claimed, str | None]] = []
-        self._changed: list[tuple[Claimed, Change]] = []
-        self._dropped: list[tuple[Claimed, None]] = []
+        self._logger = work.environment.logger
+        self._metrics = work.environment.metrics
+        self._successes: list[tuple[ClaimedRun, str | None]] = []
+        self._changes: list[tuple[ClaimedRun, RunChange]] = []
+        self._dropped: list[tuple[ClaimedRun, None]] = []
         self._aside = {"locked": 0, "refused": 0}  # how many of them have to wait a moment, and why
         self._more = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -70,25 +70,25 @@ class Settler:
 
     @property
     def _ready(self) -> int:
-        return len(self._done) + len(self._changed) + len(self._dropped)
+        return len(self._successes) + len(self._changes) + len(self._dropped)
 
-    def succeed(self, claimed: Claimed, result: str | None) -> None:
+    def succeed(self, run: ClaimedRun, result: str | None) -> None:
         """Settle a run as succeeded."""
-        self._done.append((claimed, result))
+        self._successes.append((run, result))
         self._more.set()
 
-    def change(self, claimed: Claimed, change: Change) -> None:
+    def change(self, run: ClaimedRun, change: RunChange) -> None:
         """Settle a run as something else."""
-        self._changed.append((claimed, change))
+        self._changes.append((run, change))
         self._more.set()
 
-    def release(self, claimed: Claimed) -> None:
+    def release(self, run: ClaimedRun) -> None:
         """Give a run back as if it had not been begun."""
-        self.change(claimed, released(claimed, self._work.clock.now()))
+        self.change(run, release_change(run, self._work.clock.now()))
 
-    def let_go(self, claimed: Claimed) -> None:
+    def let_go(self, run: ClaimedRun) -> None:
         """The run was cancelled or lost; only a lease we may still have on it is cleared."""
-        self._dropped.append((claimed, None))
+        self._dropped.append((run, None))
         self._more.set()
 
     async def start(self) -> None:
@@ -98,7 +98,7 @@ class Settler:
         self._task.start()
 
     async def stop(self) -> None:
-        """Write what is left; the caller's deadline is the only limit."""
+        """Write the outcomes that wait; the caller's deadline is the only limit."""
         self._stopping = True
         self._more.set()
         if self._running:
@@ -108,13 +108,13 @@ class Settler:
             await self.flush()
 
     def give_up(self) -> None:
-        """Write nothing more; what is left is done again when its lease has ended."""
+        """Write nothing more; runs whose outcome is lost are done again when their lease has ended."""
         if self._running:
             self._task.cancel()
             self._running = False
 
     @property
-    def parts_to_watch(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[WatchedPart]:
         """What should be alive as long as this is started."""
         return (self._task,)
 
@@ -138,83 +138,91 @@ class Settler:
 
     async def flush(self) -> None:
         """Write everything that is waiting now; what could not be written waits on."""
-        failed: Exception | None = None
+        first_error: Exception | None = None
         async with self._writing:
             for write in (self._flush_done, self._flush_changed, self._flush_dropped):
                 try:
                     await write()
                 except Exception as error:  # of one kind; the others are no worse for it
-                    failed = failed or error
-        if failed is not None:
-            raise failed
+                    first_error = first_error or error
+        if first_error is not None:
+            raise first_error
 
     async def flush_all(self) -> None:
-        """Also wait for what somebody's open transaction holds up."""
+        """Also wait for outcomes whose row another transaction has locked."""
         await self.flush()
         while self._ready or self._aside["locked"]:
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_DELAY)
             await self.flush()
 
     async def _flush_done(self) -> None:
-        taken = await self._taken(_Kind(self._done, self._succeed, "leased", _succeeded))
-        self._settled([(claimed, kept, "runs_succeeded_total") for (claimed, _), kept in taken])
-        self._work.awaken_waiting(claimed for (claimed, _), kept in taken if kept)
-        self._wake(claimed for (claimed, _), _ in taken if claimed.group_key is not None)
+        answers = await self._write_first(
+            _Kind(self._successes, self._succeed, "leased", _state_after_success)
+        )
+        self._note_answers([(run, still_ours, "runs_succeeded_total") for (run, _), still_ours in answers])
+        self._work.awaken_waiting(run for (run, _), still_ours in answers if still_ours)
+        self._wake(run for (run, _), _ in answers if run.group_key is not None)
 
-    async def _succeed(self, batch: list[tuple[Claimed, str | None]], now: datetime) -> set[str]:
-        return await self._store.succeed([(claimed.held, result) for claimed, result in batch], now)
+    async def _succeed(self, batch: list[tuple[ClaimedRun, str | None]], now: datetime) -> set[str]:
+        return await self._store.succeed([(run.held, result) for run, result in batch], now)
 
     async def _flush_changed(self) -> None:
-        taken = await self._taken(_Kind(self._changed, self._write, "leased", _changed))
-        self._settled([(claimed, kept, COUNTED.get(change.event)) for (claimed, change), kept in taken])
-        self._wake(run for (run, change), _ in taken if change.status == "pending" or run.group_key)
-        self._work.awaken_waiting(run for (run, change), kept in taken if kept and change.status == "failed")
+        answers = await self._write_first(
+            _Kind(self._changes, self._write_changes, "leased", _state_after_change)
+        )
+        self._note_answers(
+            [(run, still_ours, COUNTED.get(change.event)) for (run, change), still_ours in answers]
+        )
+        self._wake(run for (run, change), _ in answers if change.status == "pending" or run.group_key)
+        self._work.awaken_waiting(
+            run for (run, change), still_ours in answers if still_ours and change.status == "failed"
+        )
 
-    def _wake(self, followed: Iterable[Claimed]) -> None:
+    def _wake(self, followed: Iterable[ClaimedRun]) -> None:
         """Some are due again at once, and others of a group could not start before."""
         if next(iter(followed), None) is not None:
             self._work.wake()
 
-    async def _taken(self, kind: _Kind[T]) -> Taken[T]:
-        """Write what waits first; which of it the database took, and whether it was still ours."""
+    async def _write_first(self, kind: _Kind[T]) -> Answers[T]:
+        """Write the first outcomes that wait; those the database took, and whether the run was still ours."""
         batch = _each_once(kind.waiting[:AT_MOST])
         if not batch:
             return []
         try:
-            taken = await self._written(kind, batch)
+            answers = await self._write_batch(kind, batch)
         except RequestError as error:
             if passes(error) or len(batch) == 1:
                 raise
-            return await self._one_by_one(kind, batch)
+            return await self._write_one_by_one(kind, batch)
         del kind.waiting[: len(batch)]
-        return taken
+        return answers
 
-    async def _written(self, kind: _Kind[T], batch: list[tuple[Claimed, T]]) -> Taken[T]:
+    async def _write_batch(self, kind: _Kind[T], batch: list[tuple[ClaimedRun, T]]) -> Answers[T]:
         now = self._work.clock.now()
-        for claimed, _ in batch:
-            claimed.tried += (now,)
-        kept = await kind.write(batch, now)
-        if len(kept) == len(batch):
+        for run, _ in batch:
+            run.tried += (now,)
+        settled_ids = await kind.write(batch, now)
+        if len(settled_ids) == len(batch):
             return [(one, True) for one in batch]
-        taken = [(one, True) for one in batch if one[0].id in kept]
-        missing = [one for one in batch if one[0].id not in kept]
-        states = await self._store.states([claimed.id for claimed, _ in missing]) if missing else {}
+        answers = [(one, True) for one in batch if one[0].id in settled_ids]
+        missing = [one for one in batch if one[0].id not in settled_ids]
+        states = await self._store.states([run.id for run, _ in missing]) if missing else {}
         for one in missing:
-            found = states.get(one[0].id)
-            if found is not None and (found.status, found.lease) == (kind.before, one[0].held.lease):
+            state = states.get(one[0].id)
+            if state is not None and (state.status, state.lease) == (kind.before, one[0].held.lease):
                 self._put_aside(kind.waiting, one, "locked")
             else:
-                taken.append((one, found is not None and _is_written(one[0], kind.after(one), found)))
-        return taken
+                answers.append((one, state is not None and _is_written(one[0], kind.after(one), state)))
+        return answers
 
-    async def _one_by_one(self, kind: _Kind[T], batch: list[tuple[Claimed, T]]) -> Taken[T]:
-        """One that no database takes must not keep the others waiting."""
-        taken: Taken[T] = []
+    async def _write_one_by_one(self, kind: _Kind[T], batch: list[tuple[ClaimedRun, T]]) -> Answers[T]:
+        """Write outcomes one by one: one that no database takes must not keep the others waiting."""
+        answers: Answers[T] = []
         for one in batch:
             try:
-                taken += await self._written(kind, [one])
-            except PASSING:
-                if not taken:
+                answers += await self._write_batch(kind, [one])
+            except TRANSIENT_ERRORS:
+                if not answers:
                     raise
                 break
             except RequestError as error:
@@ -222,9 +230,9 @@ class Settler:
                 self._logger.error("the outcome of run %s is refused: %s", one[0].id, error)
                 self._put_aside(kind.waiting, one, "refused")
             del kind.waiting[0]
-        return taken
+        return answers
 
-    def _put_aside(self, waiting: list[tuple[Claimed, T]], one: tuple[Claimed, T], why: str) -> None:
+    def _put_aside(self, waiting: list[tuple[ClaimedRun, T]], one: tuple[ClaimedRun, T], why: str) -> None:
         """Try it again in a moment, and a longer one each time."""
 
         def again() -> None:
@@ -233,10 +241,10 @@ class Settler:
             self._more.set()
 
         self._aside[why] += 1
-        pause = min(AGAIN * 2 ** min(len(one[0].tried), 10), AGAIN_AT_MOST[why])
+        pause = min(RETRY_DELAY * 2 ** min(len(one[0].tried), 10), RETRY_DELAY_AT_MOST[why])
         asyncio.get_running_loop().call_later(pause, again)
 
-    async def _write(self, batch: list[tuple[Claimed, Change]], now: datetime) -> set[str]:
+    async def _write_changes(self, batch: list[tuple[ClaimedRun, RunChange]], now: datetime) -> set[str]:
         changes = [change for _, change in batch]
         careful = [c for c in changes if c.waiting_for is not None]
         dead = [(run, c) for run, c in batch if c.status == "failed" and self._work.dead_letter(run.type)]
@@ -247,61 +255,61 @@ class Settler:
             changes = [await self._work.unless_signalled(c, now, tx) for c in changes if c.held.id in free]
             if not changes:
                 return set()
-            kept = await self._store.settle(changes, now, tx)
+            settled_ids = await self._store.settle(changes, now, tx)
             for run, change in dead:
-                if run.id in kept:
+                if run.id in settled_ids:
                     await self._work.bury(run.id, run.type, change.last_error, tx)
-        return kept
+        return settled_ids
 
     async def _flush_dropped(self) -> None:
-        for (claimed, _), kept in await self._taken(
-            _Kind(self._dropped, self._let_go, "cancelled", _cancelled)
+        for (run, _), still_ours in await self._write_first(
+            _Kind(self._dropped, self._let_go, "cancelled", _state_after_cancel)
         ):
-            self._forget(claimed.held)
-            if not kept:
-                self._metrics.add("runs_lease_losses_total", type=claimed.type)
-                self._logger.warning("run %s (%s) is another worker's by now", claimed.id, claimed.type)
+            self._forget(run.held)
+            if not still_ours:
+                self._metrics.add("runs_lease_losses_total", type=run.type)
+                self._logger.warning("run %s (%s) is another worker's by now", run.id, run.type)
 
-    async def _let_go(self, batch: list[tuple[Claimed, None]], now: datetime) -> set[str]:
-        return await self._store.let_go([claimed.held for claimed, _ in batch], now)
+    async def _let_go(self, batch: list[tuple[ClaimedRun, None]], now: datetime) -> set[str]:
+        return await self._store.let_go([run.held for run, _ in batch], now)
 
-    def _settled(self, ended: Iterable[tuple[Claimed, bool, str | None]]) -> None:
-        """Runs that the database answered about, whether they were still ours, and how they count."""
+    def _note_answers(self, answers: Iterable[tuple[ClaimedRun, bool, str | None]]) -> None:
+        """Count the settled runs and tell of them; let go of those that were not ours any more."""
         counts: Counter[tuple[str, str]] = Counter()
-        for claimed, kept, counter in ended:
-            if not kept:
-                self.let_go(claimed)  # cancelled meanwhile, or another worker's by now
+        for run, still_ours, counter in answers:
+            if not still_ours:
+                self.let_go(run)  # cancelled meanwhile, or another worker's by now
             else:
-                self._forget(claimed.held)
+                self._forget(run.held)
                 if counter is not None:
-                    counts[counter, claimed.type] += 1
-            self._work.settled(claimed, kept=kept)
+                    counts[counter, run.type] += 1
+            self._work.note_settled(run, still_ours=still_ours)
         for (counter, type), number in counts.items():
             self._metrics.add(counter, number, type=type)
 
 
-def _each_once(batch: list[tuple[Claimed, T]]) -> list[tuple[Claimed, T]]:
+def _each_once(batch: list[tuple[ClaimedRun, T]]) -> list[tuple[ClaimedRun, T]]:
     """The first of them: answers go by id, and a run that was lost and claimed again may be here twice."""
-    seen: set[str] = set()
-    for n, (claimed, _) in enumerate(batch):
-        if claimed.id in seen:
+    ids: set[str] = set()
+    for n, (run, _) in enumerate(batch):
+        if run.id in ids:
             return batch[:n]
-        seen.add(claimed.id)
+        ids.add(run.id)
     return batch
 
 
-def _succeeded(one: tuple[Claimed, str | None]) -> tuple[str, int]:
+def _state_after_success(one: tuple[ClaimedRun, str | None]) -> tuple[str, int]:
     return "succeeded", one[0].attempt
 
 
-def _changed(one: tuple[Claimed, Change]) -> tuple[str, int]:
+def _state_after_change(one: tuple[ClaimedRun, RunChange]) -> tuple[str, int]:
     return one[1].status, one[0].attempt - one[1].unspent
 
 
-def _cancelled(one: tuple[Claimed, None]) -> tuple[str, int]:
+def _state_after_cancel(one: tuple[ClaimedRun, None]) -> tuple[str, int]:
     return "cancelled", one[0].attempt
 
 
-def _is_written(run: Claimed, after: tuple[str, int], found: State) -> bool:
+def _is_written(run: ClaimedRun, after: tuple[str, int], state: RunState) -> bool:
     """Whether an earlier try was taken after all, though its answer was lost."""
-    return found.lease is None and (found.status, found.attempt) == after and found.updated_at in run.tried
+    return state.lease is None and (state.status, state.attempt) == after and state.updated_at in run.tried

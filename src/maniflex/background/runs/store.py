@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from maniflex.background.jsons import instant
+from maniflex.background.json_text import instant
 from maniflex.background.primary import Primary
 from maniflex.background.runs.claimed_rows import ClaimedRows, event_ids, rows_of, to_json
-from maniflex.background.runs.rows import Draft, Reaped
-from maniflex.background.statements import Statement, load
+from maniflex.background.runs.rows import Reaped, RunDraft
+from maniflex.background.statements import NamedStatement, load
 from maniflex.db.current import executor
 from maniflex.db.port import Row, Tx
 from maniflex.errors import (
@@ -25,16 +25,16 @@ from maniflex.errors import (
 from maniflex.sql.statement import Dialect, Sql
 
 CHANNEL = "maniflex_work"
-FORSAKEN = timedelta(minutes=5)  # a run nobody knows may wait this long for one who does
+ORPHAN_GRACE = timedelta(minutes=5)  # a run of an unknown type may wait this long for a worker that knows it
 SEPARATOR = "\x1e"  # no JSON text holds it
 _A_DAY = timedelta(days=1)
 _LAST_ID = "\U0010ffff"
-PASSING = (TransactionError, Unavailable, Timeout)
+TRANSIENT_ERRORS = (TransactionError, Unavailable, Timeout)
 
 
 def passes(error: RequestError) -> bool:
     """Whether it is about this moment and not about the statement; that may have been done all the same."""
-    return error.retryable or isinstance(error, PASSING)
+    return error.retryable or isinstance(error, TRANSIENT_ERRORS)
 
 
 class RunStore(ClaimedRows):
@@ -43,7 +43,11 @@ class RunStore(ClaimedRows):
     # -- what producers do
 
     async def submit(
-        self, draft: Draft, rows: Sequence[tuple[str, str, str | None]], now: datetime, tx: Tx | None = None
+        self,
+        draft: RunDraft,
+        rows: Sequence[tuple[str, str, str | None]],
+        now: datetime,
+        tx: Tx | None = None,
     ) -> set[str]:
         """Store runs given as id, payload and idempotency key; which were new."""
         due = draft.run_at <= now
@@ -78,8 +82,8 @@ class RunStore(ClaimedRows):
 
     async def by_keys(self, keys: Sequence[str], tx: Tx | None = None) -> dict[str, str]:
         """Idempotency key → id of the live run that has it."""
-        given: Any = to_json(keys) if self._sqlite else keys
-        rows = await self._current(tx).write(self._sql["by_keys"].bind(keys=given))
+        key_list: Any = to_json(keys) if self._sqlite else keys
+        rows = await self._current(tx).write(self._sql["by_keys"].bind(keys=key_list))
         return {row[1]: row[0] for row in rows}
 
     async def cancel(self, run_id: str, now: datetime, *, running: bool = True, tx: Tx | None = None) -> bool:
@@ -97,14 +101,14 @@ class RunStore(ClaimedRows):
         return bool(await self.adapter.write(self._sql["awaken_parents"].bind(**values)))
 
     async def _change_one(
-        self, name: str, event: str, run_id: str, now: datetime, tx: Tx | None, **given: Any
+        self, name: str, event: str, run_id: str, now: datetime, tx: Tx | None, **extra: Any
     ) -> bool:
         """Change one run if its state allows it; whether it did."""
         statement = self._sql[name]
-        values = {"id": run_id, "now": self._time(now), **given, **self._log(), "channel": CHANNEL}
+        values = {"id": run_id, "now": self._time(now), **extra, **self._log(), "channel": CHANNEL}
         statements = [statement.bind(**values)]
         if self._sqlite and self._logged:
-            data = to_json({"reason": given["reason"]}) if "reason" in given else None
+            data = to_json({"reason": extra["reason"]}) if "reason" in extra else None
             log = self._sql["log_one"].bind(**values, event_type=event, data=data)
             statements.append(log)
         return bool(await rows_of(executor(self.adapter, tx), statements))
@@ -117,17 +121,17 @@ class RunStore(ClaimedRows):
         rows = await tx.write(self._sql["turn_back"].bind(**values))
         ids = [row[0] for row in rows]
         if ids:
-            given: Any = to_json(ids) if self._sqlite else ids
-            await tx.execute(self._sql["allow_turned"].bind(ids=given, more=more, now=values["now"]))
+            id_list: Any = to_json(ids) if self._sqlite else ids
+            await tx.execute(self._sql["allow_turned"].bind(ids=id_list, more=more, now=values["now"]))
 
     async def reap(
-        self, now: datetime, known: Sequence[str], limit: int = 500, tx: Tx | None = None
+        self, now: datetime, known_types: Sequence[str], limit: int = 500, tx: Tx | None = None
     ) -> list[Reaped]:
-        """Take back runs whose lease ran out; `known` types are given up after their last try."""
+        """Take back runs whose lease ran out; `known_types` are given up after their last try."""
         values = {
             "now": self._time(now),
-            "forsaken": self._time(now - FORSAKEN),
-            "known": to_json(known) if self._sqlite else known,
+            "forsaken": self._time(now - ORPHAN_GRACE),
+            "known": to_json(known_types) if self._sqlite else known_types,
             "limit": limit,
             **self._log(),
         }
@@ -139,8 +143,10 @@ class RunStore(ClaimedRows):
             rows = (await run.batch(statements))[-1]
         else:
             rows = await run.write(self._sql["reap"].bind(**values))
-        freed = ("pending", "failed")  # others were cancelled before, and only lost their lease now
-        return [Reaped(row[0], row[1], row[2]) for row in rows if row[3] == "leased" and row[2] in freed]
+        freed_statuses = ("pending", "failed")  # others were cancelled before, and only lost their lease now
+        return [
+            Reaped(row[0], row[1], row[2]) for row in rows if row[3] == "leased" and row[2] in freed_statuses
+        ]
 
     async def has_expired(self, now: datetime) -> bool:
         """Whether there is anything to reap; a read, so that idle workers do not write."""
@@ -164,31 +170,31 @@ class RunStore(ClaimedRows):
     async def prune(
         self, before: datetime, limit: int = 500, *, after: str = "", look: int = 5_000
     ) -> tuple[int, str]:
-        """Remove finished runs that nobody changed since `before`, with all that belongs to them.
+        """Remove finished runs that were not changed since `before`, with their events, steps and signals.
 
         Looks at up to `look` runs behind the id `after`; how many went, and where to go on, or "".
         """
         # Ids rise with time; those an application gave its jobs may be beyond all that were made here.
         made_later = _first_id(datetime.now(UTC) + _A_DAY)
-        seen: list[Row] = []
+        rows: list[Row] = []
         for low, high in ((after, _first_id(before)), (max(after, made_later), _LAST_ID)):
-            if low < high and len(seen) < look:
+            if low < high and len(rows) < look:
                 values = {"after": low, "below": high, "before": self._time(before)}
-                seen += await self.adapter.fetch(self._sql["prunable"].bind(**values, look=look - len(seen)))
-        old = [row[0] for row in seen if row[1]]
-        removed = 0
+                rows += await self.adapter.fetch(self._sql["prunable"].bind(**values, look=look - len(rows)))
+        old = [row[0] for row in rows if row[1]]
+        count = 0
         for n in range(0, len(old), limit):
-            removed += await self._remove(old[n : n + limit], self._time(before))
-        return removed, seen[-1][0] if len(seen) == look else ""
+            count += await self._remove(old[n : n + limit], self._time(before))
+        return count, rows[-1][0] if len(rows) == look else ""
 
     async def _remove(self, ids: Sequence[str], before: Any) -> int:
         if not self._sqlite:
             return len(await self.adapter.write(self._sql["prune"].bind(ids=ids, before=before)))
         async with self.adapter.transaction() as tx:
             rows = await tx.write(self._sql["prune"].bind(ids=to_json(ids), before=before))
-            gone = to_json([row[0] for row in rows])
+            removed_ids = to_json([row[0] for row in rows])
             names = ("prune_events", "prune_steps", "prune_signals")
-            await tx.batch([self._sql[name].bind(ids=gone) for name in names])
+            await tx.batch([self._sql[name].bind(ids=removed_ids) for name in names])
         return len(rows)
 
     async def depth(self, now: datetime) -> list[tuple[str, int, datetime]]:
@@ -205,9 +211,11 @@ def _first_id(moment: datetime) -> str:
 
 def schema(name: str, dialect: Dialect) -> list[Sql]:
     """The statements that make what a model cannot declare, in order."""
-    found = [(title, s) for title, s in load(name, dialect).items() if title.startswith("schema_")]
-    return [statement.bind() for _, statement in sorted(found, key=_number)]
+    titled_statements = [
+        (title, s) for title, s in load(name, dialect).items() if title.startswith("schema_")
+    ]
+    return [statement.bind() for _, statement in sorted(titled_statements, key=_number)]
 
 
-def _number(item: tuple[str, Statement]) -> int:
+def _number(item: tuple[str, NamedStatement]) -> int:
     return int(item[0].removeprefix("schema_"))

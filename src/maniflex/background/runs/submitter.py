@@ -1,4 +1,4 @@
-"""From what is asked to rows: the one way runs are made."""
+"""Turns calls of `submit` into rows: the one way runs are made."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, TypeAlias, Unpack, overload
 from maniflex._caller import caller
 from maniflex._clock import Clock
 from maniflex._ids import new_ids
-from maniflex.background.jsons import decode
-from maniflex.background.runs import checks
-from maniflex.background.runs.handlers import MAX_ATTEMPTS, Handlers, check_type, payload_text
+from maniflex.background.json_text import decode
+from maniflex.background.runs import options as checks
+from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers, check_type, payload_text
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.rows import Draft
+from maniflex.background.runs.rows import RunDraft
 from maniflex.background.runs.store import RunStore
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
@@ -34,7 +34,7 @@ class Submitter:
 
     def __init__(
         self,
-        handlers: Handlers,
+        handlers: RunHandlers,
         store: RunStore,
         clock: Clock,
         stores: Mapping[type[Model], Store],
@@ -56,7 +56,7 @@ class Submitter:
         **options: Unpack[checks.Options],
     ) -> Submitted:
         """Store a run for each payload, unless there is one of its key."""
-        checks.known(options)
+        checks.check_names(options)
         now = self._clock.now()
         draft = self._draft(type, now, **options)
         handler = self._handlers.get(type)
@@ -67,41 +67,41 @@ class Submitter:
         common = _common(draft, now)
         if not rows:
             return Submitted(common, rows)
-        joined = tx or current_tx(self._store.adapter)
-        if joined is not None or (len(rows) <= BULK and not any(keys)):
-            known = await self._stored(draft, rows, now, joined)
+        open_tx = tx or current_tx(self._store.adapter)
+        if open_tx is not None or (len(rows) <= BULK and not any(keys)):
+            existing = await self._insert_new(draft, rows, now, open_tx)
         else:
-            async with transaction(self._store.adapter) as opened:
-                known = await self._stored(draft, rows, now, opened)
-        return Submitted(common, rows, known)
+            async with transaction(self._store.adapter) as own_tx:
+                existing = await self._insert_new(draft, rows, now, own_tx)
+        return Submitted(common, rows, existing)
 
-    async def _stored(
-        self, draft: Draft, rows: Sequence[Row], now: datetime, tx: Tx | None
+    async def _insert_new(
+        self, draft: RunDraft, rows: Sequence[Row], now: datetime, tx: Tx | None
     ) -> dict[str, WorkflowRun]:
-        """Store what is new; the runs that were there before, by the ids ours would have had."""
+        """Insert new runs; the existing runs with the same key, by the id generated for the duplicate."""
         fresh: set[str] = set()
         for start in range(0, len(rows), BULK):
             fresh |= await self._store.submit(draft, rows[start : start + BULK], now, tx)
-        taken = {row[0]: row[2] for row in rows if row[0] not in fresh and row[2] is not None}
-        if not taken:
+        keys_in_use = {row[0]: row[2] for row in rows if row[0] not in fresh and row[2] is not None}
+        if not keys_in_use:
             return {}
-        known = await self._known(list(taken.values()), tx)
-        for run in known.values():
+        runs_by_key = await self._runs_by_key(list(keys_in_use.values()), tx)
+        for run in runs_by_key.values():
             if run.type != draft.type:
                 raise Conflict(f"the idempotency key belongs to a run of another type, {run.type}")
-        return {id: known[key] for id, key in taken.items()}
+        return {id: runs_by_key[key] for id, key in keys_in_use.items()}
 
-    async def _known(self, keys: Sequence[str], tx: Tx | None) -> dict[str, WorkflowRun]:
+    async def _runs_by_key(self, keys: Sequence[str], tx: Tx | None) -> dict[str, WorkflowRun]:
         """The runs that had these keys already."""
         ids = await self._store.by_keys(keys, tx)
         if set(keys) - ids.keys():  # it was deleted in this very moment
             raise Conflict("a run with this idempotency key was just removed; submit it again")
         records = Records[WorkflowRun](self._stores[WorkflowRun], tx)
-        found = {run.id: run for run in await records.list([("id", "in", sorted(set(ids.values())))])}
-        return {key: found[ids[key]] for key in keys}
+        runs_by_id = {run.id: run for run in await records.list([("id", "in", sorted(set(ids.values())))])}
+        return {key: runs_by_id[ids[key]] for key in keys}
 
     def _warn_unknown(self, type: str) -> None:
-        """Once: a run of a type that nobody handles waits for ever, and says nothing."""
+        """Warn once per type: a run of a type without a handler waits for ever, and says nothing."""
         if type not in self._unknown and len(self._unknown) < MOST_UNKNOWN:
             self._unknown.add(type)
             self._logger.warning(
@@ -123,7 +123,7 @@ class Submitter:
         tenant_id: str | None = None,
         trace_id: str | None = None,
         parent_id: str | None = None,
-    ) -> Draft:
+    ) -> RunDraft:
         if actor_id is None and tenant_id is None and trace_id is None:
             actor_id, tenant_id, trace_id = caller()
         handler = self._handlers.get(check_type(type))
@@ -141,9 +141,9 @@ class Submitter:
             "trace_id": trace_id,
             "parent_id": parent_id,
         }
-        for name, given in texts.items():
-            checks.text(name, given)
-        return Draft(
+        for name, text in texts.items():
+            checks.text(name, text)
+        return RunDraft(
             type, checks.when(now, run_at, delay), attempts, priority, checks.seconds(timeout), **texts
         )
 
@@ -151,15 +151,15 @@ class Submitter:
 class Submitted(Sequence[WorkflowRun]):
     """The runs of one call, made when they are first looked at: who submits thousands seldom does."""
 
-    __slots__ = ("_common", "_known", "_made", "_rows")
+    __slots__ = ("_common", "_existing", "_rows", "_runs")
 
     def __init__(
-        self, common: dict[str, Any], rows: Sequence[Row], known: Mapping[str, WorkflowRun] = EMPTY
+        self, common: dict[str, Any], rows: Sequence[Row], existing: Mapping[str, WorkflowRun] = EMPTY
     ) -> None:
         self._common = common
         self._rows = rows
-        self._known = known
-        self._made: list[WorkflowRun] | None = None
+        self._existing = existing
+        self._runs: list[WorkflowRun] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -169,9 +169,9 @@ class Submitted(Sequence[WorkflowRun]):
     @overload
     def __getitem__(self, place: slice) -> list[WorkflowRun]: ...
     def __getitem__(self, place: int | slice) -> WorkflowRun | list[WorkflowRun]:
-        if self._made is None:
-            self._made = [self._known.get(row[0]) or self._run(row) for row in self._rows]
-        return self._made[place]
+        if self._runs is None:
+            self._runs = [self._existing.get(row[0]) or self._run(row) for row in self._rows]
+        return self._runs[place]
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -188,14 +188,14 @@ class Submitted(Sequence[WorkflowRun]):
 
     def is_new(self, place: int) -> bool:
         """Whether there was no run of its key before."""
-        return self._rows[place][0] not in self._known
+        return self._rows[place][0] not in self._existing
 
     def _run(self, row: Row) -> WorkflowRun:
         own = {"id": row[0], "payload": decode(row[1]), "idempotency_key": row[2]}
         return instance_of(WorkflowRun, self._common | own)
 
 
-def _common(draft: Draft, now: datetime) -> dict[str, Any]:
+def _common(draft: RunDraft, now: datetime) -> dict[str, Any]:
     """What new runs have in common."""
     return {
         "type": draft.type,

@@ -1,8 +1,8 @@
 """A worker: claims runs as it has room for them, works on them side by side, settles them in batches.
 
-What is claimed is started at once, so a crash costs an attempt only of runs that had begun. Outcomes
+A claimed run is started at once, so a crash costs an attempt only of runs that had begun. Outcomes
 wait in memory until the database has taken them, however often it fails; a run is forgotten only when
-it is settled or known to belong to somebody else.
+it is settled or known to belong to another worker.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from maniflex._ids import new_id
-from maniflex.background.lease import Heart, Held
+from maniflex.background.leases import Held, LeaseKeeper
 from maniflex.background.loop import Loop
 from maniflex.background.runs.attempt import Attempt
+from maniflex.background.runs.claim_cursor import ClaimCursor
+from maniflex.background.runs.claimer import Claimer
 from maniflex.background.runs.executor import NO_HANDLER
 from maniflex.background.runs.handlers import ranges_without, type_range
-from maniflex.background.runs.rounds import Feeder, Rescuer
-from maniflex.background.runs.rows import Claimed, Renewed
+from maniflex.background.runs.rescuer import Rescuer
+from maniflex.background.runs.rows import ClaimedRun, Renewed
 from maniflex.background.runs.settler import Settler
-from maniflex.background.runs.steps import Memory
+from maniflex.background.runs.step_memory import StepMemory
 from maniflex.background.runs.store import CHANNEL, RunStore
-from maniflex.background.runs.trail import Trail
 from maniflex.background.threads import DaemonThreads
-from maniflex.background.watch import Watched
-from maniflex.db.current import current_tx, detached, executor
+from maniflex.background.watch import WatchedPart
+from maniflex.db.current import current_tx, detached_context, executor
 from maniflex.db.port import Adapter, Executor
 from maniflex.errors import Conflict, DeclarationError, TransactionError
 from maniflex.sql.statement import Dialect
 
 if TYPE_CHECKING:
-    from maniflex.background.runs.client import Work
+    from maniflex.background.runs.api import Work
 
 CLAIM_AT_MOST = 1000
 PORTION = 50  # with room for two of them, one half is claimed while the other is worked on
 PATIENCE = 0.05
 
 
-class Worker:
+class RunWorker:
     """Works on the runs of some types until it is stopped."""
 
     def __init__(
@@ -59,7 +60,7 @@ class Worker:
         poll_interval: timedelta | None = None,
     ) -> None:
         """`types` are the only ones it takes, if there are any; those to `leave` are another worker's."""
-        config = work.parts.config
+        config = work.environment.config
         self.name = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self.concurrency = concurrency or config.work_concurrency
         self.portion = self.concurrency if self.concurrency < 2 * PORTION else self.concurrency // 2
@@ -67,11 +68,11 @@ class Worker:
         self.work = work
         self.store = self.queue = work.store
         self.clock = work.clock
-        self.new_memory = partial(Memory, self.store, self.clock)
-        self.logger = work.parts.logger
-        self.metrics = work.parts.metrics
-        self._asked = tuple(prefixes or config.worker_type_prefixes)
-        if not all(self._asked):
+        self.new_memory = partial(StepMemory, self.store, self.clock)
+        self.logger = work.environment.logger
+        self.metrics = work.environment.metrics
+        self._prefixes = tuple(prefixes or config.worker_type_prefixes)
+        if not all(self._prefixes):
             raise DeclarationError(
                 "a prefix of types is not empty; without any, a worker takes its own types"
             )
@@ -80,15 +81,15 @@ class Worker:
         self._ranges = (
             sorted(map(type_range, types))
             if types
-            else ranges_without(work.handlers.ranges(self._asked), self._leave)
+            else ranges_without(work.handlers.ranges(self._prefixes), self._leave)
         )
         self._leases = work.handlers.leases()
         self._grace = config.shutdown_timeout * 2 / 3
         self._running: set[Attempt] = set()
-        self._heart = Heart(self.store.adapter, self._renew, self.beat, self.logger, self._heart_failed)
+        self._heart = LeaseKeeper(self.store.adapter, self._renew, self.beat, self.logger, self._heart_failed)
         self.settler = Settler(work, self._heart.drop)
         poll = poll_interval or config.work_poll_interval
-        self._feeder = Feeder(self, poll)
+        self._claimer = Claimer(self, poll)
         self._rescuer = Rescuer(self, poll)
         self._threads: DaemonThreads | None = None
         self._stack = AsyncExitStack()
@@ -114,13 +115,13 @@ class Worker:
         try:
             await self._open_queue(self._stack)
             await self.settler.start()
-            await self._stack.enter_async_context(self.store.adapter.listen(CHANNEL, self._feeder.wake))
+            await self._stack.enter_async_context(self.store.adapter.listen(CHANNEL, self._claimer.wake))
         except BaseException:
             await self.stop(timedelta(0))
             raise
-        self.work.workers.append(self._feeder.wake)
+        self.work.workers.append(self._claimer.wake)
         await self._rescuer.start()
-        await self._feeder.start()
+        await self._claimer.start()
         self._introduce()
 
     async def _open_queue(self, stack: AsyncExitStack) -> None:
@@ -130,7 +131,7 @@ class Worker:
             steady = adapter.sibling(steady=True)
             await steady.open()
             stack.push_async_callback(self._close_queue, steady)
-            self.queue = RunStore(steady, logged=self.work.parts.config.work_events)
+            self.queue = RunStore(steady, logged=self.work.environment.config.work_events)
             self.settler.use(self.queue)
 
     async def _close_queue(self, steady: Adapter) -> None:
@@ -140,27 +141,27 @@ class Worker:
 
     def _introduce(self) -> None:
         types = sorted(handler.type for handler in self.work.handlers if handler.type not in self._leave)
-        for prefix in () if self._types else self._asked:
+        for prefix in () if self._types else self._prefixes:
             if not any(type.startswith(prefix) for type in types):
                 self.logger.warning(
                     "no handler has a type that starts with %r: such runs fail here with %s",
                     prefix,
                     NO_HANDLER,
                 )
-        asked = [*self._types] or [f"{prefix}*" for prefix in self._asked] or [*types, "default.*"]
-        self.logger.info("worker started: types %s, %d at a time", ", ".join(asked), self.concurrency)
+        type_names = [*self._types] or [f"{prefix}*" for prefix in self._prefixes] or [*types, "default.*"]
+        self.logger.info("worker started: types %s, %d at a time", ", ".join(type_names), self.concurrency)
 
     async def stop(self, timeout: timedelta | None = None) -> None:
         """Claim nothing more, let what runs finish, then hand back the rest; no outcome is lost."""
         self._started = False
-        if self._feeder.wake in self.work.workers:
-            self.work.workers.remove(self._feeder.wake)
+        if self._claimer.wake in self.work.workers:
+            self.work.workers.remove(self._claimer.wake)
         try:
-            await self._feeder.stop()
+            await self._claimer.stop()
             await self._rescuer.stop()
             grace = (self._grace if timeout is None else timeout).total_seconds()
             if self._running:
-                await self._finished(grace)
+                await self._wait_for_attempts(grace)
             await self._hand_back()
             await self.settler.stop()
         finally:  # however little time or database there is left
@@ -182,13 +183,13 @@ class Worker:
         """While stopping: wait no longer for what runs, hand it back now."""
         self._hurried.set()
 
-    async def _finished(self, grace: float) -> None:
-        """Until nothing runs any more, or time is up."""
-        ended = asyncio.ensure_future(asyncio.wait([attempt.task for attempt in self._running]))
-        hurried = asyncio.ensure_future(self._hurried.wait())
-        await asyncio.wait((ended, hurried), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        ended.cancel()
-        hurried.cancel()
+    async def _wait_for_attempts(self, grace: float) -> None:
+        """Wait until no attempt runs any more, or time is up."""
+        all_ended = asyncio.ensure_future(asyncio.wait([attempt.task for attempt in self._running]))
+        hurry = asyncio.ensure_future(self._hurried.wait())
+        await asyncio.wait((all_ended, hurry), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        all_ended.cancel()
+        hurry.cancel()
 
     def _tell_to_stop(self) -> list[asyncio.Task[None]]:
         late = list(self._running)
@@ -201,13 +202,13 @@ class Worker:
         if late:
             await asyncio.wait(late, timeout=1)
         for attempt in self._running:
-            # Nobody may have it while it still runs here; its lease ends some time after we did.
+            # No other worker may have it while it still runs here; its lease ends some time after we did.
             run = attempt.claimed
             self.logger.warning("run %s (%s) did not stop in time", run.id, run.type)
         if self._unsure:
             with suppress(Exception):  # else their leases end
-                for claimed in await self._found():
-                    self.settler.release(claimed)
+                for run in await self._recover_claims():
+                    self.settler.release(run)
 
     # -- working
 
@@ -221,32 +222,32 @@ class Worker:
 
     @property
     def loop(self) -> Loop:
-        """What claims, for those who watch over it."""
-        return self._feeder
+        """The loop that claims, for health checks."""
+        return self._claimer
 
     @property
-    def parts_to_watch(self) -> Sequence[Watched]:
+    def parts_to_watch(self) -> Sequence[WatchedPart]:
         """What should be alive as long as this is started."""
-        return (self._feeder, self._rescuer, *self.settler.parts_to_watch, self._heart)
+        return (self._claimer, self._rescuer, *self.settler.parts_to_watch, self._heart)
 
     def wake(self) -> None:
         """Look for work now."""
-        self._feeder.wake()
+        self._claimer.wake()
 
     async def run_once(self) -> int:
-        """Work on what is due now, as much as there is room for, to its end; how many runs that were."""
+        """Work on due runs to their end, as many as there is room for; returns their number."""
         async with self._beating():
             return await self._round()
 
     async def _round(self) -> int:
         await self._rescuer.at_once()
-        claimed = await self.claim(self.free)
-        attempts = self.begin(claimed)
+        runs = await self.claim(self.free)
+        attempts = self.begin(runs)
         if attempts:
             await asyncio.wait([attempt.task for attempt in attempts])
         await self.settler.flush_all()
-        await self.work.hints_told()  # so that the next round finds whom they wake
-        return len(claimed)
+        await self.work.wait_for_tasks()  # so that the next round finds whom they wake
+        return len(runs)
 
     @asynccontextmanager
     async def _beating(self) -> AsyncIterator[None]:
@@ -267,34 +268,34 @@ class Worker:
             finally:
                 await self._heart.stop()
 
-    async def drain(self, progress: Callable[[int], object] = lambda done: None) -> int:
+    async def drain(self, progress: Callable[[int], object] = lambda count: None) -> int:
         """`run_once` until nothing is due; how many runs that were. `progress` is told after each round."""
         total = 0
         async with self._beating(), AsyncExitStack() as stack:
             room = self.free
-            while done := await self._round():
-                total += done
+            while count := await self._round():
+                total += count
                 progress(total)
-                if done >= room and self.queue is self.store:  # a backlog, which is worth the connection
+                if count >= room and self.queue is self.store:  # a backlog, which is worth the connection
                     await self._open_queue(stack)
         return total
 
-    async def claim(self, room: int, trail: Trail | None = None) -> list[Claimed]:
-        """Lease due runs for this worker; those it has already and does not know of come first."""
-        claimed = await self._found() if self._unsure else []
-        if not claimed:
-            claimed = await self._claim(room, trail or Trail())
-        for type, number in Counter(run.type for run in claimed).items():
+    async def claim(self, room: int, cursor: ClaimCursor | None = None) -> list[ClaimedRun]:
+        """Lease due runs for this worker; runs of its own claims whose answers were lost come first."""
+        runs = await self._recover_claims() if self._unsure else []
+        if not runs:
+            runs = await self._claim(room, cursor or ClaimCursor())
+        for type, number in Counter(run.type for run in runs).items():
             self.metrics.add("runs_claimed_total", number, type=type)
-        return claimed
+        return runs
 
-    async def _claim(self, room: int, trail: Trail) -> list[Claimed]:
+    async def _claim(self, room: int, cursor: ClaimCursor) -> list[ClaimedRun]:
         now, token = self.clock.now(), new_id()
         until = now + self._shortest
         limit = min(room, CLAIM_AT_MOST)
         try:
-            claimed = await self.queue.claim(
-                self._ranges, limit, self.name, now, self.lease, self._leases, token, trail
+            runs = await self.queue.claim(
+                self._ranges, limit, self.name, now, self.lease, self._leases, token, cursor
             )
         except Conflict:  # another worker took a run of the same group in the same moment
             self.metrics.add("runs_claim_conflicts_total")
@@ -302,39 +303,41 @@ class Worker:
         except BaseException:
             self._unsure[token] = until
             raise
-        for run in claimed:
+        for run in runs:
             run.until = until
-        return claimed
+        return runs
 
-    async def _found(self) -> list[Claimed]:
-        """What claims took whose answers were lost: nobody else begins it, and its attempt is spent."""
-        found = []
-        known = set(self._heart.held)
+    async def _recover_claims(self) -> list[ClaimedRun]:
+        """The runs of claims whose answers were lost: no other worker begins them, their attempt is spent."""
+        runs = []
+        held_here = set(self._heart.held)
         for token, until in list(self._unsure.items()):
             over = self.clock.now() >= until  # before that, what was sent may still be on its way
-            taken = [run for run in await self.queue.claimed(token) if run.held not in known]
-            for run in taken:
+            recovered_runs = [
+                run for run in await self.queue.find_claimed(token) if run.held not in held_here
+            ]
+            for run in recovered_runs:
                 run.until = until
-            found += taken
-            if over and not taken:
+            runs += recovered_runs
+            if over and not recovered_runs:
                 del self._unsure[token]
-        return found
+        return runs
 
-    def begin(self, claimed: Sequence[Claimed]) -> list[Attempt]:
+    def begin(self, runs: Sequence[ClaimedRun]) -> list[Attempt]:
         """Start working on runs we hold."""
-        context = detached()
-        begun = [Attempt(self, run, context.copy()) for run in claimed]
-        self._running.update(begun)
-        for attempt in begun:
-            # Before they begin: whatever blocks the loop until then must not cost them their leases.
-            self._heart.hold(attempt.claimed.held, attempt.lost)
-        return begun
+        context = detached_context()
+        attempts = [Attempt(self, run, context.copy()) for run in runs]
+        self._running.update(attempts)
+        for attempt in attempts:
+            # Before they begin: a loop that is blocked until then must not cost them their leases.
+            self._heart.hold(attempt.claimed.held, attempt.notice_loss)
+        return attempts
 
-    def ended(self, attempt: Attempt) -> None:
+    def note_end(self, attempt: Attempt) -> None:
         """An attempt is over: there is room for another."""
         self._running.discard(attempt)
         if self._started:
-            self._feeder.room()
+            self._claimer.room()
 
     @property
     def threads(self) -> DaemonThreads:
@@ -346,31 +349,31 @@ class Worker:
     # -- leases
 
     async def _renew(self, adapter: Adapter, held: Sequence[Held]) -> set[str]:
-        """Called on the heart's thread."""
-        gone, locked = await self._renewed(adapter, held)
-        if locked:
+        """Renew leases, on the keeper's thread; the ids of those that are not ours any more."""
+        gone_ids, locked_ids = await self._renew_leases(adapter, held)
+        if locked_ids:
             self._heart.hurry()
             if not self._patient:
                 self._patient = True
-                first = next(one for one in held if one.id in locked)
-                self._heart.beside(self._renew_next(adapter, first))
-        return gone
+                first = next(one for one in held if one.id in locked_ids)
+                self._heart.spawn(self._renew_next(adapter, first))
+        return gone_ids
 
-    async def _renewed(self, on: Executor, held: Sequence[Held]) -> Renewed:
+    async def _renew_leases(self, on: Executor, held: Sequence[Held]) -> Renewed:
         now = self.clock.now()
         types = {attempt.claimed.held: attempt.claimed.type for attempt in list(self._running)}
         until = [(h, now + self._leases.get(types.get(h, ""), self.lease)) for h in held]
         return await self.store.renew(on, until)
 
     async def _renew_next(self, adapter: Adapter, locked: Held) -> None:
-        """Stand in line for a row that somebody has locked, to be there before it is taken back."""
+        """Wait for the lock of a row, to renew its lease before the run is taken back."""
         try:
             while locked in self._heart.held:
                 try:
                     async with adapter.transaction() as tx:
                         await tx.write(self.store.bind("lock", id=locked.id))
-                        await self._renewed(tx, [locked])
-                    await self._renewed(adapter, self._heart.held or [locked])
+                        await self._renew_leases(tx, [locked])
+                    await self._renew_leases(adapter, self._heart.held or [locked])
                     break
                 except Exception:  # it is locked for longer than a statement may wait
                     await asyncio.sleep(PATIENCE)
@@ -378,10 +381,10 @@ class Worker:
             self._patient = False
 
     async def renew_own(self) -> None:
-        """Renew what we hold, in the open transaction if there is one."""
-        held = self._heart.held
-        if held:
-            await self._renewed(executor(self.store.adapter), held)
+        """Renew the leases of this worker, in the open transaction if there is one."""
+        leases = self._heart.held
+        if leases:
+            await self._renew_leases(executor(self.store.adapter), leases)
 
     def _heart_failed(self, error: BaseException) -> None:
         self.metrics.add("runs_heartbeat_errors_total")

@@ -50,7 +50,7 @@ class Cron:
     @staticmethod
     def parse(expression: str, timezone: str = "UTC") -> Times:
         """The schedule of an expression, or `InvalidSchedule`."""
-        return _parsed(expression, timezone)
+        return _parse(expression, timezone)
 
     def after(self, moment: datetime) -> datetime | None:
         """The first due time later than `moment`, in UTC; None when there is none within fifty years."""
@@ -69,9 +69,9 @@ class Cron:
         reach = following - since
         # Widening steps from the end, so that a year of missed minutes is not walked through.
         while until - reach > following:
-            found = self.after(until - reach)
-            if found is not None and found <= until:
-                following = found
+            candidate = self.after(until - reach)
+            if candidate is not None and candidate <= until:
+                following = candidate
                 break
             reach *= 2
         while following is not None and following <= until:
@@ -96,17 +96,17 @@ class Cron:
         while True:
             offset = self._offset(start)
             wall = (start + offset).replace(tzinfo=None)
-            found = next(CronSim(self.fields, wall - _SECOND if at_start else wall))
-            due = found.replace(tzinfo=UTC) - offset
+            wall_due = next(CronSim(self.fields, wall - _SECOND if at_start else wall))
+            due = wall_due.replace(tzinfo=UTC) - offset
             change = self._change(start, due)
             if change is None:
                 return due
             start, at_start = change, True
 
     def _offset(self, instant: datetime) -> timedelta:
-        found = instant.astimezone(self.zone).utcoffset()
-        assert found is not None
-        return found
+        offset = instant.astimezone(self.zone).utcoffset()
+        assert offset is not None
+        return offset
 
     def _change(self, start: datetime, end: datetime) -> datetime | None:
         """The first moment after `start`, up to `end`, at which the zone's offset is another."""
@@ -133,7 +133,7 @@ Times: TypeAlias = Cron | Every
 
 
 @lru_cache(maxsize=4096)
-def _parsed(expression: Any, timezone: Any) -> Times:
+def _parse(expression: Any, timezone: Any) -> Times:
     if isinstance(expression, str) and expression.lower().split()[:1] == [PREFIX]:
         _zone(timezone)
         return Every.parse(expression)
@@ -149,8 +149,8 @@ def _fields(expression: Any) -> str:
     name = expression.strip().lower()
     if name.startswith("@"):
         if name not in NAMED:
-            known = ", ".join((*NAMED, f"{PREFIX} 1h30m"))
-            raise InvalidSchedule("cron", f"there is no {name!r}; there are {known}")
+            names = ", ".join((*NAMED, f"{PREFIX} 1h30m"))
+            raise InvalidSchedule("cron", f"there is no {name!r}; there are {names}")
         return NAMED[name]
     count = len(name.split())
     if count != 5:
@@ -174,7 +174,7 @@ def _any(field: str) -> str:
 
 
 def _why(expression: str, error: str) -> str:
-    """What is wrong; cronsim names the field, and calls 30 February a bad day of the month."""
+    """The reason of a refusal; cronsim names the field, and calls 30 February a bad day of the month."""
     minute, hour, day, _, weekday = expression.split()
     part = error.removeprefix("Bad ")
     if part == "day-of-month":
@@ -188,8 +188,8 @@ def _why(expression: str, error: str) -> str:
 
 
 def _zone(timezone: Any) -> ZoneInfo:
-    known = isinstance(timezone, str) and timezone.isascii() and not timezone.startswith(_NOT_ZONES)
-    if not known or not timezone:
+    is_name = isinstance(timezone, str) and timezone.isascii() and not timezone.startswith(_NOT_ZONES)
+    if not is_name or not timezone:
         raise InvalidSchedule("timezone", f"{timezone!r} is not the name of a zone such as 'Europe/Berlin'")
     try:
         return ZoneInfo(timezone)

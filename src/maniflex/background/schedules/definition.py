@@ -1,8 +1,8 @@
-"""What a schedule may say: every rule about its fields, for code, REST and stored rows alike.
+"""The rules of a schedule's fields, for code, REST and stored rows alike.
 
 `check` gives the `Cron` of a sound definition and raises `InvalidSchedule`, naming the field, for
-any other; `check_firing` refuses what would fail at every firing. `created` and `revised` say which
-columns a new or changed schedule gets.
+any other; `check_firing` refuses a definition that would fail at every firing. `fields_of_new` and
+`fields_of_change` say which columns a new or changed schedule gets.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from maniflex._names import did_you_mean
-from maniflex.background.jsons import decode, encode
+from maniflex.background.json_text import decode, encode
 from maniflex.background.payload_type import PayloadType
-from maniflex.background.runs.handlers import Handlers, check_type, payload_text
+from maniflex.background.runs.handlers import RunHandlers, check_type, payload_text
 from maniflex.background.schedules.cron import Cron, Times
 from maniflex.background.schedules.model import Kind, Policy, Schedule, Status
 from maniflex.background.schedules.post import is_public
@@ -28,8 +28,8 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 
 KINDS, POLICIES, STATUSES = get_args(Kind), get_args(Policy), get_args(Status)
-SAID = ("cron", "timezone", "kind", "target", "payload", "policy", "attempts", "allow_private")
-CHANGEABLE = (*SAID, "name", "status")
+DECLARED_FIELDS = ("cron", "timezone", "kind", "target", "payload", "policy", "attempts", "allow_private")
+CHANGEABLE = (*DECLARED_FIELDS, "name", "status")
 _LONGEST = {"name": 100, "cron": 100, "timezone": 100, "target": 2000}
 _MOST_ATTEMPTS = 100
 OWN = "schedule."  # the types of runs that schedules submit on their own behalf
@@ -45,15 +45,15 @@ class Fits(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What this process knows of targets; a type that no handler here takes may be another process's."""
+class KnownTargets:
+    """The targets this process knows; a type that no handler here takes may be another process's."""
 
-    handlers: Handlers
+    handlers: RunHandlers
     actions: Mapping[str, Fits] | None = None  # all there are, once they are known
     models: Models | None = None
 
 
-def check(values: Mapping[str, Any], known: Known) -> Times:
+def check(values: Mapping[str, Any], known: KnownTargets) -> Times:
     """The times of a definition; the action it names must be one that is known."""
     for name, longest in _LONGEST.items():
         _check_text(name, values.get(name), longest)
@@ -89,7 +89,7 @@ def check_target(kind: str, target: str) -> None:
         raise InvalidSchedule("kind", f"{kind!r} is none of {', '.join(KINDS)}")
 
 
-def check_firing(values: Mapping[str, Any], known: Known) -> None:
+def check_firing(values: Mapping[str, Any], known: KnownTargets) -> None:
     """Whether a sound definition can ever do what it says, as far as this process can tell."""
     target, payload = values["target"], values.get("payload")
     match values["kind"]:
@@ -100,10 +100,10 @@ def check_firing(values: Mapping[str, Any], known: Known) -> None:
         case "run":
             handler = known.handlers.get(target)
             if handler is not None and handler.payload is not None:
-                _check_taken(payload, handler.payload)
+                _check_handler_takes(payload, handler.payload)
 
 
-def created(values: Mapping[str, Any], now: datetime, known: Known) -> dict[str, Any]:
+def fields_of_new(values: Mapping[str, Any], now: datetime, known: KnownTargets) -> dict[str, Any]:
     """The fields of a new schedule, with the time it is due first."""
     full = {**_DEFAULTS, **values}
     cron = check(full, known)
@@ -112,7 +112,9 @@ def created(values: Mapping[str, Any], now: datetime, known: Known) -> dict[str,
     return {**full, "next_run_at": _next(cron, now) if full["status"] == "active" else None}
 
 
-def revised(before: Schedule, changes: Mapping[str, Any], now: datetime, known: Known) -> dict[str, Any]:
+def fields_of_change(
+    before: Schedule, changes: Mapping[str, Any], now: datetime, known: KnownTargets
+) -> dict[str, Any]:
     """The fields to write so that the changes hold; a due time moves only with what decides it."""
     unknown = [name for name in changes if name not in CHANGEABLE]
     if unknown:
@@ -122,22 +124,22 @@ def revised(before: Schedule, changes: Mapping[str, Any], now: datetime, known: 
     cron = check(after, known)
     if "payload" in changes:
         after["payload"] = _stored_payload(after, known)
-    written = {name: value for name, value in after.items() if value != current[name]}
+    changed_values = {name: value for name, value in after.items() if value != current[name]}
     # One that cannot fire any more can still be renamed, closed to the inner network or switched off.
-    if written.keys() & _DOES or written.get("status") == "active":
+    if changed_values.keys() & _DOES or changed_values.get("status") == "active":
         check_firing(after, known)
     if after["status"] == "inactive":
-        return {**written, "next_run_at": None}
-    if written.keys() & {"cron", "timezone", "status"} or before.next_run_at is None:
-        return {**written, "next_run_at": _next(cron, now), "last_error": None}
-    return written
+        return {**changed_values, "next_run_at": None}
+    if changed_values.keys() & {"cron", "timezone", "status"} or before.next_run_at is None:
+        return {**changed_values, "next_run_at": _next(cron, now), "last_error": None}
+    return changed_values
 
 
 def _next(cron: Times, now: datetime) -> datetime:
-    found = cron.after(now)
-    if found is None:
+    due = cron.after(now)
+    if due is None:
         raise InvalidSchedule("cron", "it is not due within fifty years")
-    return found
+    return due
 
 
 def _check_text(name: str, value: Any, longest: int) -> None:
@@ -147,9 +149,9 @@ def _check_text(name: str, value: Any, longest: int) -> None:
         raise InvalidSchedule(name, "it has characters that cannot be shown")
 
 
-def _check_choice(name: str, value: Any, known: Collection[str]) -> None:
-    if value not in known:
-        raise InvalidSchedule(name, f"{value!r} is none of {', '.join(known)}")
+def _check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise InvalidSchedule(name, f"{value!r} is none of {', '.join(choices)}")
 
 
 def _check_payload(payload: Any) -> None:
@@ -159,8 +161,8 @@ def _check_payload(payload: Any) -> None:
         raise InvalidSchedule("payload", error.message) from None
 
 
-def _stored_payload(values: Mapping[str, Any], known: Known) -> Any:
-    """The payload as plain JSON, from which a handler that is known here reads what was given."""
+def _stored_payload(values: Mapping[str, Any], known: KnownTargets) -> Any:
+    """The payload as plain JSON, from which a handler of this process reads the same payload."""
     payload = values.get("payload")
     handler = known.handlers.get(values["target"]) if values["kind"] == "run" else None
     if payload is None:
@@ -171,7 +173,7 @@ def _stored_payload(values: Mapping[str, Any], known: Known) -> Any:
         raise InvalidSchedule("payload", error.message) from None
 
 
-def _check_taken(payload: Any, declared: PayloadType) -> None:
+def _check_handler_takes(payload: Any, declared: PayloadType) -> None:
     """Whether a handler takes the payload, as it comes back from the database."""
     try:
         declared.read(encode({} if payload is None else payload, "payload"))
@@ -184,10 +186,10 @@ def _check_public(url: str) -> None:
     """A name is judged when it is looked up; an address can be judged now."""
     host = urlsplit(url).hostname or ""
     try:
-        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        entries = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):  # a name, or nothing that can be reached at all
         return
-    if not all(is_public(str(entry[4][0])) for entry in found):
+    if not all(is_public(str(entry[4][0])) for entry in entries):
         raise InvalidSchedule("target", f"{host} is not a public address; only code can allow_private")
 
 

@@ -1,6 +1,6 @@
 """The tables of schedules, as ordinary models.
 
-A schedule says what is due and when; a firing is one due time that came, and the row that makes
+A schedule names a target and its times; a firing is one due time that came, and the row that makes
 sure it comes once. The unique index on (schedule, due time) is in `background/sql`.
 """
 
@@ -30,7 +30,7 @@ class Schedule(Model, table="schedules"):
     kind: Kind = field(default="run", filterable=True)
     target: str = field(min_length=1, max_length=2000, filterable=True)  # a run type, an action or a URL
     payload: JsonValue | None = field(default=None)
-    policy: Policy = field(default="once", filterable=True)  # for due times nobody was there for
+    policy: Policy = field(default="once", filterable=True)  # for due times no scheduler was there for
     attempts: int | None = field(default=None, min=1, max=100)
     # An address inside the network is the operator's to open, so only code may say so.
     allow_private: bool = field(default=False, readonly=True)
@@ -50,6 +50,6 @@ class ScheduleFiring(Model, table="schedule_firing"):
     due_at: datetime = field(filterable=True, sortable=True)
     fired_at: datetime = field(filterable=True, sortable=True)
     outcome: Literal["fired", "skipped"] = field(default="fired", filterable=True)
-    manual: bool = field(default=False, filterable=True)  # somebody said: run it now
+    manual: bool = field(default=False, filterable=True)  # by `run_now`
     skipped_until: datetime | None = field(default=None)  # no due time before this was fired
     run_id: str | None = field(default=None, filterable=True, relation=None, index=True)

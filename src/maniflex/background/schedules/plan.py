@@ -1,4 +1,4 @@
-"""What becomes of a schedule that is due: which of its due times fire, and when it is due next.
+"""The plan of a schedule that is due: which of its due times fire, and when it is due next.
 
 Pure arithmetic over `Times`, so that every policy is a one-line test.
 """
@@ -22,7 +22,7 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to record, and the next due time; there is none when the calendar runs out."""
+    """The firings to record, and the next due time; there is none when the calendar runs out."""
 
     firings: tuple[Firing, ...]
     next_run_at: datetime | None
@@ -31,20 +31,20 @@ class Plan:
 def plan(
     cron: Times, policy: str, due: datetime, now: datetime, *, grace: timedelta, most: int = 1000
 ) -> Plan:
-    """`due` is the first due time that nobody fired yet, and not later than `now`."""
+    """The plan of a schedule; `due` is its first due time that was not fired, not later than `now`."""
     if policy == "all":
         return _every(cron, due, now, most)
     latest, following = cron.around(due, now)
     if policy == "skip" and now - latest > grace:
         return Plan((Firing(due, following, "skipped"),), following)
-    missed = (Firing(due, latest, "skipped"),) if due < latest else ()
-    return Plan((*missed, Firing(latest)), following)
+    skips = (Firing(due, latest, "skipped"),) if due < latest else ()
+    return Plan((*skips, Firing(latest)), following)
 
 
 def _every(cron: Times, due: datetime, now: datetime, most: int) -> Plan:
-    found: list[Firing] = []
+    firings: list[Firing] = []
     following: datetime | None = due
-    while following is not None and following <= now and len(found) < most:
-        found.append(Firing(following))
+    while following is not None and following <= now and len(firings) < most:
+        firings.append(Firing(following))
         following = cron.after(following)
-    return Plan(tuple(found), following)
+    return Plan(tuple(firings), following)

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
-from maniflex.background.jsons import clean, encode
+from maniflex.background.json_text import clean, encode
 from maniflex.background.threads import DaemonThreads
 
 MOST_BYTES = 64 * 1024  # of an answer; what comes after is not read
@@ -27,12 +27,12 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Refused(Exception):
-    """The URL leads to an address nobody allowed."""
+class AddressRefused(Exception):
+    """The URL leads to an address that is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class Answer:
     """The answer, as far as it was read."""
 
     status: int
@@ -42,26 +42,26 @@ class Sent:
 
 def post(
     url: str, body: Any, headers: Mapping[str, str], *, timeout: float, allow_private: bool = False
-) -> Sent:
-    """Send the body; blocks for `timeout` seconds at most, whatever the other side does."""
+) -> Answer:
+    """Send the body; blocks for `timeout` seconds at most, also when the receiver stalls."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Refused("a URL begins with http:// or https:// and names a host")
+        raise AddressRefused("a URL begins with http:// or https:// and names a host")
     deadline = _Deadline(timeout)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    addresses = _judged(parts.hostname, port, deadline, allow_private)
+    addresses = _allowed_addresses(parts.hostname, port, deadline, allow_private)
     connection = _Connection(parts.hostname, port, addresses, deadline, secure=parts.scheme == "https")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
         connection.request("POST", path, encode(body, "payload").encode(), {**_OURS, **headers})
         return _read(connection.getresponse(), deadline)
     except http.client.HTTPException as error:
-        deadline.left()  # an answer that we cut off looks like one that ended
+        deadline.seconds_left()  # an answer that we cut off looks like one that ended
         early = isinstance(error, http.client.IncompleteRead)
         reason = _EARLY if early else f"the answer is not HTTP: {clean(str(error), 200)}"
         raise OSError(reason) from None
     except OSError:
-        deadline.left()
+        deadline.seconds_left()
         raise
     finally:
         connection.end()
@@ -72,12 +72,12 @@ _EARLY = "the answer broke off"
 
 
 class _Deadline:
-    """The moment at which all of it is over."""
+    """The moment at which the whole request is over."""
 
     def __init__(self, seconds: float) -> None:
         self._end = monotonic() + seconds
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds left; `TimeoutError` when there are none."""
         seconds = self._end - monotonic()
         if seconds <= 0:
@@ -85,40 +85,40 @@ class _Deadline:
         return seconds
 
 
-def _read(response: http.client.HTTPResponse, deadline: _Deadline) -> Sent:
-    content, announced = b"", response.length
-    most = MOST_BYTES + 1 if announced is None else min(announced, MOST_BYTES + 1)
+def _read(response: http.client.HTTPResponse, deadline: _Deadline) -> Answer:
+    content, length = b"", response.length
+    most = MOST_BYTES + 1 if length is None else min(length, MOST_BYTES + 1)
     while len(content) < most and (more := response.read1(most - len(content))):
         content += more
-        deadline.left()
-    deadline.left()
-    if announced is not None and len(content) < most:
+        deadline.seconds_left()
+    deadline.seconds_left()
+    if length is not None and len(content) < most:
         raise OSError(_EARLY)
     text = clean(content[:MOST_BYTES].decode(errors="replace"), MOST_BYTES)
-    return Sent(response.status, text, len(content) > MOST_BYTES)
+    return Answer(response.status, text, len(content) > MOST_BYTES)
 
 
-def _judged(host: str, port: int, deadline: _Deadline, allow_private: bool) -> list[str]:
-    """The addresses of a host; one that is not public condemns them all."""
+def _allowed_addresses(host: str, port: int, deadline: _Deadline, allow_private: bool) -> list[str]:
+    """The addresses of a host; `AddressRefused` when one of them is not public and private is not allowed."""
     # On another thread, because a resolver takes the time it takes.
-    looking = _lookups.submit(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    lookup = _lookups.submit(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     try:
-        found = looking.result(deadline.left())
+        entries = lookup.result(deadline.seconds_left())
     except UnicodeError:
-        raise Refused(f"{host!r} is not the name of a host") from None
+        raise AddressRefused(f"{host!r} is not the name of a host") from None
     except TimeoutError:
-        looking.cancel()
+        lookup.cancel()
         raise TimeoutError(f"the time was up before {host} was looked up") from None
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     if not allow_private:
         for address in addresses:
             if not is_public(address):
-                raise Refused(f"{host} has the address {address}, which is not public")
+                raise AddressRefused(f"{host} has the address {address}, which is not public")
     return addresses
 
 
 def is_public(text: str) -> bool:
-    """Whether an address belongs to the internet and to nobody's own network."""
+    """Whether an address belongs to the internet and to no private network."""
     address: Address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or _nat64(address)
@@ -149,23 +149,21 @@ class _Connection(http.client.HTTPConnection):
             self.default_port = 443  # otherwise the Host header would name it
 
     def connect(self) -> None:
-        self.sock = self._line = line = self._reached()
+        self.sock = self._line = line = self._connect_any()
         # A timeout of the socket begins anew with every byte; this one does not.
-        self._watch = threading.Timer(self._deadline.left(), self._cut)
+        self._watch = threading.Timer(self._deadline.seconds_left(), self._cut)
         self._watch.daemon = True
         self._watch.start()
         if self._context is not None:
-            secured = self._context.wrap_socket(
-                line, server_hostname=self.host, do_handshake_on_connect=False
-            )
-            self.sock = self._line = secured
-            secured.do_handshake()
+            tls = self._context.wrap_socket(line, server_hostname=self.host, do_handshake_on_connect=False)
+            self.sock = self._line = tls
+            tls.do_handshake()
 
-    def _reached(self) -> socket.socket:
+    def _connect_any(self) -> socket.socket:
         last: OSError | None = None
         for address in self._addresses:
             try:
-                return socket.create_connection((address, self.port), timeout=self._deadline.left())
+                return socket.create_connection((address, self.port), timeout=self._deadline.seconds_left())
             except OSError as error:
                 last = error
         raise last or OSError("the host has no address")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from maniflex._ids import new_id
-from maniflex.background.jsons import clean, decode_stored, instant
+from maniflex.background.json_text import clean, decode_stored, instant
 from maniflex.background.schedules.plan import Firing
 from maniflex.background.statements import load
 from maniflex.db.port import Adapter, Executor, Row, Tx
@@ -28,7 +28,7 @@ class Due:
     timezone: str
     kind: str
     target: str
-    payload: Any  # `Unreadable` where what is stored is no JSON
+    payload: Any  # `Unreadable` where the stored text is no JSON
     policy: str
     attempts: int | None
     allow_private: bool
@@ -56,7 +56,7 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScheduleStep:
     """Where a schedule goes from here; without a next time it is inactive, for the reason given."""
 
     id: str
@@ -76,7 +76,7 @@ class ScheduleStore:
     async def next_due(self, passed: Sequence[str] = ()) -> datetime | None:
         """When the first of all active schedules is due, except for those that were passed over."""
         # From where writes go: a replica that lags would have us fire late. SQLite has one file, and
-        # there a write would wait for whoever writes.
+        # there a write would wait for the writer.
         read = self.adapter.fetch if self._sqlite else self.adapter.write
         rows = await read(self._sql["next_due"].bind(passed=_json(passed) if self._sqlite else list(passed)))
         return instant(rows[0][0]) if rows else None
@@ -87,13 +87,13 @@ class ScheduleStore:
         return (0, None) if row is None or row[1] is None else (row[0], instant(row[1]))
 
     async def claim(self, tx: Tx, now: datetime, limit: int, passed: Sequence[str]) -> list[Due]:
-        """Due schedules that nobody else holds, for as long as the transaction lasts."""
-        given = _json(passed) if self._sqlite else list(passed)
-        statement = self._sql["claim"].bind(now=self._time(now), limit=limit, passed=given)
+        """Lock due schedules that no other scheduler holds, for as long as the transaction lasts."""
+        passed_ids = _json(passed) if self._sqlite else list(passed)
+        statement = self._sql["claim"].bind(now=self._time(now), limit=limit, passed=passed_ids)
         return [_due(row) for row in await tx.fetch(statement)]
 
     async def claim_one(self, tx: Tx, schedule_id: str, now: datetime) -> list[Due]:
-        """The schedule if it is still due and nobody holds it."""
+        """Lock the schedule if it is still due and no other scheduler holds it."""
         rows = await tx.fetch(self._sql["claim_one"].bind(id=schedule_id, now=self._time(now)))
         return [_due(row) for row in rows]
 
@@ -118,15 +118,15 @@ class ScheduleStore:
         names = ("ids", "schedules", "names", "dues", "outcomes", "untils")
         values = self._rows(names, rows)
         fresh = await tx.write(self._sql["fire"].bind(now=self._time(now), manual=manual, **values))
-        known = {row[0] for row in fresh}
-        return [draft for draft in drafts if draft.id in known]
+        new_ids = {row[0] for row in fresh}
+        return [draft for draft in drafts if draft.id in new_ids]
 
-    async def ran(self, tx: Tx, runs: Sequence[tuple[str, str]]) -> None:
+    async def link_runs(self, tx: Tx, runs: Sequence[tuple[str, str]]) -> None:
         """Note which run each firing became."""
         if runs:
             await tx.execute(self._sql["ran"].bind(**self._rows(("ids", "runs"), runs)))
 
-    async def advance(self, tx: Tx, steps: Sequence[Step], now: datetime) -> None:
+    async def advance(self, tx: Tx, steps: Sequence[ScheduleStep], now: datetime) -> None:
         """Move schedules on to their next due times."""
         rows = [
             (
@@ -165,8 +165,8 @@ class ScheduleStore:
 
     async def remove(self, run: Executor, ids: Sequence[str]) -> list[str]:
         """Remove schedules; the ids of those that were there."""
-        given = _json(ids) if self._sqlite else list(ids)
-        return [row[0] for row in await run.write(self._sql["remove"].bind(ids=given))]
+        id_list = _json(ids) if self._sqlite else list(ids)
+        return [row[0] for row in await run.write(self._sql["remove"].bind(ids=id_list))]
 
     async def prune(self, before: datetime, limit: int) -> int:
         """Forget firings from before that time, so many at once; how many there were."""
@@ -186,8 +186,8 @@ class ScheduleStore:
 def _due(row: Row) -> Due:
     id, name, cron, timezone, kind, target, payload, policy, attempts, allow_private, due = row
     value = decode_stored(payload)
-    allowed = bool(allow_private)
-    return Due(id, name, cron, timezone, kind, target, value, policy, attempts, allowed, instant(due))
+    private = bool(allow_private)
+    return Due(id, name, cron, timezone, kind, target, value, policy, attempts, private, instant(due))
 
 
 def _json(value: Any) -> str:

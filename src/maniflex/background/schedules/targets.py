@@ -1,6 +1,6 @@
-"""What a firing becomes: a run of the schedule's own, a call of an action, or a POST to a URL.
+"""The run of a firing: one of the schedule's own type, a call of an action, or a POST to a URL.
 
-The last two are runs too, of types nobody else may submit, so leases, timeouts, retries and their
+The last two are runs too, of types that only schedules submit, so leases, timeouts, retries and their
 history are those of durable runs.
 """
 
@@ -12,10 +12,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
-from maniflex.background.runs.client import Work
+from maniflex.background.runs.api import Work
 from maniflex.background.runs.run import Run
 from maniflex.background.schedules.definition import OWN
-from maniflex.background.schedules.post import Refused, Sent, post
+from maniflex.background.schedules.post import AddressRefused, Answer, post
 from maniflex.background.schedules.store import Fired
 from maniflex.background.threads import DaemonThreads, on_thread
 from maniflex.config import Config
@@ -28,7 +28,7 @@ MOST_POSTS = 64  # at once
 _WORTH_ANOTHER_TRY = (408, 425, 429)
 
 
-class Allowed(Protocol):
+class MayReachPrivate(Protocol):
     """Whether the schedule a run came from may reach private addresses; raises when it came from none."""
 
     async def __call__(self, run: Run) -> bool: ...
@@ -40,13 +40,13 @@ class CallAction(Protocol):
     async def __call__(self, name: str, payload: Any) -> Any: ...
 
 
-async def submit(work: Work, fired: Sequence[Fired], tx: Tx) -> list[tuple[str, str]]:
+async def submit(work: Work, firings: Sequence[Fired], tx: Tx) -> list[tuple[str, str]]:
     """Submit the run of each firing, in the transaction that records it; firing and run ids."""
-    together: dict[tuple[str, int | None], list[Fired]] = defaultdict(list)
-    for one in fired:
-        together[_type(one)].append(one)
+    by_type: dict[tuple[str, int | None], list[Fired]] = defaultdict(list)
+    for one in firings:
+        by_type[_type(one)].append(one)
     pairs: list[tuple[str, str]] = []
-    for (type, attempts), group in together.items():
+    for (type, attempts), group in by_type.items():
         payloads = [_payload(one) for one in group]
         timeout = _timeout(work, type)
         runs = await work.submit_many(type, payloads, max_attempts=attempts, timeout=timeout, tx=tx)
@@ -66,7 +66,7 @@ def _timeout(work: Work, type: str) -> timedelta | None:
     handler = work.handlers.get(type)
     if type == URL or (handler is not None and handler.timeout is not None):
         return None  # the time of a POST begins when a thread takes it up
-    return work.parts.config.schedule_execution_timeout
+    return work.environment.config.schedule_execution_timeout
 
 
 def _payload(one: Fired) -> Any:
@@ -83,20 +83,22 @@ def _payload(one: Fired) -> Any:
     }
 
 
-def register(work: Work, config: Config, action: Callable[[], CallAction | None], allowed: Allowed) -> None:
+def register(
+    work: Work, config: Config, action: Callable[[], CallAction | None], may_reach_private: MayReachPrivate
+) -> None:
     """Handle the runs that schedules submit on their own behalf."""
     lease, timeout = config.schedule_lock_timeout, config.schedule_execution_timeout
-    threads = DaemonThreads(MOST_POSTS, "maniflex-post")  # so that slow receivers hold up nobody else
+    threads = DaemonThreads(MOST_POSTS, "maniflex-post")  # so that slow receivers hold up no other work
 
     async def call_action(run: Run) -> Any:
-        await allowed(run)
+        await may_reach_private(run)
         call = action()
         if call is None:
             raise Fatal("this process has no actions to call")
         return await call(run.payload["target"], run.payload["payload"])
 
     async def call_url(run: Run) -> dict[str, Any]:
-        allow_private = await allowed(run)
+        allow_private = await may_reach_private(run)
         # The same for every attempt, so that the receiver can tell a repetition.
         firing = run.payload["firing_id"]
         headers = {
@@ -106,22 +108,22 @@ def register(work: Work, config: Config, action: Callable[[], CallAction | None]
             "X-Maniflex-Due": run.payload["due_at"],
         }
         body = run.payload["payload"]
-        given = (run.payload["target"], {} if body is None else body, headers)
-        send = partial(post, *given, timeout=timeout.total_seconds(), allow_private=allow_private)
+        arguments = (run.payload["target"], {} if body is None else body, headers)
+        send = partial(post, *arguments, timeout=timeout.total_seconds(), allow_private=allow_private)
         try:
-            sent = await on_thread(send, threads)
-        except Refused as error:
+            answer = await on_thread(send, threads)
+        except AddressRefused as error:
             raise Fatal(str(error)) from None
-        return _judged(sent)
+        return _result_of(answer)
 
     own = partial(work.handler, internal=True, max_attempts=1, lease=lease)
     own(ACTION, timeout=timeout)(call_action)
     own(URL)(call_url)  # the time of a POST begins when a thread takes it up
 
 
-def _judged(sent: Sent) -> dict[str, Any]:
-    if 200 <= sent.status < 300:
-        return {"status": sent.status, "body": sent.text, "truncated": sent.truncated}
-    if sent.status >= 500 or sent.status in _WORTH_ANOTHER_TRY:
-        raise RuntimeError(f"the URL answered {sent.status}")
-    raise Fatal(f"the URL answered {sent.status}; redirects are not followed")
+def _result_of(answer: Answer) -> dict[str, Any]:
+    if 200 <= answer.status < 300:
+        return {"status": answer.status, "body": answer.text, "truncated": answer.truncated}
+    if answer.status >= 500 or answer.status in _WORTH_ANOTHER_TRY:
+        raise RuntimeError(f"the URL answered {answer.status}")
+    raise Fatal(f"the URL answered {answer.status}; redirects are not followed")

@@ -7,8 +7,8 @@ from functools import partial
 
 from maniflex.db.budget import Budget
 from maniflex.db.current import current_tx, transaction
+from maniflex.db.includes import load
 from maniflex.db.port import Row
-from maniflex.db.related import load
 from maniflex.db.store import Store
 from maniflex.errors import (
     Abort,
@@ -20,21 +20,21 @@ from maniflex.errors import (
 )
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.paging import trimmed
+from maniflex.pipeline.paging import trim_page
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id, stamp
-from maniflex.pipeline.wire import Wire
-from maniflex.query.tree import Narrowed, Query, Scope
+from maniflex.pipeline.serializer import Serializer
+from maniflex.query.query import Narrowed, Query, Scope
 
 
 class Database:
     """The database step of one model."""
 
-    def __init__(self, store: Store, wire: Wire, runtime: Runtime) -> None:
+    def __init__(self, store: Store, serializer: Serializer, runtime: Runtime) -> None:
         self._limits = store.meta.options.limits or runtime.config.limits
         self._most = self._limits.answer_size
         self._store = store
-        self._wire = wire
+        self._serializer = serializer
         self._runtime = runtime
         self._optimistic = bool(store.meta.options.optimistic_lock)
         self._lock_scopes = tuple((f.name, f.lock_scope) for f in store.meta.fields if f.lock_scope)
@@ -54,14 +54,14 @@ class Database:
         """The row of that id, which a filter of the query may leave out as it would from a list."""
         if not query.filters and query.search is None:
             return await self._store.read(record_id, scope=query.forced)
-        narrowed = query.copy()
-        narrowed.add_filter("id", record_id)
+        lookup = query.copy()
+        lookup.add_filter("id", record_id)
         marker = self._store.meta.soft_delete
         if marker is not None:  # a list shows deleted rows to a filter that names the marker; a read does not
-            narrowed.add_filter(marker.field, None if marker.timestamp else False)
-        narrowed.sorts, narrowed.select, narrowed.cursor = (), None, None
-        narrowed.page = narrowed.limit = 1
-        rows, _ = await self._store.page(narrowed)
+            lookup.add_filter(marker.field, None if marker.timestamp else False)
+        lookup.sorts, lookup.select, lookup.cursor = (), None, None
+        lookup.page = lookup.limit = 1
+        rows, _ = await self._store.page(lookup)
         if not rows:
             raise NotFound(model=self._store.meta.name, record_id=record_id)
         return rows[0][: len(self._store.meta.fields)]
@@ -81,10 +81,10 @@ class Database:
                 page = await self._store.page(query, budget=budget)
         rows, ctx.total = page
         if query.cursor is not None:
-            rows, ctx.more = trimmed(rows, query)
+            rows, ctx.more = trim_page(rows, query)
         ctx.rows, ctx.budget = rows, budget
         if query.includes:
-            await self._include(ctx, query, rows, self._store.listed(query), budget)
+            await self._include(ctx, query, rows, self._store.page_fields(query), budget)
 
     def _budget(self) -> Budget:
         """The bytes a read may bring at once; what turns out to need more is read again in its turn.
@@ -97,21 +97,21 @@ class Database:
     async def _include(
         self, ctx: Context, query: Query, rows: Sequence[Row], fields: Sequence[FieldMeta], budget: Budget
     ) -> None:
-        most, used = self._limits.included_rows, budget.used
+        most, size_before = self._limits.included_rows, budget.used
         read = partial(load, self._store, rows, fields, query.includes, query.forced, most=most)
         try:
             ctx.related = await read(budget=budget)
             return
-        except AnswerTooLarge as refused:
+        except AnswerTooLarge as error:
             if not budget.is_small:
                 raise
-            refused.__traceback__ = None
-        budget.grow(used)
+            error.__traceback__ = None
+        budget.grow(size_before)
         async with self._runtime.large_reads:
             ctx.related = await read(budget=budget)
 
     async def create(self, ctx: Context) -> None:
-        if ctx._record is None:  # somebody replaced the validate step; types still have to fit
+        if ctx._record is None:  # middleware replaced the validate step; types still have to fit
             ctx._record = self._validator.create(ctx._body.values_ if ctx._body is not None else {})
         if ctx.forced:
             stamp(self._store.meta, ctx.forced, ctx.record.__dict__)
@@ -132,32 +132,32 @@ class Database:
             await scope.lock_unchanged(value, tx=tx, scope=ctx.forced)
 
     async def update(self, ctx: Context) -> None:
-        if ctx.changes is None:  # somebody replaced the validate step; types still have to fit
+        if ctx.changes is None:  # middleware replaced the validate step; types still have to fit
             ctx.changes = self._validator.patch(ctx._body.values_ if ctx._body is not None else {})
         changes, scope = ctx.changes, ctx.forced if ctx._query is None else self._touchable(ctx)
         if scope:
             stamp(self._store.meta, ctx.forced, changes, only_present=True)
-        wanted = ctx.header("if-match") if self._optimistic else None
-        if wanted is None and not self._validator.has_model_validators:
+        if_match = ctx.header("if-match") if self._optimistic else None
+        if if_match is None and not self._validator.has_model_validators:
             if changes:
                 ctx.row = await self._store.update(ctx.resource_id, changes, scope=scope)
             else:
-                ctx.row = self._unlocked(await self._store.read(ctx.resource_id, scope=scope))
+                ctx.row = self._require_unlocked(await self._store.read(ctx.resource_id, scope=scope))
             return
         ctx.row = await self._store.revise(
-            ctx.resource_id, changes, scope=scope, check=lambda row: self._check_version(row, wanted)
+            ctx.resource_id, changes, scope=scope, check=lambda row: self._check_version(row, if_match)
         )
 
     async def delete(self, ctx: Context) -> None:
         ctx.reached = True
         scope = self._touchable(ctx)
-        wanted = ctx.header("if-match") if self._optimistic else None
-        if wanted is None:
+        if_match = ctx.header("if-match") if self._optimistic else None
+        if if_match is None:
             await self._store.delete(ctx.resource_id, scope=scope)
             return
         async with transaction(self._store.adapter) as tx:
             row = await self._store.lock_unchanged(ctx.resource_id, tx=tx, scope=scope)
-            self._check_version(row, wanted)
+            self._check_version(row, if_match)
             await self._store.delete(ctx.resource_id, scope=scope, tx=tx)
 
     async def restore(self, ctx: Context) -> None:
@@ -165,12 +165,12 @@ class Database:
         changes = self._validator.patch(ctx._body.values_) if ctx._body is not None else {}
         if ctx.forced:
             stamp(self._store.meta, ctx.forced, changes, only_present=True)
-        wanted = ctx.header("if-match") if self._optimistic else None
+        if_match = ctx.header("if-match") if self._optimistic else None
         ctx.row = await self._store.restore(
             ctx.resource_id,
             changes,
             scope=self._touchable(ctx),
-            check=lambda row: self._check_version(row, wanted),
+            check=lambda row: self._check_version(row, if_match),
         )
 
     def _touchable(self, ctx: Context) -> Scope:
@@ -199,15 +199,15 @@ class Database:
                 raise NotFound() from None
             await self._store.provision(record)
 
-    def _unlocked(self, row: Row) -> Row:
-        locked = self._store.locked(row)
-        if locked is not None:
-            raise locked
+    def _require_unlocked(self, row: Row) -> Row:
+        error = self._store.lock_refusal(row)
+        if error is not None:
+            raise error
         return row
 
-    def _check_version(self, row: Row, wanted: str | None) -> None:
-        if wanted is None or wanted.strip() == "*":
+    def _check_version(self, row: Row, if_match: str | None) -> None:
+        if if_match is None or if_match.strip() == "*":
             return
-        tags = [tag.strip() for tag in wanted.split(",")]
-        if self._wire.etag(row) not in tags:
+        tags = [tag.strip() for tag in if_match.split(",")]
+        if self._serializer.etag(row) not in tags:
             raise PreconditionFailed(model=self._store.meta.name)

@@ -19,7 +19,7 @@ class Deserialize:
 
     def __init__(self, store: Store) -> None:
         meta = store.meta
-        self._parse = store.query.shared
+        self._parse = store.query.cached_query
         # Fractions keep all their digits only where a field can hold them.
         self._exact = meta.exact
         self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON)
@@ -42,10 +42,10 @@ class Deserialize:
             values = await ctx.parse_body(self._read)
         else:
             values = self._read(ctx.raw_body, ctx.runtime.config.limits.body_values)
-        stamped = ctx._body
+        earlier = ctx._body
         ctx._body = Body(values)
-        if stamped is not None:  # set by middleware before there was a body
-            for name, value in stamped.items():
+        if earlier is not None:  # set by middleware before there was a body
+            for name, value in earlier.items():
                 ctx._body.stamp(name, value)
 
     def _read(self, body: bytes, most: int) -> dict[str, Any]:

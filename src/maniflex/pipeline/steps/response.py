@@ -11,82 +11,88 @@ from maniflex.db.port import Row
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.include import shown
+from maniflex.pipeline.include import serialize_related
 from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.paging import cursor_meta
-from maniflex.pipeline.response import Encode, Response, unanswered
-from maniflex.pipeline.wire import Wire, encode_in_parts
-from maniflex.query.tree import Query
+from maniflex.pipeline.response import Encode, Response, no_answer_error
+from maniflex.pipeline.serializer import Serializer, encode_in_parts
+from maniflex.query.query import Query
 
 
 class Respond:
     """The response step of one model."""
 
-    def __init__(self, wire: Wire, computed: Sequence[Computed], *, etags: bool) -> None:
-        self._wire = wire
+    def __init__(self, serializer: Serializer, computed: Sequence[Computed], *, etags: bool) -> None:
+        self._serializer = serializer
         self._computed = tuple(computed)
         self._etags = etags
         self._plain = not self._computed
 
-    async def created(self, ctx: Context) -> None:
-        if ctx.response is None and (rest := self._one(ctx, 201)) is not None:
+    async def answer_created(self, ctx: Context) -> None:
+        if ctx.response is None and (rest := self._answer_one(ctx, 201)) is not None:
             await rest
 
-    async def found(self, ctx: Context) -> None:
-        if ctx.response is None and (rest := self._one(ctx, 200)) is not None:
+    async def answer_record(self, ctx: Context) -> None:
+        if ctx.response is None and (rest := self._answer_one(ctx, 200)) is not None:
             await rest
 
-    def deleted(self, ctx: Context) -> None:
+    def answer_deleted(self, ctx: Context) -> None:
         if ctx.response is None and not ctx.reached:
-            raise unanswered()
-        self.gone(ctx)
+            raise no_answer_error()
+        self.answer_empty(ctx)
 
-    def gone(self, ctx: Context) -> None:
+    def answer_empty(self, ctx: Context) -> None:
         if ctx.response is None:
             ctx.response = Response(204)
 
-    async def listed(self, ctx: Context) -> None:
+    async def answer_list(self, ctx: Context) -> None:
         if ctx.response is not None:
             return
         result, query = ctx._result, ctx._query or ctx.query
         if result is None and ctx.rows is Context.rows:
-            raise unanswered()
+            raise no_answer_error()
         plain = self._plain and not ctx.related and query.select is None and query.cursor is None
         if result is None and plain:
             budget = ctx.budget
             if budget is None or budget.used <= LARGE:
-                body = self._wire.many(ctx.rows, ctx.total, query.page, query.limit or 1)
+                body = self._serializer.encode_many(ctx.rows, ctx.total, query.page, query.limit or 1)
             else:
                 page = (ctx.rows, ctx.total, query.page, query.limit or 1, budget)
-                body = await ctx.runtime.offload.run(budget.used, partial(self._wire.many_in_parts, *page))
+                body = await ctx.runtime.offload.run(
+                    budget.used, partial(self._serializer.encode_many_in_parts, *page)
+                )
             if budget is not None and len(body) > budget.most:
                 budget.check(len(body))
             ctx.response = Response(200, body=body)
         elif result is None or isinstance(result, Page):
-            await self._page(ctx, query)
+            await self._answer_page(ctx, query)
         else:
             ctx.response = Response(200, result)
 
-    def _one(self, ctx: Context, status: int) -> Awaitable[None] | None:
+    def _answer_one(self, ctx: Context, status: int) -> Awaitable[None] | None:
         """Answer with one record; what has to be computed or was loaded along is left to await."""
         result, row = ctx._result, ctx.row
-        if result is not None and not self._wire.fits(result):
+        if result is not None and not self._serializer.fits(result):
             ctx.response = Response(status, result)
             return None
-        shown_row = row if result is None else self._wire.row(result)
+        shown_row = row if result is None else self._serializer.row(result)
         if shown_row is None:
-            raise unanswered()
-        selected = None if ctx._query is None else ctx._query.select
-        if not self._plain or selected is not None or ctx.related:
-            return self._whole(ctx, status, shown_row, selected)
-        ctx.response = Response(status, body=self._wire.one(shown_row))
+            raise no_answer_error()
+        select = None if ctx._query is None else ctx._query.select
+        if not self._plain or select is not None or ctx.related:
+            return self._answer_whole(ctx, status, shown_row, select)
+        ctx.response = Response(status, body=self._serializer.encode_one(shown_row))
         if self._etags:
             self._tag(ctx)
         return None
 
-    async def _whole(self, ctx: Context, status: int, row: Row, selected: Sequence[FieldMeta] | None) -> None:
-        wire = self._wire if selected is None else self._wire.of(self._wire.meta.fields, selected)
-        [data] = await self._data(ctx, wire, [row], selected is not None)
+    async def _answer_whole(
+        self, ctx: Context, status: int, row: Row, select: Sequence[FieldMeta] | None
+    ) -> None:
+        serializer = (
+            self._serializer if select is None else self._serializer.of(self._serializer.meta.fields, select)
+        )
+        [data] = await self._record_values(ctx, serializer, [row], select is not None)
         body = ctx.runtime.encode({"data": data})
         if ctx.budget is not None:
             ctx.budget.check(len(body))
@@ -96,24 +102,24 @@ class Respond:
 
     def _tag(self, ctx: Context) -> None:
         if ctx.row is not None and ctx.response is not None:
-            ctx.response.headers = {"etag": self._wire.etag(ctx.row)}
+            ctx.response.headers = {"etag": self._serializer.etag(ctx.row)}
 
-    async def _page(self, ctx: Context, query: Query) -> None:
-        fields = ctx.runtime.stores[ctx.model.cls].listed(query)
-        selected = query.select
-        wire = self._wire if selected is None else self._wire.of(fields, selected)
+    async def _answer_page(self, ctx: Context, query: Query) -> None:
+        fields = ctx.runtime.stores[ctx.model.cls].page_fields(query)
+        select = query.select
+        serializer = self._serializer if select is None else self._serializer.of(fields, select)
         rows: Sequence[Row] = ctx.rows
         total, page, limit = ctx.total, query.page, query.limit or 1
         if ctx._result is not None:
             result: Page = ctx._result
             total, page, limit = result.total, result.page, result.limit or 1
             result.items = items = list(result.items)
-            if not all(map(self._wire.fits, items)):
+            if not all(map(self._serializer.fits, items)):
                 meta = {"total": total, "page": page, "limit": limit, "pages": -(-total // limit)}
                 ctx.response = Response(200, items, meta=meta)
                 return
-            rows = [wire.row(record) for record in items]
-        data = await self._data(ctx, wire, rows, selected is not None)
+            rows = [serializer.row(record) for record in items]
+        data = await self._record_values(ctx, serializer, rows, select is not None)
         if query.cursor is not None:
             meta = cursor_meta(query, ctx.rows, fields, ctx.more)
         else:
@@ -130,18 +136,18 @@ class Respond:
             budget.check(len(body))
         ctx.response = Response(200, body=body)
 
-    async def _data(
-        self, ctx: Context, wire: Wire, rows: Sequence[Row], partial: bool
+    async def _record_values(
+        self, ctx: Context, serializer: Serializer, rows: Sequence[Row], partial: bool
     ) -> list[dict[str, Any]]:
-        """The visible fields of each row, with what is computed and what was loaded along."""
-        data = [wire.fields(row) for row in rows]
+        """The visible fields of each row, its computed fields and its included records."""
+        data = [serializer.fields(row) for row in rows]
         if self._computed and not partial and rows:
             result = ctx.result
             records = result.items if isinstance(result, Page) else [result]
-            for computed in self._computed:
-                await computed.add_to(ctx, records, data)
-        for values, related in zip(data, ctx.related, strict=False):
-            values.update(shown(ctx.runtime, related))
+            for computed_field in self._computed:
+                await computed_field.add_to(ctx, records, data)
+        for values, relations in zip(data, ctx.related, strict=False):
+            values.update(serialize_related(ctx.runtime, relations))
         return data
 
 

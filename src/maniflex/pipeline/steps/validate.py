@@ -23,9 +23,9 @@ class Validate:
         self._store = store
         self._create = meta.validator.create
         self._patch = meta.validator.patch
-        closed = {f.api for f in meta.fields if f.name in meta.closed}
-        self._closed_on_create = frozenset(closed)
-        self._closed_on_update = frozenset(closed | {f.api for f in meta.fields if f.immutable})
+        closed_names = {f.api for f in meta.fields if f.name in meta.closed}
+        self._closed_on_create = frozenset(closed_names)
+        self._closed_on_update = frozenset(closed_names | {f.api for f in meta.fields if f.immutable})
 
     def create(self, ctx: Context) -> Awaitable[None] | None:
         body = ctx._body
@@ -69,7 +69,7 @@ class Validate:
                 await outcome
         except ValidationFailed:
             row = await self._store.find(ctx.resource_id, scope=ctx.forced)
-            locked = None if row is None else self._store.locked(row)
-            if locked is not None:
-                raise locked from None
+            error = None if row is None else self._store.lock_refusal(row)
+            if error is not None:
+                raise error from None
             raise

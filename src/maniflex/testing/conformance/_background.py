@@ -76,8 +76,8 @@ class Batches(Case):
         outcomes = await asyncio.gather(*(work(number) for number in range(60)), return_exceptions=True)
         kinds = [type(outcome) for outcome in outcomes]
         assert kinds == [ConstraintViolation, DatabaseError, list, type(None)] * 15
-        expected = {10 * n for n in range(60) if n % 4 > 1} | {10 * n + 1 for n in range(60) if n % 4 == 2}
-        assert set(await names(db)) == {"there", *map(str, expected)}
+        numbers = {10 * n for n in range(60) if n % 4 > 1} | {10 * n + 1 for n in range(60) if n % 4 == 2}
+        assert set(await names(db)) == {"there", *map(str, numbers)}
 
     async def test_a_batch_in_a_transaction_is_part_of_it(self, db: Adapter) -> None:
         async with db.transaction() as tx:
@@ -123,9 +123,9 @@ class Batches(Case):
                 await db.ping()
                 task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        stored = {int(name) for name in await names(db)}
-        assert all(2 * n in stored for n, outcome in enumerate(outcomes) if isinstance(outcome, list))
-        assert {n // 2 for n in stored if n % 2 == 0} == {n // 2 for n in stored if n % 2}
+        numbers = {int(name) for name in await names(db)}
+        assert all(2 * n in numbers for n, outcome in enumerate(outcomes) if isinstance(outcome, list))
+        assert {n // 2 for n in numbers if n % 2 == 0} == {n // 2 for n in numbers if n % 2}
 
     async def test_a_closed_adapter_runs_no_batch(self, db: Adapter) -> None:
         await db.close()
@@ -151,7 +151,7 @@ def on_another_thread(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
 
 
 @asynccontextmanager
-async def opened(adapter: Adapter) -> AsyncIterator[Adapter]:
+async def open_adapter(adapter: Adapter) -> AsyncIterator[Adapter]:
     await adapter.open()
     try:
         yield adapter
@@ -170,14 +170,14 @@ class Siblings(Case):
 
     async def test_a_sibling_sees_and_changes_the_same_rows(self, db: Adapter) -> None:
         await add(db, 1, "one")
-        async with opened(db.sibling()) as sibling:
+        async with open_adapter(db.sibling()) as sibling:
             assert (sibling.dialect, sibling.label) == (db.dialect, db.label)
             assert await names(sibling) == ["one"]
             await add(sibling, 2, "two")
-            async with opened(sibling.sibling()) as its_own:
+            async with open_adapter(sibling.sibling()) as its_own:
                 await add(its_own, 3, "three")
         assert await names(db) == ["one", "two", "three"]
-        async with opened(db.sibling()) as another:  # nothing went away with the first
+        async with open_adapter(db.sibling()) as another:  # nothing went away with the first
             assert await names(another) == ["one", "two", "three"]
 
     async def test_a_sibling_works_on_another_thread_beside_a_busy_adapter(self, db: Adapter) -> None:
@@ -192,7 +192,7 @@ class Siblings(Case):
                 await adapter.batch([step, step])
 
         async def elsewhere() -> None:
-            async with opened(db.sibling()) as sibling:
+            async with open_adapter(db.sibling()) as sibling:
                 await count(sibling)
 
         others = [on_another_thread(elsewhere()) for _ in range(2)]
@@ -202,15 +202,15 @@ class Siblings(Case):
 
     async def test_a_sibling_goes_on_while_this_event_loop_is_blocked(self, db: Adapter) -> None:
         await add(db, 1, "counter")
-        done = threading.Event()
+        has_written = threading.Event()
 
         async def elsewhere() -> None:
-            async with opened(db.sibling()) as sibling:
+            async with open_adapter(db.sibling()) as sibling:
                 await sibling.execute(Sql("UPDATE things SET amount = 7"))
-            done.set()
+            has_written.set()
 
         outcome = on_another_thread(elsewhere())
-        assert done.wait(PATIENCE)
+        assert has_written.wait(PATIENCE)
         await outcome
         [[amount]] = await db.fetch(Sql("SELECT amount FROM things"))
         assert amount == 7
@@ -218,7 +218,7 @@ class Siblings(Case):
     async def test_the_second_writer_waits_for_a_transaction_of_the_first(self, db: Adapter) -> None:
         await add(db, 1, "counter")
         step = Sql("UPDATE things SET amount = amount + 1 WHERE id = 1")
-        async with opened(db.sibling()) as sibling:
+        async with open_adapter(db.sibling()) as sibling:
             async with db.transaction() as tx:
                 await tx.execute(step)
                 waiting = asyncio.create_task(sibling.execute(step))
@@ -280,7 +280,7 @@ class Listening(Case):
 
     async def test_a_change_made_elsewhere_wakes(self, heard: Adapter) -> None:
         ringing = Ringing()
-        async with opened(heard.sibling()) as sibling, heard.listen(CHANNEL, ringing):
+        async with open_adapter(heard.sibling()) as sibling, heard.listen(CHANNEL, ringing):
             await ringing.next()
             await announce(sibling)
             await ringing.next()

@@ -26,7 +26,7 @@ def sql(executor: Executor, text: str, *params: Any) -> Sql:
 
 
 def endless(executor: Executor) -> Sql:
-    """A read that is still running when anybody looks."""
+    """A read that does not end by itself."""
     return Sql(_ENDLESS[executor.dialect])
 
 
@@ -44,7 +44,7 @@ async def add(executor: Executor, id: int, name: str, amount: int = 0) -> None:
 class Case:
     """The fixtures. An adapter's author overrides `adapter`: open, on an empty database, closed after."""
 
-    keeps_data: ClassVar[bool] = True  # False: what is stored is gone once the adapter is closed
+    keeps_data: ClassVar[bool] = True  # False: stored rows are gone once the adapter is closed
     hears: ClassVar[bool] = True  # False: `listen` never wakes anybody
 
     @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from maniflex.background.jobs import Delivery, Job, Result, Worker
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
-from maniflex.testing.conformance._jobs import DEAD, EMAIL, REPORT, SOON, JobCase, claimed, ids, one
+from maniflex.testing.conformance._jobs import DEAD, EMAIL, REPORT, SOON, JobCase, claim_jobs, ids, one
 
 
 class Bus:
-    """Remembers what is published."""
+    """Remembers the published events."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, dict[str, Any]]] = []
@@ -33,14 +33,14 @@ class Working(JobCase):
         return Worker(queue, handlers, clock=clock, **options)
 
     async def test_jobs_are_given_to_their_handlers(self, queue: Any, clock: FakeClock) -> None:
-        seen: list[Any] = []
+        payloads: list[Any] = []
 
         async def send(job: Job) -> Result:
-            seen.append(job.payload)
+            payloads.append(job.payload)
             return Result("https://files/1", {"sent": 1})
 
         def make(job: Job) -> None:
-            seen.append(job.payload)
+            payloads.append(job.payload)
 
         bus = Bus()
         for n in range(3):
@@ -49,12 +49,12 @@ class Working(JobCase):
         worker = self.worker(queue, clock, send, handlers={REPORT: make}, event_bus=bus)
 
         assert await worker.drain() == 4
-        assert sorted(map(str, seen)) == ["0", "1", "2", "r"]
+        assert sorted(map(str, payloads)) == ["0", "1", "2", "r"]
         types = sorted(type for type, _ in bus.heard)
         assert types == [f"job.{EMAIL}.completed"] * 3 + [f"job.{REPORT}.completed"]
-        told = next(payload for type, payload in bus.heard if EMAIL in type)
-        assert told["result"] == {"url": "https://files/1", "output": {"sent": 1}}
-        assert (told["actor_id"], told["attempt"]) == ("ada", 1)
+        event = next(payload for type, payload in bus.heard if EMAIL in type)
+        assert event["result"] == {"url": "https://files/1", "output": {"sent": 1}}
+        assert (event["actor_id"], event["attempt"]) == ("ada", 1)
 
     async def test_a_failing_job_is_retried_and_then_dead(self, queue: Any, clock: FakeClock) -> None:
         attempts: list[int] = []
@@ -137,38 +137,38 @@ class Working(JobCase):
     async def test_a_worker_survives_a_handler_that_panics(
         self, queue: Any, clock: FakeClock, panic: type[BaseException]
     ) -> None:
-        seen: list[Any] = []
+        payloads: list[Any] = []
 
         async def send(job: Job) -> None:
             if job.payload == "bad":
                 raise panic()
-            seen.append(job.payload)
+            payloads.append(job.payload)
 
         await queue.enqueue(Job(EMAIL, "bad"))
         await queue.enqueue(Job(EMAIL, "good"))
         worker = self.worker(queue, clock, send)
 
         assert await worker.drain() == 2
-        assert seen == ["good"]
+        assert payloads == ["good"]
         clock.advance(SOON)
-        [bad] = await claimed(queue)
+        [bad] = await claim_jobs(queue)
         assert bad.job.attempt == 2
 
     async def test_a_job_that_finishes_during_shutdown_is_acknowledged(
         self, queue: Any, clock: FakeClock
     ) -> None:
-        begun, may_end = asyncio.Event(), asyncio.Event()
-        done: list[int] = []
+        has_begun, may_end = asyncio.Event(), asyncio.Event()
+        attempts: list[int] = []
 
         async def send(job: Job) -> None:
-            begun.set()
+            has_begun.set()
             await may_end.wait()
-            done.append(job.attempt)
+            attempts.append(job.attempt)
 
         await queue.enqueue(Job(EMAIL))
         worker = self.worker(queue, clock, send)
         running = asyncio.create_task(worker.run())
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(has_begun.wait(), 10)
         stopping = asyncio.create_task(worker.shutdown(timedelta(seconds=10)))
         may_end.set()
         await asyncio.wait_for(stopping, 15)
@@ -176,19 +176,19 @@ class Working(JobCase):
 
         await self.expire(queue, clock)
         assert await queue.recover((EMAIL,), None) == []
-        assert (done, await ids(queue)) == ([1], [])
+        assert (attempts, await ids(queue)) == ([1], [])
 
     async def test_what_does_not_finish_in_time_is_handed_back(self, queue: Any, clock: FakeClock) -> None:
-        begun = asyncio.Event()
+        has_begun = asyncio.Event()
 
         async def send(job: Job) -> None:
-            begun.set()
+            has_begun.set()
             await asyncio.Event().wait()
 
         await queue.enqueue(Job(EMAIL))
         worker = self.worker(queue, clock, send)
         running = asyncio.create_task(worker.run())
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(has_begun.wait(), 10)
         await asyncio.wait_for(worker.shutdown(0), 10)
         await asyncio.wait_for(running, 10)
 
@@ -197,57 +197,57 @@ class Working(JobCase):
     async def test_a_cancelled_worker_begins_no_job_and_shutdown_awaits_the_last(
         self, queue: Any, clock: FakeClock
     ) -> None:
-        begun, may_end = asyncio.Event(), asyncio.Event()
+        has_begun, may_end = asyncio.Event(), asyncio.Event()
 
         async def send(job: Job) -> None:
-            begun.set()
+            has_begun.set()
             await may_end.wait()
 
         await queue.enqueue(Job(EMAIL))
         worker = self.worker(queue, clock, send)
         running = asyncio.create_task(worker.run())
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(has_begun.wait(), 10)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        left = await queue.enqueue(Job(EMAIL))
+        waiting_id = await queue.enqueue(Job(EMAIL))
         may_end.set()
         await asyncio.wait_for(worker.shutdown(timedelta(seconds=10)), 15)
 
-        assert await ids(queue) == [left]
+        assert await ids(queue) == [waiting_id]
 
     async def test_a_running_worker_hears_of_new_jobs(self, queue: Any, clock: FakeClock) -> None:
-        done: asyncio.Queue[Any] = asyncio.Queue()
+        handled_payloads: asyncio.Queue[Any] = asyncio.Queue()
 
         async def send(job: Job) -> None:
-            done.put_nowait(job.payload)
+            handled_payloads.put_nowait(job.payload)
 
         worker = self.worker(queue, clock, send, concurrency=2)
         running = asyncio.create_task(worker.run())
         for n in range(10):
             await queue.enqueue(Job(EMAIL, n))
-        found = [await asyncio.wait_for(done.get(), 10) for _ in range(10)]
+        payloads = [await asyncio.wait_for(handled_payloads.get(), 10) for _ in range(10)]
         await worker.shutdown(timedelta(seconds=10))
         await running
 
-        assert sorted(found) == list(range(10))
+        assert sorted(payloads) == list(range(10))
 
     async def test_a_worker_whose_job_was_given_away_stops_working_on_it(
         self, queue: Any, clock: FakeClock
     ) -> None:
-        begun, stopped = asyncio.Event(), asyncio.Event()
+        has_begun, has_stopped = asyncio.Event(), asyncio.Event()
 
         async def send(job: Job) -> None:
-            begun.set()
+            has_begun.set()
             try:
                 await asyncio.Event().wait()
             finally:
-                stopped.set()
+                has_stopped.set()
 
         await queue.enqueue(Job(EMAIL))
         worker = self.worker(queue, clock, send)
         [task] = await worker.begin()
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(has_begun.wait(), 10)
         await self.expire(queue, clock)
         await queue.recover((EMAIL,), None)
         fresh = await one(queue)
@@ -255,7 +255,7 @@ class Working(JobCase):
         await worker._heart.beat(queue)
         await asyncio.wait_for(task, 10)
 
-        assert stopped.is_set()
+        assert has_stopped.is_set()
         assert await queue.ack(fresh, Result())
 
 
@@ -277,15 +277,15 @@ class Failing(JobCase):
     """Queues that do not answer, or not at first."""
 
     async def test_a_hung_queue_does_not_stall_shutdown(self, queue: Any, clock: FakeClock) -> None:
-        done = asyncio.Event()
+        has_run = asyncio.Event()
 
         async def send(job: Job) -> None:
-            done.set()
+            has_run.set()
 
         await queue.enqueue(Job(EMAIL))
         worker = Worker(Hung(queue), {EMAIL: send}, clock=clock)
         running = asyncio.create_task(worker.run())
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(has_run.wait(), 10)
 
         await asyncio.wait_for(worker.shutdown(0), 15)
         await asyncio.wait_for(running, 10)
@@ -301,8 +301,8 @@ class Failing(JobCase):
                 self.failures -= 1
                 if self.failures >= 0:
                     raise OSError("away")
-                kept: bool = await self._queue.ack(delivery, result)
-                return kept
+                is_ours: bool = await self._queue.ack(delivery, result)
+                return is_ours
 
         async def send(job: Job) -> None: ...
 

@@ -42,17 +42,17 @@ class JobCase:
         await self.pass_time(queue, clock, queue.lease + timedelta(seconds=1))
 
 
-async def claimed(queue: Any, *types: str, limit: int = 100) -> list[Delivery]:
-    found: list[Delivery] = await queue.claim(types or (EMAIL, REPORT), limit)
-    return found
+async def claim_jobs(queue: Any, *types: str, limit: int = 100) -> list[Delivery]:
+    deliveries: list[Delivery] = await queue.claim(types or (EMAIL, REPORT), limit)
+    return deliveries
 
 
 async def ids(queue: Any, *types: str) -> list[str]:
-    return [delivery.job.id for delivery in await claimed(queue, *types)]
+    return [delivery.job.id for delivery in await claim_jobs(queue, *types)]
 
 
 async def one(queue: Any, *types: str) -> Delivery:
-    [delivery] = await claimed(queue, *types)
+    [delivery] = await claim_jobs(queue, *types)
     return delivery
 
 
@@ -60,9 +60,9 @@ class Producing(JobCase):
     """Enqueueing and taking back."""
 
     async def test_a_job_is_delivered_as_it_was_enqueued(self, queue: Any) -> None:
-        given = Job(EMAIL, {"to": ["ada", None, 1.5]}, "ada", "red", "trace-1", 7, group_key="g")
+        original = Job(EMAIL, {"to": ["ada", None, 1.5]}, "ada", "red", "trace-1", 7, group_key="g")
 
-        id = await queue.enqueue(given)
+        id = await queue.enqueue(original)
 
         job = (await one(queue)).job
         assert (job.id, job.type, job.payload) == (id, EMAIL, {"to": ["ada", None, 1.5]})
@@ -76,18 +76,18 @@ class Producing(JobCase):
         assert await ids(queue, f"{EMAIL}.other") == [id]
 
     async def test_jobs_of_a_type_come_in_the_order_they_went(self, queue: Any, clock: FakeClock) -> None:
-        wanted = []
+        enqueued_ids = []
         for _ in range(5):
-            wanted.append(await queue.enqueue(Job(EMAIL)))
+            enqueued_ids.append(await queue.enqueue(Job(EMAIL)))
             clock.advance(timedelta(milliseconds=1))
 
-        assert await ids(queue) == wanted
+        assert await ids(queue) == enqueued_ids
 
     async def test_no_more_is_claimed_than_asked_for(self, queue: Any) -> None:
         for type in (EMAIL, REPORT) * 4:
             await queue.enqueue(Job(type))
 
-        counts = [len(await claimed(queue, limit=3)) for _ in range(4)]
+        counts = [len(await claim_jobs(queue, limit=3)) for _ in range(4)]
 
         assert counts == [3, 3, 2, 0]
 
@@ -134,12 +134,12 @@ class Producing(JobCase):
         self, queue: Any, clock: FakeClock
     ) -> None:
         ready = await queue.enqueue(Job(EMAIL))
-        delayed = await queue.enqueue_at(Job(EMAIL), clock.now() + SOON)
+        later = await queue.enqueue_at(Job(EMAIL), clock.now() + SOON)
         front = await queue.enqueue(Job(EMAIL, group_key="g"))
         behind = await queue.enqueue(Job(EMAIL, group_key="g"))
         last = await queue.enqueue(Job(EMAIL, group_key="g"))
 
-        for id in (ready, delayed, behind, front):
+        for id in (ready, later, behind, front):
             await queue.cancel(id)
 
         clock.advance(SOON * 2)
@@ -186,25 +186,25 @@ class Leasing(JobCase):
     """Deliveries and what becomes of them."""
 
     async def test_a_job_is_delivered_to_one_worker(self, queue: Any) -> None:
-        wanted = {await queue.enqueue(Job((EMAIL, REPORT)[n % 2])) for n in range(60)}
+        enqueued_ids = {await queue.enqueue(Job((EMAIL, REPORT)[n % 2])) for n in range(60)}
 
-        rounds = await asyncio.gather(*(claimed(queue, limit=5) for _ in range(20)))
-        rest = await claimed(queue)
+        rounds = await asyncio.gather(*(claim_jobs(queue, limit=5) for _ in range(20)))
+        rest = await claim_jobs(queue)
 
-        found = [delivery.job.id for some in (*rounds, rest) for delivery in some]
-        assert len(found) == len(set(found))
-        assert set(found) == wanted
+        delivered_ids = [delivery.job.id for some in (*rounds, rest) for delivery in some]
+        assert len(delivered_ids) == len(set(delivered_ids))
+        assert set(delivered_ids) == enqueued_ids
 
     async def test_delayed_jobs_become_ready_exactly_once(self, queue: Any, clock: FakeClock) -> None:
-        wanted = {await queue.enqueue_at(Job(EMAIL), clock.now() + SOON) for _ in range(40)}
+        enqueued_ids = {await queue.enqueue_at(Job(EMAIL), clock.now() + SOON) for _ in range(40)}
         clock.advance(SOON)
 
-        rounds = await asyncio.gather(*(claimed(queue, limit=7) for _ in range(10)))
-        rest = await claimed(queue)
+        rounds = await asyncio.gather(*(claim_jobs(queue, limit=7) for _ in range(10)))
+        rest = await claim_jobs(queue)
 
-        found = [delivery.job.id for some in (*rounds, rest) for delivery in some]
-        assert len(found) == len(set(found))
-        assert set(found) == wanted
+        delivered_ids = [delivery.job.id for some in (*rounds, rest) for delivery in some]
+        assert len(delivered_ids) == len(set(delivered_ids))
+        assert set(delivered_ids) == enqueued_ids
 
     async def test_a_job_that_is_done_is_not_delivered_again(self, queue: Any, clock: FakeClock) -> None:
         await queue.enqueue(Job(EMAIL))
@@ -247,9 +247,9 @@ class Leasing(JobCase):
 
         assert await queue.recover((EMAIL,), None) == []
         await self.expire(queue, clock)
-        [found] = await queue.recover((EMAIL,), None)
+        [recovery] = await queue.recover((EMAIL,), None)
 
-        assert (found.job.id, found.dead) == (id, False)
+        assert (recovery.job.id, recovery.dead) == (id, False)
         assert (await one(queue)).job.attempt == 2
 
     async def test_a_worker_that_lost_its_job_changes_nothing_any_more(
@@ -301,9 +301,9 @@ class Leasing(JobCase):
         for _ in range(2):
             await one(queue)
             await self.expire(queue, clock)
-            [found] = await queue.recover((EMAIL,), DEAD)
+            [recovery] = await queue.recover((EMAIL,), DEAD)
 
-        assert (found.job.id, found.dead) == (id, True)
+        assert (recovery.job.id, recovery.dead) == (id, True)
         assert await ids(queue) == []
         letter = (await one(queue, DEAD)).job
         assert (letter.payload["job_id"], letter.payload["error"]) == (id, "lease_expired")
@@ -327,25 +327,25 @@ class Grouping(JobCase):
             await queue.enqueue(Job(EMAIL, key, group_key=key))
         await queue.enqueue(Job(REPORT, "red", group_key="red"))
 
-        rounds = await asyncio.gather(*(claimed(queue) for _ in range(5)))
+        rounds = await asyncio.gather(*(claim_jobs(queue) for _ in range(5)))
 
         running = [delivery for some in rounds for delivery in some]
-        running += await claimed(queue)
+        running += await claim_jobs(queue)
         assert sorted(delivery.job.payload for delivery in running) == ["blue", "red"]
 
     async def test_the_next_of_a_group_follows_the_one_before(self, queue: Any, clock: FakeClock) -> None:
-        wanted = []
+        enqueued_ids = []
         for _ in range(4):
-            wanted.append(await queue.enqueue(Job(EMAIL, group_key="g")))
+            enqueued_ids.append(await queue.enqueue(Job(EMAIL, group_key="g")))
             clock.advance(timedelta(milliseconds=1))
 
-        seen = []
-        while found := await claimed(queue):
-            [delivery] = found
-            seen.append(delivery.job.id)
+        delivered_ids = []
+        while deliveries := await claim_jobs(queue):
+            [delivery] = deliveries
+            delivered_ids.append(delivery.job.id)
             await queue.ack(delivery, Result())
 
-        assert seen == wanted
+        assert delivered_ids == enqueued_ids
 
     async def test_a_group_goes_on_while_one_of_it_waits_for_its_retry(
         self, queue: Any, clock: FakeClock

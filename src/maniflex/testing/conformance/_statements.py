@@ -194,5 +194,5 @@ class Statements(Case):
         if not self.keeps_data:
             return
         await db.open()
-        stored = [str(number) for number, outcome in enumerate(outcomes) if outcome is None]
-        assert await names(db) == stored
+        confirmed_names = [str(number) for number, outcome in enumerate(outcomes) if outcome is None]
+        assert await names(db) == confirmed_names

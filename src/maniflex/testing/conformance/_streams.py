@@ -42,13 +42,13 @@ class Streams(Case):
     async def test_a_stream_shows_one_moment(self, db: Adapter) -> None:
         for number in range(30):
             await add(db, number, str(number))
-        seen: list[int] = []
+        ids: list[int] = []
         async with aclosing(db.stream(Sql("SELECT id FROM things ORDER BY id"), batch=10)) as batches:
             async for rows in batches:
                 await db.execute(sql(db, "DELETE FROM things WHERE id >= ?", 20))
-                await add(db, 1000 + len(seen), "later")
-                seen += [id for (id,) in rows]
-        assert seen == list(range(30))
+                await add(db, 1000 + len(ids), "later")
+                ids += [id for (id,) in rows]
+        assert ids == list(range(30))
 
     async def test_writes_and_reads_go_on_beside_a_stream(self, db: Adapter) -> None:
         async with aclosing(db.stream(numbers(db, 1000), batch=1)) as batches:
@@ -83,8 +83,8 @@ class Streams(Case):
 
         for _ in range(3):
             task = asyncio.create_task(read())
-            done, _ = await asyncio.wait((task,), timeout=0.05)
-            assert not done
+            finished_tasks, _ = await asyncio.wait((task,), timeout=0.05)
+            assert not finished_tasks
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.wait_for(task, 10)

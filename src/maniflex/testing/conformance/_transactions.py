@@ -39,7 +39,7 @@ class Transactions(Case):
         assert await names(db) == []
 
     async def test_a_doomed_block_commits_nothing(self, db: Adapter) -> None:
-        async def doomed() -> None:
+        async def use_doomed_tx() -> None:
             async with db.transaction() as tx:
                 await add(tx, 1, "one")
                 tx.doom()
@@ -47,7 +47,7 @@ class Transactions(Case):
                     await add(tx, 2, "two")
 
         with pytest.raises(TransactionError):
-            await doomed()
+            await use_doomed_tx()
         assert await names(db) == []
 
     async def test_an_empty_block_is_fine(self, db: Adapter) -> None:
@@ -99,35 +99,35 @@ class Transactions(Case):
         assert await names(db) == ["two"]
 
     async def test_after_commit_calls_run_in_order_once_the_rows_are_visible(self, db: Adapter) -> None:
-        seen: list[object] = []
+        events: list[object] = []
 
         async def look() -> None:
-            seen.append(await names(db))
+            events.append(await names(db))
 
         async with db.transaction() as tx:
-            tx.after_commit(lambda: seen.append("first"))
+            tx.after_commit(lambda: events.append("first"))
             tx.after_commit(look)
-            tx.after_commit(lambda: seen.append("last"))
+            tx.after_commit(lambda: events.append("last"))
             await add(tx, 1, "one")
-            assert seen == []
-        assert seen == ["first", ["one"], "last"]
+            assert events == []
+        assert events == ["first", ["one"], "last"]
 
     async def test_after_commit_calls_do_not_run_when_it_rolls_back(self, db: Adapter) -> None:
-        seen: list[str] = []
+        calls: list[str] = []
 
         async def broken() -> None:
             async with db.transaction() as tx:
-                tx.after_commit(lambda: seen.append("ran"))
+                tx.after_commit(lambda: calls.append("ran"))
                 raise KeyError
 
         with pytest.raises(KeyError):
             await broken()
-        assert seen == []
+        assert calls == []
 
     async def test_an_after_commit_call_that_fails_is_logged_and_the_next_one_runs(
         self, db: Adapter, caplog: pytest.LogCaptureFixture
     ) -> None:
-        seen: list[str] = []
+        calls: list[str] = []
 
         def fail() -> None:
             raise KeyError("broken hook")
@@ -135,17 +135,17 @@ class Transactions(Case):
         with caplog.at_level(logging.ERROR, "maniflex.db"):
             async with db.transaction() as tx:
                 tx.after_commit(fail)
-                tx.after_commit(lambda: seen.append("ran"))
+                tx.after_commit(lambda: calls.append("ran"))
                 await add(tx, 1, "one")
-        assert (seen, await names(db)) == (["ran"], ["one"])
+        assert (calls, await names(db)) == (["ran"], ["one"])
         assert "broken hook" in caplog.text
 
     async def test_a_failed_statement_ends_the_transaction(self, db: Adapter) -> None:
-        seen: list[str] = []
+        calls: list[str] = []
 
         async def careless() -> None:
             async with db.transaction() as tx:
-                tx.after_commit(lambda: seen.append("ran"))
+                tx.after_commit(lambda: calls.append("ran"))
                 await add(tx, 1, "one")
                 with pytest.raises(ConstraintViolation):
                     await add(tx, 1, "again")
@@ -157,7 +157,7 @@ class Transactions(Case):
         with pytest.raises(TransactionError) as caught:
             await careless()
         assert caught.value.code == "TX_COMMIT_ERROR"
-        assert (seen, await names(db)) == ([], [])
+        assert (calls, await names(db)) == ([], [])
 
     async def test_the_handle_is_useless_once_the_block_is_left(self, db: Adapter) -> None:
         async with db.transaction() as tx:
@@ -297,12 +297,12 @@ class Concurrency(Case):
                 await db.ping()
                 task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        unexpected = [
+        other_outcomes = [
             outcome
             for outcome in outcomes
             if outcome is not None and not isinstance(outcome, asyncio.CancelledError | RequestError)
         ]
-        assert unexpected == []
+        assert other_outcomes == []
         await add(db, 1000, "after")
         assert (await names(db))[-1] == "after"
 

@@ -1,0 +1,142 @@
+"""The durable parts of a server, declared together and brought to life together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from maniflex._logging import guard_logger
+from maniflex._service import Service
+from maniflex.background.clock import HOLD_OFF, ClockKeeper, ServerClock, shared_clock
+from maniflex.background.environment import Environment
+from maniflex.background.jobs.api import Jobs
+from maniflex.background.metrics import Metrics
+from maniflex.background.outbox.api import Outbox
+from maniflex.background.repair import Repair, Repairer, repair_messages, repair_runs, repair_schedules
+from maniflex.background.runs.api import Work
+from maniflex.background.scheduled_fields.api import Scheduled
+from maniflex.background.schedules.api import Schedules
+from maniflex.background_api.actions import ActionCaller, open_to_clients, schedulable, schedulable_problems
+from maniflex.background_api.jobs import JobRoutes
+from maniflex.background_api.outbox import OutboxRoutes
+from maniflex.background_api.part_routes import PartRoutes
+from maniflex.background_api.runs import RunRoutes
+from maniflex.background_api.schedules import ScheduleRoutes
+from maniflex.config import Config
+from maniflex.features.actions import Action
+from maniflex.model.base import Model
+from maniflex.model.registry import Registry
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.runtime import Runtime
+from maniflex.sql.statement import Dialect, Sql
+
+
+class Part(Protocol):
+    """One kind of durable work."""
+
+    def models(self) -> Sequence[type[Model]]:
+        """Its tables; none when the application does not use it."""
+
+    def schema(self, dialect: Dialect) -> Sequence[Sql]:
+        """What its tables need beyond what a model declares."""
+
+    def problems(self) -> list[str]:
+        """The mistakes in its declarations, one sentence each."""
+
+    def attach(self, environment: Environment) -> None:
+        """The server is sealed: here is its database."""
+
+    def services(self) -> Sequence[Service]:
+        """What works in the background of a serving process."""
+
+
+class Durable:
+    """All durable parts."""
+
+    def __init__(self, config: Config) -> None:
+        self.metrics = Metrics()
+        self.work = Work()
+        self.outbox = Outbox()
+        self.schedules = Schedules(self.work, config)
+        self.scheduled = Scheduled(self.work)
+        self.jobs = Jobs(self.work, self.schedules)
+        self.part_routes: tuple[PartRoutes, ...] = (
+            RunRoutes(self.work),
+            OutboxRoutes(self.outbox),
+            ScheduleRoutes(self.schedules),
+            JobRoutes(self.jobs),
+        )
+        self.keeper: ClockKeeper | None = None
+        self.repairer: Repairer | None = None
+        self._registered: set[type[Model]] = set()
+        self._action_problems: list[str] = []
+
+    def _all(self) -> Iterator[Part]:
+        yield from (self.work, self.outbox, self.schedules, self.scheduled, self.jobs)
+
+    def register(self, registry: Registry, actions: Sequence[Action]) -> None:
+        """Register the tables of the parts in use, once; tell schedules which `actions` they can call."""
+        self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
+        self._action_problems = schedulable_problems(actions)
+        models = [model for part in self._all() for model in part.models()]
+        missing = [model for model in models if model not in self._registered]
+        if missing:
+            options = {
+                model: own_options
+                for part_routes in self.part_routes
+                for model, own_options in part_routes.options().items()
+            }
+            for model in missing:
+                registry.register(model, *([options[model]] if model in options else []))
+            self._registered.update(missing)
+
+    @property
+    def tables(self) -> frozenset[type[Model]]:
+        """The models that are registered."""
+        return frozenset(self._registered)
+
+    def problems(self) -> list[str]:
+        return [*self._action_problems, *(problem for part in self._all() for problem in part.problems())]
+
+    def schema(self, dialect: Dialect) -> list[Sql]:
+        return [sql for part in self._all() for sql in part.schema(dialect)]
+
+    def attach(self, runtime: Runtime, endpoints: Sequence[Endpoint]) -> None:
+        """The server is sealed: bring the parts to its database."""
+        beat = runtime.config.work_lease / 3
+        clock = shared_clock(runtime.clock, HOLD_OFF + beat)
+        logger = guard_logger(runtime.logger)
+        environment = Environment(
+            runtime.adapter, clock, runtime.config, logger, runtime.stores, self.work, self.metrics
+        )
+        self.keeper = ClockKeeper(clock, runtime.adapter, logger) if isinstance(clock, ServerClock) else None
+        self.repairer = Repairer(environment, list(self._repairs(environment)))
+        self.schedules.call_actions(ActionCaller(runtime, endpoints))
+        for part in self._all():
+            part.attach(environment)
+
+    def _repairs(self, environment: Environment) -> Iterator[tuple[str, Repair]]:
+        if len(self.work.handlers):
+            yield "runs", repair_runs(environment)
+        if self.outbox.used:
+            yield "messages", repair_messages(environment)
+        if self.schedules.used:
+            yield "schedules", repair_schedules(environment)
+
+    def services(self) -> list[Service]:
+        """Everything that works in the background of a serving process."""
+        return [service for part in self._all() for service in part.services()]
+
+    async def close(self) -> None:
+        """Close the connections of external job queues."""
+        await self.jobs.close()
+
+    async def learn_time(self) -> None:
+        """Learn the database's time once, for a process that does no more than submit or sweep."""
+        if self.keeper is not None and self._registered:
+            await self.keeper.tick()
+
+    def with_time_services(self, services: Sequence[Service]) -> list[Service]:
+        """The services, after those that learn the database's time and repair impossible times."""
+        helpers = (self.keeper, self.repairer) if services else ()
+        return [*(helper for helper in helpers if helper is not None), *services]

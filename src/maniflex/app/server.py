@@ -1,0 +1,504 @@
+"""The server: the only place where the parts are wired together."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, Unpack, overload
+
+from maniflex._clock import Clock, SystemClock, check_clock
+from maniflex._names import did_you_mean, title_of_module
+from maniflex._service import Service, StartOnly
+from maniflex.app.assembly import Assembly, Declaration, assemble
+from maniflex.app.durable import Durable
+from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState
+from maniflex.background.jobs.api import Jobs
+from maniflex.background.loop import stalled
+from maniflex.background.metrics import Metrics
+from maniflex.background.outbox.api import Outbox
+from maniflex.background.outbox.inbox import Inbox
+from maniflex.background.runs.api import Work
+from maniflex.background.scheduled_fields.api import Scheduled
+from maniflex.background.schedules.api import Schedules
+from maniflex.background.watch import dead_parts
+from maniflex.config import Config
+from maniflex.db.current import detached_context, transaction
+from maniflex.db.decimal_schema import use_order_keys_if_there
+from maniflex.db.drift import check_drift
+from maniflex.db.migrate import migrate
+from maniflex.db.port import Adapter, Isolation, Tx
+from maniflex.db.query_models import check_queries
+from maniflex.db.raw import execute_raw, query_raw
+from maniflex.db.records import Records
+from maniflex.errors import ConfigError, DeclarationError, InvalidJson, ManiflexError, NotFound
+from maniflex.features.actions import Action
+from maniflex.features.search import GlobalSearch
+from maniflex.http.asgi import App
+from maniflex.http.probes import Health
+from maniflex.http.signals import on_stop_signal
+from maniflex.http.streaming import Send
+from maniflex.model.base import Model
+from maniflex.model.registry import Registry
+from maniflex.model.value_rules import text_trouble
+from maniflex.pipeline.answer import answer
+from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.context import AsgiScope, AuthInfo, Context, Receive
+from maniflex.pipeline.openapi_context import OpenAPIContext
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Middleware, Pipeline
+from maniflex.pipeline.response import Response, error_response
+from maniflex.settings import Settings
+
+M = TypeVar("M", bound=Model)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Server:
+    """An application: register models, then serve it. It *is* an ASGI application."""
+
+    def __init__(
+        self,
+        database: str | Adapter | Config | None = None,
+        *,
+        config: Config | None = None,
+        clock: Clock | None = None,
+        **settings: Unpack[Settings],
+    ) -> None:
+        self.config = _config(database, config, dict(settings))
+        self.pipeline = Pipeline()
+        self._title = title_of_module(sys._getframe(1).f_globals)
+        self._clock = SystemClock() if clock is None else check_clock(clock)
+        self._logger = self.config.logger or logging.getLogger("maniflex")
+        self._registry = Registry()
+        self._actions: list[Action] = []
+        self._computed: dict[type[Model], list[Computed]] = {}
+        self._search: GlobalSearch | None = None
+        self._durable = Durable(self.config)
+        self._lifecycle = Lifecycle(self._logger, self.config.shutdown_timeout.total_seconds())
+        self._assembly: Assembly | None = None
+        self._sealing = threading.RLock()
+        self._starting: asyncio.Task[None] | None = None
+        self._lifecycle.on_shutdown.append(self._durable.close)
+        for hook, hooks in (
+            (self.config.on_start, self._lifecycle.on_start),
+            (self.config.on_shutdown, self._lifecycle.on_shutdown),
+        ):
+            if hook is not None:
+                hooks.append(hook)
+
+    def __repr__(self) -> str:
+        return f"<Server {self._lifecycle.state} {self.config.path_prefix or '/'}>"
+
+    # -- durable work --------------------------------------------------------------------------
+
+    @property
+    def work(self) -> Work:
+        """Durable runs: handlers, submitting, asking after them."""
+        return self._durable.work
+
+    @property
+    def jobs(self) -> Jobs:
+        """Jobs: a queue, its handlers and the statuses of its jobs."""
+        return self._durable.jobs
+
+    @property
+    def schedules(self) -> Schedules:
+        """Cron schedules, kept in the database."""
+        return self._durable.schedules
+
+    @property
+    def outbox(self) -> Outbox:
+        """Messages that leave with the transaction that made them."""
+        return self._durable.outbox
+
+    @property
+    def inbox(self) -> Inbox:
+        """Tells messages that came before from those that did not."""
+        return self._durable.outbox.inbox
+
+    @property
+    def scheduled(self) -> Scheduled:
+        """Fields that change when their time has come."""
+        return self._durable.scheduled
+
+    @property
+    def metrics(self) -> Metrics:
+        """Numbers about durable work in this process."""
+        return self._durable.metrics
+
+    # -- declaring -----------------------------------------------------------------------------
+
+    def register(self, *models: Any) -> None:
+        """Register models; `ModelOptions` behind one override its class keywords, lists are flattened."""
+        with self._sealing:
+            self._open("models are registered")
+            self._registry.register(*models)
+
+    def action(
+        self,
+        method: str,
+        path: str,
+        *,
+        request: Any = None,
+        response: Any = None,
+        middleware: Iterable[Middleware] = (),
+        name: str | None = None,
+        summary: str = "",
+        tags: Iterable[str] = (),
+        deprecated: bool = False,
+        description: str | None = None,
+        query_params: Mapping[str, Any] | None = None,
+        security: Sequence[Mapping[str, Sequence[str]]] | None = None,
+        schedulable: bool = False,
+        errors: Iterable[int] = (),
+    ) -> Callable[[F], F]:
+        """Mount a handler of your own below the path prefix; `request` validates its body.
+
+        With `schedulable`, schedules that are made over REST may call it; code may schedule any action. The
+        rest is for the API description; what it says is the handler's docstring unless told.
+        """
+
+        def decorate(fn: F) -> F:
+            with self._sealing:
+                self._open("actions are added")
+                label = name or str(getattr(fn, "__name__", "action"))
+                text = description if description is not None else inspect.getdoc(fn) or ""
+                about = (dict(query_params or {}), security, schedulable, tuple(errors))
+                texts = (label, summary, tuple(tags), deprecated, text, *about)
+                self._actions.append(
+                    Action(method.upper(), path, fn, request, response, tuple(middleware), *texts)
+                )
+            return fn
+
+        return decorate
+
+    def computed(self, model: type[Model], name: str, *, batch: bool = False) -> Callable[[F], F]:
+        """Add a field to every response of a model: `fn(record)` or `fn(ctx, record)`.
+
+        In batch, `fn` gets all records of a page and returns a value for each.
+        """
+
+        def decorate(fn: F) -> F:
+            with self._sealing:
+                self._open("computed fields are added")
+                self._computed.setdefault(model, []).append(Computed.of(name, fn, batch))
+            return fn
+
+        return decorate
+
+    def enable_global_search(
+        self, path: str = "/search", *, default_limit: int = 20, max_limit: int = 100
+    ) -> None:
+        """Mount a search over every model with `global_searchable=True`; only auth middleware guards it."""
+        with self._sealing:
+            self._open("global search is enabled")
+            if self._search is not None:
+                raise DeclarationError("enable_global_search was called already")
+            self._search = GlobalSearch(path, default_limit, max_limit)
+
+    def add_service(self, service: Service | Callable[[], Any]) -> None:
+        """Start and stop this with the server, after the services added before it."""
+        with self._sealing:
+            self._open("services are added")
+            self._lifecycle.services.append(StartOnly(service) if inspect.isroutine(service) else service)  # type: ignore[arg-type]
+
+    def on_start(self, fn: F) -> F:
+        """Call `fn` when the database is ready and before services start."""
+        with self._sealing:
+            self._open("hooks are added")
+            self._lifecycle.on_start.append(fn)
+        return fn
+
+    def on_shutdown(self, fn: F) -> F:
+        """Call `fn` after services have stopped and before the database closes."""
+        with self._sealing:
+            self._open("hooks are added")
+            self._lifecycle.on_shutdown.append(fn)
+        return fn
+
+    def now(self) -> datetime:
+        """The time by the server's clock, which tests can move."""
+        return self._clock.now()
+
+    def go(self, fn: Callable[[], Awaitable[Any]]) -> None:
+        """Run `fn` beside the server until it stops; its task is cancelled when shutdown begins."""
+        self._lifecycle.go(fn)
+
+    def _open(self, what: str) -> None:
+        if self._assembly is not None:
+            raise DeclarationError(f"the server is sealed; {what} before it starts")
+
+    def seal(self) -> None:
+        """Check the whole declaration and build everything from it; every mistake in one message."""
+        self._seal()
+
+    def _seal(self) -> Assembly:
+        if self._assembly is None:
+            with self._sealing:
+                if self._assembly is None:
+                    self._durable.register(self._registry, self._actions)
+                    assembly = self._assembly = assemble(self._declaration())
+                    self._durable.attach(assembly.runtime, assembly.endpoints)
+        return self._assembly
+
+    def _declaration(self) -> Declaration:
+        return Declaration(
+            self.config,
+            self._clock,
+            self._logger,
+            self._registry,
+            self.pipeline,
+            self._actions,
+            self._computed,
+            self._search,
+            self._durable.part_routes,
+            self._durable.metrics,
+            # Asked when a probe comes: another life has another lifecycle.
+            Health(
+                lambda: self._lifecycle.accepting,
+                lambda: stalled(self._lifecycle.running),
+                lambda: dead_parts(self._lifecycle.running),
+            ),
+            self._durable.problems(),
+            self._durable.tables,
+            self._title,
+        )
+
+    # -- living --------------------------------------------------------------------------------
+
+    async def start(
+        self, *, role: str = "server", work: Callable[[], Sequence[Service]] | None = None
+    ) -> None:
+        """Seal, open the databases, migrate and start services.
+
+        `role="client"` starts no services, `role="worker"` only those of the application and of `work`.
+        """
+        assembly = self._seal()
+        assembly.runtime.tasks.attach()
+        assembly.runtime.watch.attach()
+
+        async def prepare_tables() -> None:
+            for adapter, models in assembly.schemas():
+                if self.config.auto_migrate:
+                    own = self._durable.schema(adapter.dialect) if adapter is assembly.runtime.adapter else ()
+                    await migrate(adapter, [model for model in models if not model.readonly], own)
+                else:
+                    await use_order_keys_if_there(adapter, models)
+                    await check_drift(adapter, [model for model in models if not model.readonly])
+                await check_queries(adapter, models)
+            await self._durable.learn_time()
+
+        works = self._durable.services if role == "server" and self.config.background else tuple
+
+        def background() -> Sequence[Service]:
+            return self._durable.with_time_services((work or works)())
+
+        await self._lifecycle.start(
+            assembly.adapters, prepare_tables, services=role != "client", background=background
+        )
+
+    async def stop(self, timeout: timedelta | None = None) -> None:
+        """Stop services, await background work and close the databases, all before one deadline."""
+        assembly = self._seal()
+        seconds = None if timeout is None else timeout.total_seconds()
+        await self._lifecycle.stop(assembly.runtime, assembly.adapters, seconds)
+
+    @asynccontextmanager
+    async def lifespan(
+        self, *, role: str = "server", work: Callable[[], Sequence[Service]] | None = None
+    ) -> AsyncIterator[Server]:
+        """Everything but the listener: for scripts, tests and embedding."""
+        await self.start(role=role, work=work)
+        try:
+            yield self
+        finally:
+            await self.stop()
+
+    @contextmanager
+    def on_database(
+        self, database: str | Adapter, *, clock: Clock | None = None, **settings: Unpack[Settings]
+    ) -> Iterator[None]:
+        """Run on another database, with another clock or settings, then be as before; for the test kit."""
+        if self._lifecycle.state not in (LifecycleState.NEW, LifecycleState.STOPPED):
+            raise LifecycleError(f"the server is {self._lifecycle.state}; it cannot change its database")
+        before = (self.config, self._clock, self._lifecycle, self._assembly)
+        config = _config(database, self.config, dict(settings))
+        self._clock = self._clock if clock is None else check_clock(clock)
+        self.config = config
+        self._lifecycle, self._assembly, self._starting = self._lifecycle.again(), None, None
+        try:
+            yield
+        finally:
+            self.config, self._clock, self._lifecycle, self._assembly = before
+            if self._assembly is not None:
+                self._durable.attach(self._assembly.runtime, self._assembly.endpoints)
+
+    def begin_shutdown(self) -> None:
+        """Stop being ready; the shutdown deadline counts from here."""
+        self._lifecycle.begin_shutdown()
+
+    def run(self, *, host: str | None = None, port: int | None = None) -> None:
+        """Serve until SIGINT or SIGTERM."""
+        from maniflex.http.serve import serve
+
+        port = self.config.port if port is None else port
+        try:
+            serve(self, self.config.with_(host=host or self.config.host, port=port))
+        except ConfigError as error:  # in a script, one sentence says more than a traceback
+            raise SystemExit(f"maniflex: {error}") from None
+
+    # -- serving -------------------------------------------------------------------------------
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http":
+            state = self._lifecycle.state
+            if state is LifecycleState.NEW or (
+                state is LifecycleState.STARTING and self._starting is not None
+            ):
+                await self._start_late()
+            await self._seal().app(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._asgi_lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _start_late(self) -> None:
+        """Start with the first request: an application that mounts this one sends it no lifespan messages."""
+        if self._starting is None or (self._starting.done() and self._lifecycle.state is LifecycleState.NEW):
+            # In a task of its own: the client that happened to be first may leave.
+            self._starting = asyncio.create_task(self._start_or_renew(), context=detached_context())
+        await asyncio.shield(self._starting)
+
+    async def _start_or_renew(self) -> None:
+        try:
+            await self.start()
+        except DeclarationError:
+            raise
+        except Exception as error:  # the database is away, a hook failed; the next request tries again
+            self._logger.error("the server could not start: %s", _why(error), exc_info=error)
+            self._lifecycle = self._lifecycle.again()
+
+    async def _asgi_lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.start()
+        except Exception as error:
+            is_ours = isinstance(error, ManiflexError)
+            self._logger.error(
+                "the server could not start: %s", _why(error), exc_info=None if is_ours else error
+            )
+            await send({"type": "lifespan.startup.failed", "message": ""})
+            return
+        if not self._lifecycle.accepting:  # told to stop while starting: the port never opens
+            await self.stop()
+            await send({"type": "lifespan.startup.failed", "message": ""})
+            return
+        with on_stop_signal(self.begin_shutdown):
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    # -- the database from code ----------------------------------------------------------------
+
+    @overload
+    def db(self, model: type[M], tx: Tx | None = None) -> Records[M]: ...
+    @overload
+    def db(self, model: str, tx: Tx | None = None) -> Records[Any]: ...
+    def db(self, model: type[Model] | str, tx: Tx | None = None) -> Records[Any]:
+        """Typed access to the records of a model, for workers and scripts."""
+        return Records(self._seal().runtime.store(model), tx)
+
+    def transaction(self, *, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
+        """A transaction on the default database; code inside joins it by itself."""
+        return transaction(self._seal().runtime.adapter, isolation=isolation)
+
+    async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        """Rows of a SELECT, or of a write with RETURNING, with `?` placeholders, on either database."""
+        return await query_raw(self._seal().runtime.adapter, sql, args)
+
+    async def raw_exec(self, sql: str, *args: Any) -> int:
+        """Run any other statement with `?` placeholders; returns how many rows it touched."""
+        return await execute_raw(self._seal().runtime.adapter, sql, args)
+
+    async def execute(
+        self,
+        operation: Operation | str,
+        model: type[Model] | str,
+        id: str = "",
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: str | Mapping[str, Any] | Sequence[tuple[str, Any]] = "",
+        headers: Mapping[str, str] | None = None,
+        auth: AuthInfo | None = None,
+    ) -> Response:
+        """Run an operation through the whole pipeline in-process; without `auth` it is anonymous."""
+        assembly = self._seal()
+        try:
+            endpoint, scope, receive = assembly.in_process_request(
+                Operation(operation), model, id, body, query, headers
+            )
+        except UnicodeError:
+            return error_response(InvalidJson("a text in the body is not valid Unicode"))
+        if text_trouble(id):
+            return error_response(NotFound())
+        ctx = Context(assembly.runtime, scope, receive, endpoint.operation, "in-process")
+        ctx.model, ctx.resource_id, ctx.auth = endpoint.model, id, auth  # type: ignore[assignment]  # has a model
+        response: Response = await answer(endpoint, ctx, assembly.runtime.watch)
+        return response
+
+    async def openapi(self) -> dict[str, Any]:
+        """The API description as the generate step leaves it; needs no database."""
+        assembly = self._seal()
+        scope: AsgiScope = {"type": "http", "method": "GET", "path": "", "query_string": b"", "headers": []}
+        ctx = OpenAPIContext(assembly.runtime, scope, _nothing, Operation.READ, "in-process")
+        await assembly.description.generate(ctx)
+        document: dict[str, Any] = ctx.spec or json.loads(assembly.description.document())
+        return document
+
+    @property
+    def probes(self) -> App:
+        """`/live`, `/ready`, `/health` and `/metrics` alone: an ASGI application for a process that works."""
+        return self._seal().probes
+
+    @property
+    def routes(self) -> list[tuple[str, str, str]]:
+        """Method, path and owner of everything that is mounted."""
+        return self._seal().routes
+
+
+async def _nothing() -> dict[str, Any]:
+    """The body of a request that has none."""
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _why(error: Exception) -> str:
+    """The error, where it happened and what caused it, in one line."""
+    cause = [repr(error.__cause__)] if error.__cause__ else []
+    more = [*getattr(error, "__notes__", ()), *cause]
+    return f"{error} ({': '.join(more)})" if more else str(error)
+
+
+def _config(database: Any, config: Config | None, settings: dict[str, Any]) -> Config:
+    if isinstance(database, Config):
+        database, config = None, database
+    setting_names = {f.name for f in fields(Config)}
+    unknown = [
+        f"there is no setting {name!r}{did_you_mean(name, setting_names)}"
+        for name in settings
+        if name not in setting_names
+    ]
+    if unknown:
+        raise ConfigError(*unknown)
+    if database is not None:
+        settings["database"] = database
+    return Config(**settings) if config is None else config.with_(**settings)

@@ -1,0 +1,311 @@
+"""`server.jobs`: the job queue over durable runs, or over another queue.
+
+>>> @server.jobs.handler("send_receipt")
+... async def send_receipt(job: Job) -> None: ...
+>>> id = await server.jobs.enqueue("send_receipt", {"order_id": 7})
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from maniflex._caller import caller
+from maniflex._service import Service
+from maniflex.background.declaring import role_problems, switch_problems
+from maniflex.background.environment import Environment
+from maniflex.background.jobs.cron import RELAY, ScheduleDeclarations, add_entry
+from maniflex.background.jobs.job import Job, Result, validate_job
+from maniflex.background.jobs.port import Cancellable, EventBus, Queue
+from maniflex.background.jobs.sql import SqlQueue, of_run
+from maniflex.background.jobs.status import JobStatus, StatusModel, StatusPruner, TableStatus, schema
+from maniflex.background.jobs.worker import CONCURRENCY, Worker, publish
+from maniflex.background.json_text import decode
+from maniflex.background.runs.api import Work
+from maniflex.background.runs.handlers import RunHandlers, check_type, payload_text
+from maniflex.background.runs.run import Run
+from maniflex.db.port import Tx
+from maniflex.errors import Conflict, DeclarationError
+from maniflex.model.base import Model
+from maniflex.sql.statement import Dialect, Sql
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Jobs:
+    """The jobs of one server."""
+
+    def __init__(self, work: Work, schedules: ScheduleDeclarations | None = None) -> None:
+        self.queue: Queue = SqlQueue(work)
+        self.status: tuple[str, bool] | None = None  # admin role and whether strangers see the rows
+        self.types: set[str] = set()  # which runs are jobs: those with a handler here, or named so
+        self._work = work
+        self._schedules = schedules
+        self._handlers = RunHandlers()  # of a queue other than ours; ours are handlers of runs
+        self._bus: EventBus | None = None
+        self._dlq_type: str | None = None
+        self._concurrency: int | None = None
+        self._declared = False
+        self._problems: list[str] = []
+        self._environment: Environment | None = None
+        self._sink: TableStatus | None = None
+
+    # -- declaring
+
+    def use(
+        self,
+        queue: Queue | None = None,
+        *,
+        event_bus: EventBus | None = None,
+        dlq_type: str | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        """Say which queue has the jobs and who hears of them, before the first handler.
+
+        `concurrency` is how many jobs a process has at once; without it jobs that are runs share the worker
+        of runs (`work_concurrency`), and another queue has 8.
+        """
+        if self._declared or self._environment is not None:
+            raise DeclarationError("jobs.use(...) comes before the handlers of jobs")
+        if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+            raise DeclarationError("the concurrency of jobs is a whole number above zero")
+        self.queue = self.queue if queue is None else queue
+        self._bus = event_bus
+        self._dlq_type = dlq_type
+        self.types.update(() if dlq_type is None else (dlq_type,))
+        self._concurrency = concurrency
+
+    def handler(
+        self,
+        type: str,
+        *,
+        payload: Any = None,
+        timeout: timedelta | float | None = None,
+        lease: timedelta | float | None = None,
+        backoff: Callable[[int], timedelta] | None = None,
+    ) -> Callable[[F], F]:
+        """Give jobs of exactly this type to the decorated function, async or plain."""
+        options = {"payload": payload, "timeout": timeout, "backoff": backoff}
+
+        def decorate(fn: F) -> F:
+            if self._environment is not None:
+                raise DeclarationError("the server is sealed; handlers are added before it starts")
+            self._declared = True
+            self.types.add(type)
+            if self.uses_runs:
+                letter = self._dlq_type if self._dlq_type != type else None
+                # Internal: a job is enqueued by the application, not submitted by its clients.
+                take = self._work.handler(type, lease=lease, dead_letter=letter, internal=True, **options)
+                take(_of_job(fn, is_letter=type == self._dlq_type))
+                if self._concurrency is not None:
+                    self._work.separate[type] = self._concurrency
+            else:
+                self._handlers.add(type, fn, **options)
+            return fn
+
+        return decorate
+
+    def cron(self, type: str, schedule: str, payload: Any = None, **options: Any) -> None:
+        """Enqueue a job of this type at the times of a cron expression; see `server.schedules.add`."""
+        if self._schedules is None:
+            raise DeclarationError("there are no schedules to put a job on")
+        if not self.uses_runs and self._work.handlers.get(RELAY) is None:
+            self._work.handler(RELAY, internal=True)(self._relay)
+        add_entry(self._schedules, type, schedule, payload, relayed=not self.uses_runs, **options)
+
+    async def _relay(self, run: Run) -> None:
+        job = Job(run.payload["type"], run.payload["payload"], trace_id=run.trace_id, id=run.id)
+        try:
+            await self.enqueue(job)
+        except Conflict:  # an attempt before this one got so far
+            run.logger.info("job %s is enqueued already", run.id)
+
+    def mount_status(
+        self, *, admin_role: str = "admin", public: bool = False, types: Sequence[str] = ()
+    ) -> None:
+        """Serve `GET /job_statuses`: everyone their own jobs, the role all; `public` asks for no identity.
+
+        Jobs that are runs are shown when their type has a handler here or is among `types`.
+        """
+        if self._environment is not None:
+            raise DeclarationError("the server is sealed; the status of jobs is mounted before it starts")
+        option_problems = [*role_problems(admin_role), *switch_problems(public=public)]
+        self._problems += [f"jobs.mount_status: {problem}" for problem in option_problems]
+        self.status = (admin_role, public)
+        self.types.update((types,) if isinstance(types, str) else types)
+        if self.uses_runs and not self._work.used:
+            self._work.enable()
+
+    # -- being wired
+
+    @property
+    def uses_runs(self) -> bool:
+        """Whether jobs are runs of `server.work`."""
+        return isinstance(self.queue, SqlQueue)
+
+    @property
+    def has_external_handlers(self) -> bool:
+        """Whether there are handlers of jobs that are in a queue other than ours."""
+        return len(self._handlers) > 0
+
+    @property
+    def _keeps_status_rows(self) -> bool:
+        return not self.uses_runs and self.status is not None
+
+    def models(self) -> Sequence[type[Model]]:
+        models: list[type[Model]] = [JobStatus] if self._keeps_status_rows else []
+        return [*models, StatusModel] if self.status is not None else models
+
+    def schema(self, dialect: Dialect) -> Sequence[Sql]:
+        return schema(dialect) if self._keeps_status_rows else ()
+
+    def problems(self) -> list[str]:
+        return [*self._handlers.problems(), *self._problems]
+
+    def attach(self, environment: Environment) -> None:
+        again = self._environment is not None
+        self._environment = environment
+        self._sink = TableStatus(environment) if self._keeps_status_rows else None
+        if self.uses_runs and self._bus is not None and not again:
+            self._work.observers.append(self._on_run_settled)
+
+    def services(self) -> Sequence[Service]:
+        """The worker of a queue other than ours; runs have their own."""
+        services: list[Service] = []
+        if self._sink is not None and self._environment is not None:
+            services.append(StatusPruner(self._sink, self._environment))
+        if len(self._handlers):
+            services.append(self.worker())
+        return services
+
+    def worker(self) -> Worker:
+        """A worker of the queue in use; of ours, `server.work.worker()` is one."""
+        environment = self._require_environment()
+        queue: Any = self.queue
+        if self.uses_runs or not hasattr(queue, "claim"):
+            raise DeclarationError("this queue has no workers of its own")
+        return Worker(
+            queue,
+            self._handlers,
+            concurrency=self._concurrency or CONCURRENCY,
+            status=self._sink,
+            dlq_type=self._dlq_type,
+            event_bus=self._bus,
+            logger=environment.logger,
+            clock=environment.clock,
+            metrics=environment.metrics,
+        )
+
+    async def close(self) -> None:
+        """Close the connections of the queue."""
+        close = getattr(self.queue, "close", None)
+        if close is not None:
+            await close()
+
+    # -- using
+
+    async def enqueue(
+        self, job: Job | str, payload: Any = None, *, tx: Tx | None = None, **fields: Any
+    ) -> str:
+        """Enqueue a job, or one of this type and payload; in a transaction it is there at its commit.
+
+        Inside a request, actor, tenant and trace are the caller's unless one of them is given. Only
+        jobs that are runs join a transaction; another queue has the job at once.
+        """
+        self._require_environment()
+        one = _of_caller(Job(job, payload, **fields) if isinstance(job, str) else replace(job, **fields))
+        if isinstance(self.queue, SqlQueue):
+            return await self.queue.enqueue(one, tx=tx)
+        own_id, one = one.id, validate_job(self._with_json_payload(one))
+        if self._sink is None:
+            return await self.queue.enqueue(one)
+        if own_id:
+            await self._sink.make_room(own_id)
+        await self._sink.put(one, "enqueued")
+        try:
+            return await self.queue.enqueue(one)
+        except Conflict:
+            raise  # the row is of the job that has this id
+        except BaseException:
+            await self._sink.forget(one.id)
+            raise
+
+    def _with_json_payload(self, job: Job) -> Job:
+        """The job with its payload as the plain JSON its queue carries."""
+        handler = self._handlers.get(check_type(job.type))
+        return replace(job, payload=decode(payload_text(handler, job.payload)))
+
+    async def enqueue_at(
+        self, job: Job | str, when: datetime, payload: Any = None, *, tx: Tx | None = None, **fields: Any
+    ) -> str:
+        """`enqueue`, to be started no earlier than `when`."""
+        return await self.enqueue(job, payload, tx=tx, **{**fields, "not_before": when})
+
+    async def cancel(self, id: str) -> None:
+        """Cancel a job that waits; `Conflict` when it runs, `NotFound` when there is none."""
+        self._require_environment()
+        if not isinstance(self.queue, Cancellable):
+            raise DeclarationError("this queue cannot take a job back")
+        await self.queue.cancel(id)
+        if self._sink is not None:
+            await self._sink.cancelled(id)
+
+    def _require_environment(self) -> Environment:
+        if self._environment is None:
+            raise DeclarationError("jobs begin when the server is sealed")
+        return self._environment
+
+    # -- telling
+
+    def _on_run_settled(self, id: str) -> None:
+        """Tell the bus of a settled run, if it is over."""
+        self._work.spawn(self._tell(id))
+
+    async def _tell(self, id: str) -> None:
+        run = await self._work.get(id)
+        if self._bus is None or run.type not in self.types or run.status not in ("succeeded", "failed"):
+            return
+        is_success = run.status == "succeeded"
+        about = {"result": run.result} if is_success else {"error": run.last_error}
+        what = "completed" if is_success else "failed"
+        await publish(self._bus, of_run(run), what, about, self._require_environment().logger)
+
+
+def _of_caller(job: Job) -> Job:
+    if (job.actor_id, job.tenant_id, job.trace_id) != (None, None, None):
+        return job
+    actor_id, tenant_id, trace_id = caller()
+    return replace(job, actor_id=actor_id, tenant_id=tenant_id, trace_id=trace_id)
+
+
+def _of_job(fn: Callable[..., Any], *, is_letter: bool) -> Callable[[Run], Any]:
+    """A handler of jobs as one of runs."""
+
+    async def on_loop(run: Run) -> dict[str, Any] | None:
+        return Result.of(await fn(_job(run, is_letter))).as_json()
+
+    def on_thread(run: Run) -> dict[str, Any] | None:
+        return Result.of(fn(_job(run, is_letter))).as_json()
+
+    is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+    return on_loop if is_async else on_thread
+
+
+def _job(run: Run, is_letter: bool) -> Job:
+    payload = run.payload
+    if is_letter and isinstance(payload, dict) and "run_id" in payload:
+        payload = {"job_id" if name == "run_id" else name: value for name, value in payload.items()}
+    return Job(
+        run.type,
+        payload,
+        actor_id=run.actor_id,
+        tenant_id=run.tenant_id,
+        trace_id=run.trace_id,
+        max_retry=run.max_attempts,
+        group_key=run.group_key,
+        id=run.id,
+        attempt=run.attempt,
+    )

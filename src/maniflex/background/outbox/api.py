@@ -1,0 +1,329 @@
+"""`server.outbox`: messages that leave with the transaction that made them, and are delivered later.
+
+`enqueue` stores a message in the producer's transaction; a relay (`worker()` for good, `drainer()`
+for one pass) hands it to the handler of its kind, at least once, until that succeeds or the message
+is dead. Messages of one key go one after another; everything else goes on without them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from maniflex._backoff import Backoff
+from maniflex._ids import new_id
+from maniflex._service import Service
+from maniflex.background.declaring import role_problems, switch_problems
+from maniflex.background.environment import Environment
+from maniflex.background.json_text import clean, encode
+from maniflex.background.metrics import Labels
+from maniflex.background.outbox.dispatcher import Dispatcher
+from maniflex.background.outbox.drainer import Drainer
+from maniflex.background.outbox.handlers import TIMEOUT, MessageHandlers
+from maniflex.background.outbox.inbox import Inbox
+from maniflex.background.outbox.message import Draft, Message
+from maniflex.background.outbox.model import InboxMessage, OutboxMessage
+from maniflex.background.outbox.outcomes import Policy
+from maniflex.background.outbox.relay import Relay
+from maniflex.background.outbox.store import OutboxStore, schema
+from maniflex.background.outbox.worker import MessagePruner, OutboxWorker
+from maniflex.db.current import current_tx
+from maniflex.db.port import Tx
+from maniflex.errors import DatabaseError, DeclarationError, TransactionError, ValidationFailed
+from maniflex.model.base import Model
+from maniflex.sql.statement import Dialect, Sql
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LONGEST_BACKOFF = timedelta(hours=1)
+_relays = count(1)
+
+
+class Outbox:
+    """Declares handlers, enqueues messages and makes the relays that deliver them."""
+
+    def __init__(self) -> None:
+        self.inbox = Inbox()
+        self._handlers = MessageHandlers()
+        self.admin_role, self.routes = "admin", True
+        self._enabled = False
+        self._attached: tuple[Environment, OutboxStore] | None = None
+        self._workers: WeakSet[OutboxWorker] = WeakSet()
+
+    # -- declaring
+
+    def handler(
+        self, kind: str, *, payload: Any = None, timeout: timedelta | float = TIMEOUT
+    ) -> Callable[[F], F]:
+        """Deal with messages of one kind, or with `*` of every kind that has no handler of its own.
+
+        `payload` is a type (a pydantic model, say) that the message's payload is read into. A plain
+        function runs on a thread. It may be called more than once for a message, with the same id.
+        Past its `timeout` (a timedelta or seconds) an async function is cancelled and has failed.
+        """
+
+        def decorate(fn: F) -> F:
+            self._open()
+            self._handlers.add(kind, fn, payload, timeout)
+            return fn
+
+        return decorate
+
+    def dead_letter(self, fn: F) -> F:
+        """Call `fn(message, reason)` when a message is given up; if it fails, the message is kept alive."""
+        self._open()
+        self._handlers.set_sink(fn)
+        return fn
+
+    def enable(self, *, admin_role: str = "admin", routes: bool = True) -> None:
+        """Use the outbox even where others deliver, and say who sees it over REST."""
+        self._open()
+        self.admin_role, self.routes = admin_role, routes
+        self._enabled = True
+
+    def _open(self) -> None:
+        if self._attached is not None:
+            raise DeclarationError("the server is sealed; outbox handlers are declared before it starts")
+
+    # -- being wired
+
+    @property
+    def used(self) -> bool:
+        return self._enabled or bool(self._handlers)
+
+    def models(self) -> Sequence[type[Model]]:
+        return (OutboxMessage, InboxMessage) if self.used else ()
+
+    def schema(self, dialect: Dialect) -> Sequence[Sql]:
+        if not self.used:
+            return ()
+        return [*schema(dialect, "schema_"), *schema(dialect, "inbox_schema_")]
+
+    def problems(self) -> list[str]:
+        option_problems = [*role_problems(self.admin_role), *switch_problems(routes=self.routes)]
+        return [*self._handlers.problems(), *(f"outbox.enable: {problem}" for problem in option_problems)]
+
+    def attach(self, environment: Environment) -> None:
+        self._attached = (environment, OutboxStore(environment.adapter))
+        self._workers.clear()
+        if self.used:
+            self.inbox.attach(environment)
+            environment.metrics.gauge("outbox_pending", self._pending)
+            environment.metrics.gauge("outbox_unhandled", self._unhandled_by_kind)
+            environment.metrics.gauge("outbox_oldest_seconds", self._oldest)
+            environment.metrics.gauge("outbox_dead", self._dead)
+
+    def services(self) -> Sequence[Service]:
+        if not self.used:
+            return ()
+        environment, store = self._ready()
+        services: list[Service] = [self.worker()] if self._handlers else []
+        if environment.config.outbox_retention:
+            services.append(
+                MessagePruner(
+                    store, environment.config.outbox_retention, environment.clock, environment.logger
+                )
+            )
+        return services
+
+    def _ready(self) -> tuple[Environment, OutboxStore]:
+        if self._attached is None:
+            raise DatabaseError("the outbox is used once the server is started")
+        if not self.used:
+            raise DatabaseError(
+                "the outbox is not in use: declare a handler, or call server.outbox.enable() before the start"
+            )
+        return self._attached
+
+    # -- producing
+
+    async def enqueue(
+        self,
+        kind: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        tx: Tx | None = None,
+        outside_transaction: bool = False,
+    ) -> Message:
+        """Store a message in the open transaction, or the one handed over; it leaves when that commits."""
+        [message] = await self.enqueue_many(
+            kind, [payload], keys=[key], tx=tx, outside_transaction=outside_transaction
+        )
+        return message
+
+    async def enqueue_many(
+        self,
+        kind: str,
+        payloads: Sequence[Any],
+        *,
+        keys: Sequence[str | None] | None = None,
+        tx: Tx | None = None,
+        outside_transaction: bool = False,
+    ) -> list[Message]:
+        """Store several messages of one kind, in this order; `keys` are as many as `payloads`."""
+        producer_tx = self._producer_tx(tx, outside_transaction)
+        row_keys = [None] * len(payloads) if keys is None else keys
+        kind_text = _kind(kind) if payloads else kind
+        rows = [
+            (new_id(), kind_text, _key(key), self._text(kind_text, payload))
+            for payload, key in zip(payloads, row_keys, strict=True)
+        ]
+        return await self._store(rows, payloads, producer_tx)
+
+    async def enqueue_drafts(
+        self, *drafts: Draft, tx: Tx | None = None, outside_transaction: bool = False
+    ) -> list[Message]:
+        """Store messages of any kinds with one statement, in this order."""
+        producer_tx = self._producer_tx(tx, outside_transaction)
+        rows = [(new_id(), _kind(d.kind), _key(d.key), self._text(d.kind, d.payload)) for d in drafts]
+        return await self._store(rows, [draft.payload for draft in drafts], producer_tx)
+
+    def _text(self, kind: str, payload: Any) -> str:
+        """The text to store, from which the handler of the kind, if it is here, reads the same payload."""
+        text, handler = encode(payload, "payload"), self._handlers.of(kind)
+        return text if handler is None or handler.payload is None else handler.payload.write(payload, text)
+
+    async def _store(
+        self, rows: Sequence[tuple[str, str, str | None, str]], payloads: Sequence[Any], tx: Tx | None
+    ) -> list[Message]:
+        environment, store = self._ready()
+        if not rows:
+            return []
+        now = environment.clock.now()
+        await store.enqueue(tx or environment.adapter, rows, now)
+        for kind, number in Counter(row[1] for row in rows).items():
+            environment.metrics.add("outbox_enqueued_total", number, kind=kind)
+        self._wake_after(tx)
+        return [
+            Message(id, kind, key, payload, 0, now, text)
+            for (id, kind, key, text), payload in zip(rows, payloads, strict=True)
+        ]
+
+    def _producer_tx(self, tx: Tx | None, outside_transaction: bool) -> Tx | None:
+        environment, _ = self._ready()
+        producer_tx = tx or current_tx(environment.adapter)
+        if producer_tx is None and not outside_transaction:
+            raise TransactionError(
+                "TX_REQUIRED",
+                "a message is enqueued inside the transaction of what it tells about:"
+                " `async with server.transaction():`; outside_transaction=True says that there is none",
+            )
+        return producer_tx
+
+    def _wake_after(self, tx: Tx | None) -> None:
+        """Wake the workers of this process once the message can be seen."""
+        if tx is None:
+            self._wake()
+        elif self._workers:
+            tx.after_commit(self._wake)
+
+    def _wake(self) -> None:
+        for worker in tuple(self._workers):
+            worker.wake()
+
+    async def redrive(self, message_id: str, *, tx: Tx | None = None) -> bool:
+        """Put a dead message back, with all its attempts; False when there is no such dead message."""
+        environment, store = self._ready()
+        open_tx = tx or current_tx(environment.adapter)
+        was_dead = await store.redrive(open_tx or environment.adapter, message_id, environment.clock.now())
+        self._wake_after(open_tx)
+        return was_dead
+
+    # -- delivering
+
+    def drainer(self, batch: int | None = None, concurrency: int = 1) -> Drainer:
+        """A relay for one pass: `await drainer.drain()` delivers until nothing is left to claim."""
+        environment, _ = self._ready()
+        return Drainer(environment.adapter, lambda: self._dispatcher(batch, concurrency))
+
+    def worker(self, batch: int | None = None, concurrency: int = 1) -> OutboxWorker:
+        """A relay that stays: start and stop it as a service, or `await worker.run()`.
+
+        Messages are delivered one by one in the order of enqueueing; with more `concurrency`, that many
+        at once, though never two of a key.
+        """
+        environment, store = self._ready()
+        worker = OutboxWorker(
+            store,
+            lambda stopping: self._dispatcher(batch, concurrency, stopping),
+            environment.clock,
+            environment.config.outbox_poll_interval,
+            environment.logger,
+            environment.metrics,
+        )
+        self._workers.add(worker)
+        return worker
+
+    def _dispatcher(
+        self, batch: int | None, concurrency: int, stopping: Callable[[], bool] = lambda: False
+    ) -> Dispatcher:
+        environment, store = self._ready()
+        config = environment.config
+        policy = Policy(
+            owner=f"{socket.gethostname()}:{os.getpid()}:{next(_relays)}",
+            batch=config.outbox_batch_size if batch is None else _positive("batch", batch),
+            concurrency=_positive("concurrency", concurrency),
+            max_attempts=config.outbox_max_attempts,
+            backoff=Backoff(config.outbox_base_backoff, LONGEST_BACKOFF, jitter=0),
+            lease=config.work_lease,
+            grace=config.shutdown_timeout,
+        )
+        relay = Relay(self._handlers, policy, environment.clock, environment.logger, environment.metrics)
+        return Dispatcher(store, relay, stopping)
+
+    # -- numbers
+
+    async def _pending(self) -> list[tuple[Labels, float]]:
+        _, store = self._ready()
+        return [((("kind", kind),), float(waiting)) for kind, waiting, _ in await store.depth()]
+
+    async def _unhandled_by_kind(self) -> list[tuple[Labels, float]]:
+        _, store = self._ready()
+        return [
+            ((("kind", kind),), float(waiting))
+            for kind, waiting, _ in await store.depth()
+            if self._handlers.of(kind) is None
+        ]
+
+    async def _oldest(self) -> list[tuple[Labels, float]]:
+        environment, store = self._ready()
+        now = environment.clock.now()
+        ages = [(now - since).total_seconds() for _, _, since in await store.depth()]
+        return [((), max(ages, default=0.0))]
+
+    async def _dead(self) -> list[tuple[Labels, float]]:
+        _, store = self._ready()
+        return [((), float(await store.dead()))]
+
+
+def _kind(kind: Any) -> str:
+    if not _is_text(kind) or not kind or kind == "*":
+        raise ValidationFailed(
+            f"{kind!r} is not a kind of message",
+            [{"field": "kind", "message": "is a text such as order.placed"}],
+        )
+    return str(kind)
+
+
+def _key(key: Any) -> str | None:
+    if key is not None and not _is_text(key):
+        raise ValidationFailed(f"{key!r} is not a key", [{"field": "key", "message": "is a text or None"}])
+    return None if key is None else str(key)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether every database can store it as text."""
+    return isinstance(value, str) and clean(value, len(value)) == value
+
+
+def _positive(name: str, value: int) -> int:
+    if type(value) is not int or value < 1:
+        raise DeclarationError(f"outbox {name}: {value!r} is not a positive whole number")
+    return value

@@ -1,0 +1,236 @@
+"""What a run remembers between attempts: the results of its steps and the signals it was sent.
+
+Everything is written only while the run is ours (`LeaseLost` otherwise), so a worker that was given
+up for dead cannot slip a result into what its successor does. As long as the run may be ours, what
+could not be written for the moment is tried again: else what was done would be done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, NoReturn
+
+from maniflex._backoff import Backoff
+from maniflex._clock import Clock
+from maniflex._ids import new_id
+from maniflex._logging import guard_logger
+from maniflex.background.json_text import Unreadable, Unstored, decode_stored, not_stored, readable_text
+from maniflex.background.leases import Held
+from maniflex.background.runs.open_steps import OpenSteps
+from maniflex.background.runs.run import FAILED, UNDO_ATTEMPTS
+from maniflex.background.runs.store import RunStore, passes
+from maniflex.db.current import current_tx, transaction
+from maniflex.db.port import Row, Tx
+from maniflex.errors import LeaseLost, RequestError, RunCancelled, ValidationFailed
+from maniflex.sql.statement import Sql
+
+_PAUSE = Backoff(base=timedelta(milliseconds=50), cap=timedelta(seconds=2))
+
+log = guard_logger(logging.getLogger("maniflex.work"))
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """A step whose function returned."""
+
+    id: str  # of its row
+    name: str
+    stored: str  # the name of its row
+    compensate: Callable[[Any], Any] | None
+
+
+class StepMemory:
+    """The memory of one run during one attempt."""
+
+    def __init__(self, store: RunStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._steps: dict[str, Any] | None = None
+        self._compensated: set[str] = set()
+        self._undoable: set[str] = set()
+        self._doubted: set[str] = set()  # of the undoable ones: written in a transaction that may not commit
+        # Of this attempt alone: how often each pause came, what can be taken back, which steps are under way.
+        self.counts: dict[str, int] = {}
+        self.undo: list[tuple[str, Callable[[Any], Any], Any]] = []
+        self.open_steps = OpenSteps()
+        self.unstored: dict[str, str] = {}  # of those in `undo`: whose result is nowhere but there, and why
+
+    async def steps(self, run_id: str) -> dict[str, Any]:
+        """Results by name; read once per attempt."""
+        return await self._read(run_id) if self._steps is None else self._steps
+
+    async def settle_doubts(self, run_id: str) -> None:
+        """Read again which steps were committed, where the answer to a commit was lost."""
+        if self._steps is None or self._doubted:
+            await self._read(run_id)
+
+    async def _read(self, run_id: str) -> dict[str, Any]:
+        rows = await self._ask(self._store.bind("steps", id=run_id), None)
+        self._steps = {row[0]: _stored_result(row[1]) for row in rows}
+        self._compensated = {row[0] for row in rows if row[2]}
+        self._undoable = {row[0] for row in rows if row[3]}
+        self._doubted.clear()
+        return self._steps
+
+    async def remember(self, held: Held, name: str, result: Any, tx: Tx | None = None) -> Any:
+        """Keep something of the engine's own; gives it back as it will be read."""
+        text, value = readable_text(result, f"result of step {name!r}")
+        await self._write(held, name, text, False, new_id(), tx)
+        self.once_written(partial(self._note, name, value, False), tx)
+        return value
+
+    def keeper(self, held: Held, name: str, stored: str, compensate: Any) -> Callable[..., Awaitable[Any]]:
+        """What keeps the result of a step that begins now."""
+        return partial(self.keep, held, DoneStep(new_id(), name, stored, compensate))
+
+    async def keep(self, held: Held, step: DoneStep, result: Any, tx: Tx | None = None) -> Any:
+        """Keep the result of a step, twice as if it were once; gives it back as it will be read.
+
+        What cannot be stored is refused, but the step was done all the same: that is kept, and for as long
+        as this attempt goes on, what it takes to take the step back.
+        """
+        what, undoable = f"result of step {step.name!r}", step.compensate is not None
+        try:
+            text, value = readable_text(result, what)
+        except ValidationFailed as error:
+            await self._keep_unstored(held, step, result, error, tx)
+            raise
+        try:
+            await self._write(held, step.stored, text, undoable, step.id, tx)
+        except RequestError as error:
+            if passes(error) or self._within(tx) is not None:
+                raise
+            failure = not_stored(what, f"is refused by the database: {error}")  # too large, or too deep
+            await self._keep_unstored(held, step, result, failure, tx)
+            raise failure from error
+        self.once_written(partial(self._note, step.stored, value, undoable), tx)
+        if step.compensate is not None:
+            undo = (step.name, step.compensate, value)
+            self.once_written(partial(self.undo.append, undo), tx)
+        return value
+
+    async def _keep_unstored(
+        self, held: Held, step: DoneStep, result: Any, error: ValidationFailed, tx: Tx | None
+    ) -> None:
+        await self._write(held, step.stored, None, step.compensate is not None, step.id, tx)
+
+        def note() -> None:
+            self._note(step.stored, Unstored(), step.compensate is not None)
+            if step.compensate is not None:
+                self.undo.append((step.name, step.compensate, result))
+                self.unstored[step.stored] = error.message
+
+        self.once_written(note, tx)
+
+    async def _write(
+        self, held: Held, name: str, text: str | None, undoable: bool, step: str, tx: Tx | None
+    ) -> None:
+        if undoable:  # also when we do not live to hear that it is written
+            (self._doubted if self._within(tx) else self._undoable).add(name)
+        ours = {"id": held.id, "lease": held.lease}
+        values = {"step": step, "name": name, "result": text, "undoable": undoable, **ours}
+        await self._only_ours("remember", held, tx, **values)
+
+    def once_written(self, call: Callable[[], None], tx: Tx | None) -> None:
+        """Call it now, or when the transaction commits: a step that is rolled back did not happen."""
+        on = self._within(tx)
+        if on is None:
+            call()
+        else:
+            on.after_commit(call)
+
+    def _note(self, name: str, value: Any, undoable: bool) -> None:
+        if self._steps is not None:
+            self._steps[name] = value
+        if undoable:
+            self._undoable.add(name)
+            self._doubted.discard(name)
+
+    async def take_signal(self, run_id: str, name: str, tx: Tx) -> tuple[Any] | None:
+        """The oldest signal of that name, taken; None when there is none."""
+        rows = await tx.write(self._store.bind("take_signal", id=run_id, name=name))
+        return (decode_stored(rows[0][0]),) if rows else None
+
+    @property
+    def undoing(self) -> str | None:
+        """Why the run failed for good, if it did and only goes back."""
+        failure = None if self._steps is None else self._steps.get(FAILED)
+        if isinstance(failure, Unreadable):
+            return "why it failed cannot be read"
+        return None if failure is None else str(failure["reason"])
+
+    @property
+    def owed(self) -> set[str]:
+        """Finished steps that are still to be taken back."""
+        return self._undoable - self._compensated
+
+    @property
+    def lost(self) -> set[str]:
+        """Finished steps whose result no attempt can read."""
+        return {
+            name for name, value in (self._steps or {}).items() if isinstance(value, Unstored | Unreadable)
+        }
+
+    def is_compensated(self, name: str) -> bool:
+        return name in self._compensated
+
+    async def begin_undo(self, held: Held, reason: str, max_attempts: int) -> None:
+        """Write down that the run only goes back from here, and give that attempts of its own."""
+        failure = {"reason": reason, "max_attempts": max_attempts}  # those that a retry has again
+        async with transaction(self._store.adapter) as tx:
+            await self._only_ours("allow", held, tx, id=held.id, lease=held.lease, more=UNDO_ATTEMPTS)
+            await self.remember(held, FAILED, failure, tx)
+
+    async def mark_compensated(self, held: Held, name: str) -> None:
+        """Write down that a step is taken back; one that is not stored needs no more than that."""
+        ours = {"id": held.id, "lease": held.lease}
+        sql = self._store.bind("compensated", now=self._clock.now(), name=name, **ours)
+        if not await self._ask(sql, None) and not await self._store.owns(held):
+            await self._refuse(held)
+        self._compensated.add(name)
+
+    async def _only_ours(self, statement: str, held: Held, tx: Tx | None, **values: Any) -> None:
+        sql = self._store.bind(statement, now=self._clock.now(), **values)
+        if not await self._ask(sql, tx):
+            await self._refuse(held)
+
+    async def _refuse(self, held: Held) -> NoReturn:
+        if await self._store.is_cancelled(held):
+            raise RunCancelled(f"run {held.id} was cancelled")
+        raise LeaseLost(f"run {held.id} was given to another worker")
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a step that is stored now belongs to the handler's open transaction."""
+        return self._within(None) is not None
+
+    def _within(self, tx: Tx | None) -> Tx | None:
+        return tx or current_tx(self._store.adapter)
+
+    def _ask(self, sql: Sql, tx: Tx | None) -> Awaitable[list[Row]]:
+        """Ask until the database answers; an open transaction is lost with the first failure."""
+        on = self._within(tx)
+        return self._ask_again(sql) if on is None else on.write(sql)
+
+    async def _ask_again(self, sql: Sql) -> list[Row]:
+        failures = 0
+        while True:
+            try:
+                return await self._store.adapter.write(sql)
+            except RequestError as error:
+                if not passes(error):
+                    raise
+                failures += 1
+                if failures == 1:
+                    log.warning("what a run remembers cannot be reached yet: %s", error, exc_info=error)
+                await asyncio.sleep(_PAUSE(failures).total_seconds())
+
+
+def _stored_result(stored: str | bytes | None) -> Any:
+    """The result of a stored step; SQL's NULL is that of none, for one that returned None has JSON's."""
+    return Unstored() if stored is None else decode_stored(stored)

@@ -1,0 +1,116 @@
+"""`GET /metrics`: the numbers of durable work, as Prometheus reads them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+
+from maniflex.background.metrics import Metrics, Sample
+from maniflex.config import Config
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.runtime import Runtime
+
+PREFIX = "maniflex_"
+HELP = {
+    "runs_claimed_total": "Runs this process began to work on.",
+    "runs_succeeded_total": "Runs that ended well here.",
+    "runs_failed_total": "Runs that failed for good here.",
+    "runs_retried_total": "Attempts that failed here and are tried again.",
+    "runs_reclaimed_total": "Runs taken back from workers that died.",
+    "runs_lease_losses_total": "Runs that another worker had taken over when they ended here.",
+    "runs_poll_errors_total": "Times the database could not be asked for work.",
+    "runs_heartbeat_errors_total": "Times leases could not be renewed.",
+    "runs_settle_errors_total": "Times outcomes could not be written at once.",
+    "runs_claim_conflicts_total": "Claims that lost a race for a group.",
+    "runs_pruned_total": "Finished runs that were removed.",
+    "runs_due": "Runs that are due and wait for a worker.",
+    "runs_oldest_due_seconds": "How long the oldest of them has waited.",
+    "outbox_enqueued_total": "Messages stored by this process.",
+    "outbox_claimed_total": "Messages this process began to deliver.",
+    "outbox_delivered_total": "Messages delivered here.",
+    "outbox_failed_total": "Deliveries that failed here and are tried again.",
+    "outbox_dead_total": "Messages given up here.",
+    "outbox_poll_errors_total": "Times the database could not be asked for messages.",
+    "outbox_settle_errors_total": "Times a stopping relay could not write outcomes at once.",
+    "outbox_pending": "Messages that wait to be delivered.",
+    "outbox_oldest_seconds": "How long the oldest of them has waited.",
+    "outbox_dead": "Messages that were given up.",
+}
+_MISSING = "metrics_enabled needs prometheus-client: pip install 'maniflex[observability]'"
+_ABOUT = RouteDocs(
+    name="get_metrics",
+    summary="Numbers about durable work",
+    description="Counters and gauges of this process and its queues, in the text format of Prometheus.",
+    answer_texts={200: "The numbers."},
+    tags=("Health",),
+    media=("text/plain",),
+    security=(),
+)
+_ABOUT_HEAD = replace(_ABOUT.of_head(), name="head_metrics")
+
+
+def metrics_problems(config: Config) -> Iterator[str]:
+    """What keeps the numbers from being shown."""
+    if config.metrics_enabled and find_spec("prometheus_client") is None:
+        yield _MISSING
+
+
+def metrics_endpoints(runtime: Runtime, metrics: Metrics) -> Iterator[Endpoint]:
+    """The route, where the application has opted in."""
+    if not runtime.config.metrics_enabled:
+        return
+    patience = runtime.config.health_timeout.total_seconds()
+
+    async def show(ctx: Context) -> None:
+        gauges: Sequence[Sample] = ()
+        try:
+            async with asyncio.timeout(patience):
+                gauges = await metrics.gauges()
+        except Exception as error:  # the counters are worth most when the database is away
+            runtime.logger.warning("some numbers could not be read: %r", error)
+        body, kind = exposition([*metrics.counters()], gauges)
+        ctx.response = Response(200, body=body, content_type=kind)
+
+    async def as_it_is(ctx: Context) -> None:
+        """The answer is there already."""
+
+    for method, about in (("GET", _ABOUT), ("HEAD", _ABOUT_HEAD)):
+        yield Endpoint(method, "/metrics", Operation.READ, None, show, as_it_is, "metrics", about)
+
+
+def exposition(counters: Sequence[Sample], gauges: Sequence[Sample]) -> tuple[bytes, str]:
+    """The numbers as text, and its content type."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+    class Once:
+        def collect(self) -> Iterable[Metric]:
+            for samples, family in ((counters, CounterMetricFamily), (gauges, GaugeMetricFamily)):
+                for name, same in _by_name(samples):
+                    labels = [label for label, _ in same[0].labels]
+                    metric = family(PREFIX + name, HELP.get(name, _words(name)), labels=labels)
+                    for sample in same:
+                        metric.add_metric([value for _, value in sample.labels], sample.value)
+                    yield metric
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Once())
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _by_name(samples: Iterable[Sample]) -> Iterator[tuple[str, list[Sample]]]:
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.name, []).append(sample)
+    yield from sorted(groups.items())
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize() + "."

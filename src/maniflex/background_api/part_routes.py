@@ -1,0 +1,103 @@
+"""The REST routes of a durable part: those of its models, some of them replaced by routes of its own.
+
+A `PartRoutes` says with which options the models are registered, and which routes replace the usual ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from maniflex.errors import Forbidden, UnusableScope
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta, ModelOptions
+from maniflex.pipeline.chain import Composer, Default, Handler
+from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allow_step
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class RouteBuilder:
+    """Builds the routes of a durable part."""
+
+    runtime: Runtime
+    composer: Composer
+    computed: Mapping[type[Model], Sequence[Computed]]
+
+    def endpoint(
+        self,
+        model: ModelMeta,
+        method: str,
+        path: str,
+        operation: Operation,
+        steps: dict[str, Default],
+        respond: Default,
+        about: RouteDocs,
+    ) -> Endpoint:
+        """A route of a model that goes through its whole pipeline."""
+        build, item = self.composer.steps, "{" in path
+        main = build(MAIN, steps, model, operation, item=item)
+        answer = build(("response",), {"response": respond}, model, operation, item=item)
+        return Endpoint(method, path, operation, model, main, answer, model.name, about)
+
+    def options(self, model: ModelMeta, path: str, methods: str) -> Endpoint:
+        """What OPTIONS answers on a path of a model."""
+        build, item, operation = self.composer.steps, "{" in path, Operation.OPTIONS
+        main = build(TRIMMED, {}, model, operation, item=item)
+        answer = build(("response",), {"response": allow_step(methods)}, model, operation, item=item)
+        return Endpoint("OPTIONS", path, operation, model, main, answer, model.name)
+
+
+_READING = {
+    Operation.LIST: ("list", "List"),
+    Operation.READ: ("get", "Get one"),
+    Operation.HEAD: ("head", "Headers of"),
+    Operation.OPTIONS: ("options", "Methods for"),
+}
+
+
+def rename_route(one: str, many: str, endpoint: Endpoint) -> Endpoint:
+    """The reading route, documented under the noun clients know instead of the name of the model class."""
+    if endpoint.about is not None:  # it has a name of its own
+        return endpoint
+    noun = one if "{" in endpoint.path else many
+    verb, summary = _READING[endpoint.operation]
+    return replace(endpoint, about=RouteDocs(f"{verb}_{noun}", f"{summary} {noun.replace('_', ' ')}"))
+
+
+def refuse_foreign_scopes(endpoints: Iterable[Endpoint], tables: Collection[type[Model]]) -> list[Endpoint]:
+    """Have the routes of durable work answer 403 to a request whose scope names a field their table lacks.
+
+    An application that binds every request to a tenant means its own models. Without that field a row
+    cannot be inside the scope, so a caller in that scope may neither see nor change one.
+    """
+    return [
+        replace(e, main=_within_scope(e.main)) if e.model is not None and e.model.cls in tables else e
+        for e in endpoints
+    ]
+
+
+def _within_scope(main: Handler) -> Handler:
+    async def run(ctx: Context) -> None:
+        try:
+            await main(ctx)
+        except UnusableScope as error:
+            ctx.logger.warning("403 on a table of durable work: %s", error)
+            raise Forbidden() from None
+
+    return run
+
+
+class PartRoutes(Protocol):
+    """The REST routes of one durable part."""
+
+    def options(self) -> Mapping[type[Model], ModelOptions]:
+        """Options its models are registered with, such as the middleware that guards them."""
+
+    def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
+        """The endpoints of the server, given the `usual` ones it would have without this part."""

@@ -1,0 +1,343 @@
+"""Runs over REST: `/workflow_run` and `/workflow_event`.
+
+Reading is what every model has, bound to the caller by `Guard`. Writing goes through `server.work`:
+a client submits, cancels, retries and deletes its own runs of public types, and can change nothing else
+about them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic_core import PydanticCustomError
+
+from maniflex import _json
+from maniflex.background.runs.access import excesses
+from maniflex.background.runs.api import Work
+from maniflex.background.runs.handlers import PRIORITIES, RunHandlers
+from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
+from maniflex.background_api.caller_keys import KEYS, mark
+from maniflex.background_api.own_rows import Guard, HideInternals
+from maniflex.background_api.part_routes import RouteBuilder
+from maniflex.background_api.payloads import run_payload
+from maniflex.background_api.reach import CallerReach, reach_of, require_identity
+from maniflex.errors import Detail, Forbidden, InvalidJson, InvalidQuery, ValidationFailed
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelOptions
+from maniflex.pipeline.binding import binder
+from maniflex.pipeline.chain import Default
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.scope import stamp
+from maniflex.pipeline.steps.deserialize import Deserialize
+from maniflex.pipeline.steps.response import Respond
+
+CENTURY = timedelta(days=36525).total_seconds()
+LONGEST_REASON = 1000
+_OWN = ("actor_id", "tenant_id", "trace_id", "parent_id")  # the server's to say
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, str | datetime | None):
+        raise PydanticCustomError("instant", "is a text such as 2026-01-31T08:00:00Z")
+    return value
+
+
+def _in_utc(value: datetime | None) -> datetime | None:
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise PydanticCustomError("instant", "must have a time zone")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise PydanticCustomError("instant", "is outside the years 1 to 9999") from None
+
+
+class Submission(BaseModel):
+    """What a client says about a run it submits."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}$")
+    payload: JsonValue = Field(default_factory=dict)
+    priority: int = Field(default=0, ge=-PRIORITIES, le=PRIORITIES)
+    run_at: Annotated[
+        datetime | None, Field(strict=False), BeforeValidator(_text), AfterValidator(_in_utc)
+    ] = None
+    delay: float | None = Field(default=None, ge=0, le=CENTURY, allow_inf_nan=False)
+    idempotency_key: str | None = Field(default=None, min_length=1, max_length=200)
+    max_attempts: int | None = Field(default=None, ge=1, le=1000)
+    group_key: str | None = Field(default=None, min_length=1, max_length=200)
+    timeout: float | None = Field(default=None, gt=0, le=CENTURY, allow_inf_nan=False)
+
+
+class Deletion(BaseModel):
+    """What a client says about a run it deletes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    reason: str | None = Field(default=None, max_length=LONGEST_REASON)
+
+
+_SUBMISSION = TypeAdapter(Submission)
+_DELETION = TypeAdapter(Deletion)
+_RUN = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"$ref": "#/components/schemas/WorkflowRun"}},
+}
+_SUBMIT = RouteDocs(
+    name="submit_workflow_run",
+    summary="Submit a run",
+    description="Stores a run, which a worker takes up when it is due.",
+    body_text="The type of the run, what it works on, and when.",
+    answer_texts={
+        200: "The run that the caller has submitted with this `idempotency_key` before.",
+        201: "The new run.",
+    },
+    answers={200: _RUN, 201: _RUN},
+    errors=(400, 409, 413, 415, 422, 500, 503, 504),
+)
+_CANCEL = RouteDocs(
+    name="cancel_workflow_run",
+    summary="Cancel a run",
+    description="A run that waits is never worked on; one that is worked on stops at its next step.",
+    answer_texts={200: "The run."},
+    response=WorkflowRun,
+    errors=(403, 404, 409),
+)
+_RETRY = RouteDocs(
+    name="retry_workflow_run",
+    summary="Try a failed or cancelled run again",
+    description="The run is due at once and has all its attempts again; steps that are finished stay done.",
+    answer_texts={200: "The run, which is due again."},
+    response=WorkflowRun,
+    errors=(403, 404, 409),
+)
+
+
+class RunRoutes:
+    """The routes of durable runs."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def options(self) -> Mapping[type[Model], ModelOptions]:
+        if not self._work.access.routes:
+            return dict.fromkeys((WorkflowRun, WorkflowEvent), ModelOptions(headless=True))
+        hide_internals = HideInternals(self._work)
+        guards: dict[type[Model], Guard] = {
+            WorkflowRun: Guard(self._work),
+            WorkflowEvent: Guard(self._work, "workflow."),
+        }
+        return {
+            model: ModelOptions(middleware={"auth": guard, "response": hide_internals})
+            for model, guard in guards.items()
+        }
+
+    def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
+        if not (self._work.used and self._work.access.routes and WorkflowRun in routes.runtime.stores):
+            return usual
+        endpoints = [
+            e for e in usual if e.model is None or e.model.cls not in _MODELS or e.operation in _READING
+        ]
+        return [*endpoints, *_RunRoutes(self._work, routes).endpoints()]
+
+
+_MODELS = frozenset({WorkflowRun, WorkflowEvent})
+_READING = Operation.READS
+
+
+class _RunRoutes:
+    """What a client may do with its runs."""
+
+    def __init__(self, work: Work, routes: RouteBuilder) -> None:
+        self._work = work
+        self._builder = routes
+        self._store = routes.runtime.stores[WorkflowRun]
+        self._meta = self._store.meta
+        computed_fields = routes.computed.get(WorkflowRun, ())
+        self._respond = Respond(routes.runtime.serializers[WorkflowRun], computed_fields, etags=False)
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        runs = f"/{self._meta.table}"
+        reading = "GET, HEAD, OPTIONS"
+        submits = self._work.access.public_types(self._work.handlers)
+        if submits:
+            steps: dict[str, Default] = {
+                "deserialize": Deserialize(self._store).body,
+                "validate": self._check,
+                "db": self._submit,
+            }
+            about = replace(_SUBMIT, request_schema=_submission_schema(submits, self._work.handlers))
+            yield self._builder.endpoint(
+                self._meta, "POST", runs, Operation.CREATE, steps, self._answer_submission, about
+            )
+        yield self._builder.options(self._meta, runs, f"{reading}, POST" if submits else reading)
+        one = f"{runs}/{{id}}"
+        steps = {"deserialize": self._reason, "db": self._delete}
+        yield self._builder.endpoint(
+            self._meta, "DELETE", one, Operation.DELETE, steps, self._respond.answer_empty, _DELETE
+        )
+        yield self._builder.options(self._meta, one, f"DELETE, {reading}")
+        for name, call, about in (
+            ("cancel", self._work.cancel, _CANCEL),
+            ("retry", self._work.retry, _RETRY),
+        ):
+            steps = {"db": self._change_step(call)}
+            yield self._builder.endpoint(
+                self._meta,
+                "POST",
+                f"{one}/{name}",
+                Operation.UPDATE,
+                steps,
+                self._respond.answer_record,
+                about,
+            )
+        events = self._builder.runtime.models[WorkflowEvent]
+        yield self._builder.options(events, f"/{events.table}", reading)
+        yield self._builder.options(events, f"/{events.table}/{{id}}", reading)
+
+    # -- submitting
+
+    def _check(self, ctx: Context) -> None:
+        body = ctx.body
+        values = dict(body)
+        body.strip(_OWN)  # leaves what middleware said
+        server_values = {name: body[name] for name in _OWN if name in body}
+        submission: Submission = binder(Submission).fit(
+            {n: v for n, v in values.items() if n not in server_values}
+        )
+        if submission.run_at is not None and submission.delay is not None:
+            raise _invalid_field("delay", "a run has a run_at or a delay, not both")
+        handler = self._work.handlers.get(submission.type)
+        if not self._work.access.is_public(submission.type, self._work.handlers):
+            raise _invalid_field("type", "there is no such type of run")
+        self._refuse_excesses(submission)
+        submission.payload = run_payload(submission.payload, handler)
+        ctx.state.submission = (submission, server_values)
+
+    def _refuse_excesses(self, submission: Submission) -> None:
+        options = submission.model_dump(include={"priority", "max_attempts", "timeout"})
+        excess = excesses(self._work.handlers, submission.type, **options)
+        details: list[Detail] = [{"field": f, "message": why, "code": "invalid"} for f, why in excess]
+        if details:
+            raise ValidationFailed(details=details)
+
+    async def _submit(self, ctx: Context) -> None:
+        if "submission" not in ctx.state:  # middleware replaced the validate step
+            self._check(ctx)
+        submission, server_values = ctx.state.submission
+        auth = require_identity(ctx)
+        options = submission.model_dump(exclude={"payload", "type", "idempotency_key"}, exclude_none=True)
+        values = {
+            "type": submission.type,
+            **options,
+            "actor_id": auth.user_id,
+            "tenant_id": auth.tenant_id or None,
+            "trace_id": ctx.caller().trace_id,
+            **server_values,
+        }
+        stamp(self._meta, ctx.forced, values)
+        own = mark(values.get("tenant_id"), values.get("actor_id"))
+        run_options = {name: value for name, value in values.items() if name in (*options, *_OWN)}
+        for name in KEYS:
+            client_key = getattr(submission, name)
+            # One that differs was forced by middleware.
+            if client_key is not None and run_options.get(name, client_key) == client_key:
+                run_options[name] = own + client_key
+        ctx.result, ctx.state.is_new = await self._work.offer(
+            submission.type, submission.payload, **run_options
+        )
+
+    async def _answer_submission(self, ctx: Context) -> None:
+        is_new = ctx.state.get("is_new", True)
+        await (self._respond.answer_created if is_new else self._respond.answer_record)(ctx)
+
+    # -- changing
+
+    def _change_step(self, change: Callable[[str], Awaitable[WorkflowRun]]) -> Default:
+        async def step(ctx: Context) -> None:
+            # One transaction, so that what is shown is what was changed, also beside a read replica.
+            async with ctx.transaction():
+                await self._require_change(ctx)
+                ctx.result = await change(ctx.resource_id)
+
+        return step
+
+    async def _require_change(self, ctx: Context) -> None:
+        """Refuse a change to a run that the caller does not see, or sees and may only read."""
+        run = self._store.record(await self._store.read(ctx.resource_id, scope=ctx.forced))
+        assert isinstance(run, WorkflowRun)
+        work = self._work
+        if reach_of(ctx, work.access.admin_role) is CallerReach.OWN and not work.access.is_public(
+            run.type, work.handlers
+        ):
+            raise Forbidden("runs of this type are the application's to change")
+
+    async def _reason(self, ctx: Context) -> None:
+        """Why it is deleted: in the query, or in a body if there is one."""
+        reason = ctx.query_param("reason")
+        if len(reason) > LONGEST_REASON:
+            raise InvalidQuery(f"reason: it has at most {LONGEST_REASON} characters")
+        ctx.state.reason = reason or await _reason_in_body(ctx)
+
+    async def _delete(self, ctx: Context) -> None:
+        async with ctx.transaction():
+            await self._require_change(ctx)
+            await self._work.delete(ctx.resource_id, ctx.state.get("reason"))
+
+
+async def _reason_in_body(ctx: Context) -> str | None:
+    if ctx.header("content-length") == "0":
+        return None
+    ctx.raw_body = await read_body(ctx)
+    if not ctx.raw_body:
+        return None
+    body = await ctx.parse_body(_json.loads)
+    if not isinstance(body, dict):
+        raise InvalidJson("the body must be a JSON object")
+    deletion: Deletion = binder(Deletion).fit(body)
+    return deletion.reason or None
+
+
+_DELETE = RouteDocs(
+    name="delete_workflow_run",
+    summary="Delete a run",
+    description="The run is never worked on again, and its idempotency key is free.",
+    body_text="Why the run is deleted, unless the query says it.",
+    answer_texts={204: "The run is deleted."},
+    query={"reason": Annotated[str, Field(max_length=LONGEST_REASON, description="Why the run is deleted.")]},
+    request_schema=_DELETION.json_schema(),
+    body_required=False,
+    status=204,
+    errors=(403, 404),
+)
+
+
+def _submission_schema(types: Sequence[str], handlers: RunHandlers) -> Mapping[str, Any]:
+    """The body of a submission, with the types there are and the most that one of them allows."""
+    schema = _SUBMISSION.json_schema()
+    urgent = max((h.max_priority for h in handlers), default=0)
+    schema["properties"]["priority"] |= {"minimum": -urgent, "maximum": urgent}
+    exact = sorted(type for type in types if not type.endswith("."))
+    below = [re.escape(type) + "[A-Za-z0-9_.:/-]*" for type in types if type.endswith(".")]
+    names = [*map(re.escape, exact), *sorted(below)]
+    type_schema = {"pattern": f"^({'|'.join(names)})$", "maxLength": 200} if below else {"enum": exact}
+    schema["properties"]["type"] = {"type": "string", **type_schema}
+    both = {"run_at": {"type": "string"}, "delay": {"type": "number"}}
+    schema["not"] = {"required": [*both], "properties": both}
+    return schema
+
+
+def _invalid_field(field: str, message: str) -> ValidationFailed:
+    return ValidationFailed(details=[{"field": field, "message": message, "code": "invalid"}])

@@ -1,0 +1,297 @@
+"""Schedules over REST: the routes of their model, checked, and a few of their own; for admins only.
+
+A server mounts `ScheduleRoutes`. Beside the usual routes at `/schedules` there are `activate`,
+`deactivate`, `status` and `run` below a schedule, the list of due schedules, and deleting many at once; PUT
+changes a schedule as PATCH does. Their firings are read at `/schedule_firing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from maniflex.background.schedules.api import Schedules
+from maniflex.background.schedules.definition import CHANGEABLE
+from maniflex.background.schedules.model import Schedule, ScheduleFiring
+from maniflex.background_api import schedule_docs as docs
+from maniflex.background_api.part_routes import RouteBuilder
+from maniflex.background_api.payloads import schedule_payload
+from maniflex.background_api.reach import require_identity, require_operator
+from maniflex.errors import InvalidQuery, InvalidSchedule, ValidationFailed
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelOptions
+from maniflex.pipeline.chain import Default
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Next
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.steps.db import Database
+from maniflex.pipeline.steps.response import Respond
+from maniflex.pipeline.steps.validate import Validate
+
+_TARGET = ("kind", "target")
+_SAYS_WHAT = {*_TARGET, "payload"}
+
+
+class ScheduleRoutes:
+    """The REST routes of schedules."""
+
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules = schedules
+        self._guard = AdminsOnly(schedules)
+
+    def options(self) -> Mapping[type[Model], ModelOptions]:
+        if not self._schedules.routes:
+            return dict.fromkeys((Schedule, ScheduleFiring), ModelOptions(headless=True))
+        keep: Mapping[str, Any] = {"auth": self._guard, "service": self._keep}
+        return {
+            Schedule: ModelOptions(middleware=keep),
+            ScheduleFiring: ModelOptions(middleware={"auth": self._guard}),
+        }
+
+    def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
+        if not (self._schedules.used and self._schedules.routes and Schedule in routes.runtime.stores):
+            return usual
+        endpoints = [_with_codes(e) for e in usual if not _replaced(e)]
+        meta = routes.runtime.models[Schedule]
+        puts = [
+            replace(e, method="PUT", about=docs.PUT)
+            for e in endpoints
+            if e.model is meta and e.method == "PATCH"
+        ]
+        return [*endpoints, *puts, *_ScheduleRoutes(self._schedules, routes).endpoints()]
+
+    async def _keep(self, ctx: Context, next: Next) -> None:
+        """Check what a schedule says, and stamp when it is due."""
+        if "fires" in ctx.state:
+            await next()
+            return
+        if ctx.operation is Operation.CREATE:
+            values = {name: getattr(ctx.record, name) for name in CHANGEABLE}
+            self._schedules.check_client_target(values["kind"], values["target"])
+            values["payload"] = self._payload(values)
+            ctx.set_field("payload", values["payload"])
+            ctx.set_field("next_run_at", self._schedules.new(values)["next_run_at"])
+            for name in ("created_by", "updated_by"):
+                ctx.set_field(name, require_identity(ctx).user_id)
+            await next()
+        elif ctx.operation is Operation.UPDATE:
+            async with ctx.transaction():
+                before = await ctx.lock_for_update(Schedule, ctx.resource_id)
+                client_changes = {name: v for name, v in (ctx.changes or {}).items() if name in CHANGEABLE}
+                if _SAYS_WHAT & client_changes.keys():
+                    values = {name: client_changes.get(name, getattr(before, name)) for name in _SAYS_WHAT}
+                    self._schedules.check_client_target(values["kind"], values["target"])
+                    if "payload" in client_changes or _is_elsewhere(before, client_changes):
+                        client_changes["payload"] = self._payload(values)
+                        ctx.set_field("payload", client_changes["payload"])
+                changes = {**client_changes, **_network_change(before, client_changes)}
+                for name, value in self._schedules.changed_fields(before, changes).items():
+                    if name not in client_changes:
+                        ctx.set_field(name, value)
+                ctx.set_field("updated_by", require_identity(ctx).user_id)
+                await next()
+        else:
+            await next()
+            return
+        ctx.after_commit(self._schedules.wake)
+
+    def _payload(self, values: Mapping[str, Any]) -> Any:
+        """The payload as a client may say it."""
+        handler = self._schedules.work.handlers.get(values["target"]) if values["kind"] == "run" else None
+        try:
+            return schedule_payload(values["payload"], handler)
+        except ValidationFailed as failed:
+            details: Any = failed.details
+            raise InvalidSchedule(details[0]["field"], details[0]["message"]) from None
+
+
+class _ScheduleRoutes:
+    """What there is beside the usual routes, behind the same rules as they."""
+
+    def __init__(self, schedules: Schedules, routes: RouteBuilder) -> None:
+        self._schedules = schedules
+        self._builder = routes
+        self._store = store = routes.runtime.stores[Schedule]
+        self._meta = store.meta
+        serializer = routes.runtime.serializers[Schedule]
+        self._db = Database(store, serializer, routes.runtime)
+        self._validate = Validate(store)
+        self._respond = Respond(serializer, routes.computed.get(Schedule, ()), etags=False)
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        base = f"/{self._meta.table}"
+        listing: dict[str, Default] = {"deserialize": self._select_due, "db": self._db.list}
+        for method, operation, about in (
+            ("GET", Operation.LIST, docs.DUE),
+            ("HEAD", Operation.HEAD, docs.DUE_HEAD),
+        ):
+            yield self._builder.endpoint(
+                self._meta, method, f"{base}/due", operation, listing, self._respond.answer_list, about
+            )
+        yield self._builder.options(self._meta, f"{base}/due", "GET, HEAD, OPTIONS")
+        for name, status, about in (
+            ("activate", "active", docs.ACTIVATE),
+            ("deactivate", "inactive", docs.DEACTIVATE),
+        ):
+            path = f"{base}/{{id}}/{name}"
+            yield self._builder.endpoint(
+                self._meta,
+                "POST",
+                path,
+                Operation.UPDATE,
+                self._status_steps(status),
+                self._respond.answer_record,
+                about,
+            )
+        path, change = f"{base}/{{id}}/status", self._update_steps(_status_in_body)
+        yield self._builder.endpoint(
+            self._meta, "PUT", path, Operation.UPDATE, change, self._respond.answer_record, docs.STATUS
+        )
+        yield self._builder.options(self._meta, path, "OPTIONS, PUT")
+        steps: dict[str, Default] = {"deserialize": _firing, "db": self._run}
+        yield self._builder.endpoint(
+            self._meta, "POST", f"{base}/{{id}}/run", Operation.UPDATE, steps, _answer_started, docs.RUN
+        )
+        for method, path, read, about in (
+            ("POST", f"{base}/delete", _ids_in_body, docs.DELETE_MANY),
+            ("DELETE", base, _ids_in_query, docs.DELETE),
+        ):
+            steps = {"deserialize": read, "db": self._delete}
+            yield self._builder.endpoint(
+                self._meta, method, path, Operation.DELETE, steps, _answer_deleted, about
+            )
+        one = f"{base}/{{id}}"
+        steps = {"db": self._delete_named}
+        # A database step of the application's own leaves no trace of a delete; it is trusted.
+        own = self._builder.composer.replaces("db", self._meta, Operation.DELETE)
+        respond = self._respond.answer_empty if own else self._respond.answer_deleted
+        yield self._builder.endpoint(
+            self._meta, "DELETE", one, Operation.DELETE, steps, respond, docs.DELETE_ONE
+        )
+        yield self._builder.options(self._meta, one, "DELETE, GET, HEAD, OPTIONS, PATCH, PUT")
+        yield self._builder.options(self._meta, base, "DELETE, GET, HEAD, OPTIONS, POST")
+        yield self._builder.options(self._meta, f"{base}/delete", "OPTIONS, POST")
+        firings = self._builder.runtime.models[ScheduleFiring]
+        for path in (f"/{firings.table}", f"/{firings.table}/{{id}}"):
+            yield self._builder.options(firings, path, "GET, HEAD, OPTIONS")
+
+    def _status_steps(self, status: str) -> dict[str, Default]:
+        """A change like any other, whose body we write ourselves."""
+
+        def body(ctx: Context) -> None:
+            ctx.set_field("status", status)
+
+        return self._update_steps(body)
+
+    def _update_steps(self, read: Default) -> dict[str, Default]:
+        return {"deserialize": read, "validate": self._validate.update, "db": self._db.update}
+
+    def _select_due(self, ctx: Context) -> None:
+        query = ctx.query
+        query.add_filter("status", "active")
+        query.add_filter("next_run_at", self._schedules.now(), "lte")
+        if not query.sorts:
+            query.add_sort("next_run_at")
+            query.add_sort("id")
+
+    async def _run(self, ctx: Context) -> None:
+        async with ctx.transaction():
+            await self._store.read(ctx.resource_id, scope=ctx.forced)
+            run = await self._schedules.run_now(ctx.resource_id)
+        ctx.result = {"run_id": run.id, "schedule_id": ctx.resource_id}
+
+    async def _delete(self, ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            query = ctx.query.copy()
+            query.add_filter("id", ctx.state.ids, "in")
+            query.limit = None
+            rows, _ = await self._store.page(query, tx=tx)
+            ids = [self._store.record(row).id for row in rows]
+            ctx.result = {"deleted": await self._schedules.delete_many(ids)}
+
+    async def _delete_named(self, ctx: Context) -> None:
+        """Delete the one schedule of the path, or all of those it lists."""
+        if "," not in ctx.resource_id:
+            await self._db.delete(ctx)
+            return
+        ctx.reached = True
+        async with ctx.transaction() as tx:
+            for id in dict.fromkeys(_listed_ids(ctx.resource_id)):
+                await self._store.delete(id, scope=ctx.forced, tx=tx)
+
+
+def _firing(ctx: Context) -> None:
+    ctx.state.fires = True  # an update to its rules, but it changes no field
+
+
+async def _ids_in_body(ctx: Context) -> None:
+    ctx.state.ids = (await ctx.bind_json(docs.Ids)).ids
+
+
+def _ids_in_query(ctx: Context) -> None:
+    ctx.state.ids = _listed_ids(ctx.query_param("ids"))
+
+
+def _listed_ids(text: str) -> list[str]:
+    ids = [one.strip() for one in text.split(",") if one.strip()]
+    if not 0 < len(ids) <= docs.MOST_DELETED:
+        raise InvalidQuery(f"ids: name 1 to {docs.MOST_DELETED} schedules, with commas between them")
+    return ids
+
+
+async def _status_in_body(ctx: Context) -> None:
+    ctx.set_field("status", (await ctx.bind_json(docs.NewStatus)).status)
+
+
+def _answer_started(ctx: Context) -> None:
+    if ctx.response is None:
+        ctx.response = Response(202, ctx.result)
+
+
+def _answer_deleted(ctx: Context) -> None:
+    if ctx.response is None:
+        ctx.response = Response(200, ctx.result)
+
+
+class AdminsOnly:
+    """Lets only operators pass: the role that manages schedules, and no tenant, for schedules have none."""
+
+    __name__ = "admins_only"
+
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules = schedules
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        require_operator(ctx, self._schedules.admin_role)
+        await next()
+
+
+def _network_change(before: Schedule, client_changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Code opened the inner network to one address; a client that names another does not keep that."""
+    return {"allow_private": False} if before.allow_private and _is_elsewhere(before, client_changes) else {}
+
+
+def _is_elsewhere(before: Schedule, client_changes: Mapping[str, Any]) -> bool:
+    return any(client_changes.get(name, getattr(before, name)) != getattr(before, name) for name in _TARGET)
+
+
+def _with_codes(endpoint: Endpoint) -> Endpoint:
+    """A route that writes a schedule, described with the refusal that only schedules have."""
+    is_schedule = endpoint.model is not None and endpoint.model.cls is Schedule
+    if not is_schedule or endpoint.operation not in (Operation.CREATE, Operation.UPDATE):
+        return endpoint
+    return replace(endpoint, about=RouteDocs(codes=docs.CODES))
+
+
+def _replaced(endpoint: Endpoint) -> bool:
+    """Writing of history, and the methods we say ourselves."""
+    if endpoint.model is None or endpoint.model.cls not in (Schedule, ScheduleFiring):
+        return False
+    if endpoint.model.cls is ScheduleFiring:
+        return endpoint.method not in ("GET", "HEAD")
+    item = endpoint.path.endswith("/{id}")
+    return endpoint.method == "OPTIONS" or (endpoint.method == "DELETE" and item)

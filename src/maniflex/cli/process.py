@@ -1,0 +1,184 @@
+"""Processes that work: until they are told to stop, or for one pass."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from maniflex._logging import configure_logging
+from maniflex._service import Service
+from maniflex._shutdown import cancel_remaining_tasks
+from maniflex.app.server import Server
+from maniflex.errors import ManiflexError
+from maniflex.http.serve import listening
+
+T = TypeVar("T")
+STOPPED_EARLY = 1
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_services(
+    server: Server, services: Callable[[], Sequence[Service]], what: str, probe_port: int | None = None
+) -> None:
+    """Run services until SIGTERM or SIGINT; a second signal waits no longer for running work."""
+    configure_logging(server.config)
+    freeze_objects()
+    run_loop(_ServiceProcess(server, services, what, probe_port).run())
+    end_process()
+
+
+def freeze_objects() -> None:
+    """Take all objects made so far (modules, models) out of the garbage collector's rounds: they stay."""
+    gc.collect()
+    gc.freeze()
+
+
+def run_once(
+    server: Server,
+    work: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    within: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
+    ask_to_stop: Callable[[], bool] = lambda: False,
+    so_far: Callable[[], object] = lambda: None,
+) -> T:
+    """Run `work` on the server's databases, without serving and without its services.
+
+    A signal cancels it, unless `ask_to_stop` returns True: then it ends by itself. `so_far` prints what was
+    done until then.
+    """
+    enter = within or (lambda: server.lifespan(role="client"))
+    is_stopping = False
+
+    async def main() -> T:
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(inside())
+
+        def on_signal() -> None:
+            nonlocal is_stopping
+            if is_stopping:  # a second signal: the user has waited long enough
+                stop_early(so_far)
+            is_stopping = True
+            if ask_to_stop():
+                loop.call_later(server.config.shutdown_timeout.total_seconds(), task.cancel)
+            else:
+                task.cancel()
+
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, on_signal)
+        try:
+            return await task
+        finally:
+            await cancel_remaining_tasks(server.config.logger or logging.getLogger("maniflex"))
+
+    async def inside() -> T:
+        async with enter():
+            return await work()
+
+    try:
+        return run_loop(main())
+    except asyncio.CancelledError:
+        stop_early(so_far)
+
+
+def run_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run it on a new event loop; an error of the framework becomes one sentence."""
+    try:
+        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+            runner.get_loop().set_default_executor(_Unjoined())
+            return runner.run(work)
+    except ManiflexError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return None
+    return uvloop.new_event_loop
+
+
+class _ServiceProcess:
+    def __init__(
+        self, server: Server, services: Callable[[], Sequence[Service]], what: str, probe_port: int | None
+    ) -> None:
+        self._server = server
+        self._services = services
+        self._what = what
+        self._probe_port = probe_port
+        self._started: Sequence[Service] = ()
+        self._is_stopping = asyncio.Event()
+        self._logger = server.config.logger or logging.getLogger("maniflex")
+
+    async def run(self) -> None:
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._signal)
+        async with AsyncExitStack() as stack:
+            if self._probe_port is not None:  # around the rest: it can be asked while starting and stopping
+                config = self._server.config.with_(port=self._probe_port)
+                await stack.enter_async_context(listening(self._server.probes, config, "--probe-port"))
+            await self._server.start(role="worker", work=self._create_services)
+            stack.push_async_callback(self._server.stop)
+            self._logger.info("%s: started", self._what)
+            await self._is_stopping.wait()
+        await cancel_remaining_tasks(self._logger)
+        self._logger.info("%s: stopped", self._what)
+
+    def _create_services(self) -> Sequence[Service]:
+        self._started = self._services()
+        return self._started
+
+    def _signal(self) -> None:
+        if self._is_stopping.is_set():
+            for service in self._started:
+                hurry = getattr(service, "hurry", None)
+                if hurry is not None:
+                    hurry()
+        self._is_stopping.set()
+        self._server.begin_shutdown()
+
+
+class _Unjoined(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`, for which the end of the loop does not wait."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def end_process(code: int = 0) -> None:
+    """End the process with this code, also when something still runs on a thread and will not stop."""
+    if any(_is_running(thread) for thread in threading.enumerate() if thread is not threading.main_thread()):
+        _exit(code)
+    if code:
+        sys.exit(code)
+
+
+def _is_running(thread: threading.Thread) -> bool:
+    if not thread.daemon:
+        thread.join(0.1)  # one without work ends at once
+    return not thread.daemon and thread.is_alive()
+
+
+def stop_early(so_far: Callable[[], object] = lambda: None) -> NoReturn:
+    """Say what was done and that there may be more, and end."""
+    so_far()
+    click.echo("stopped early", err=True)
+    _exit(STOPPED_EARLY)
+
+
+def _exit(code: int) -> NoReturn:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,252 @@
+"""One PostgreSQL connection and the statements prepared on it.
+
+The only place that touches the driver's connection beyond opening it. It keeps the session as it
+was opened: a statement that would change it marks the connection to be closed after use, and
+transaction control in SQL is refused. While the server owes an answer, `due` says until when; the
+pool closes a connection that is overdue, because nothing else ends the wait for a silent server.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import asyncpg
+
+from maniflex.db.budget import Budget
+from maniflex.db.port import Row
+from maniflex.db.postgres.meter import Meter
+from maniflex.errors import DatabaseError
+from maniflex.sql.statement import Sql
+
+if TYPE_CHECKING:
+    from asyncpg.prepared_stmt import PreparedStatement
+
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+    Statement: TypeAlias = PreparedStatement[asyncpg.Record]
+
+Reply: TypeAlias = tuple[list[Row], bytes, bool]  # rows, command tag, whether those were all
+
+STATEMENTS_PER_CONNECTION = 512
+# The server ends a statement that is too slow; the rest is for the answer to arrive.
+ANSWER_GRACE = 5.0
+CONTROL_WITHIN = 30.0  # BEGIN and ROLLBACK, where the server has no limit of its own
+STREAM_FACTOR = 10  # a batch of a stream may take longer than a statement: the first one may have to sort
+_PORTAL = "stream"
+
+_FLAGS = re.IGNORECASE | re.DOTALL
+_START = r"(?>\s+|--[^\n]*|/\*.*?\*/)*+"  # blanks and comments
+_WORTH_KEEPING = re.compile(_START + r"(?:select|insert|update|delete|with|merge|values)\b", _FLAGS)
+_TRANSACTION_CONTROL = re.compile(
+    _START + r"(?:begin|start|commit|end|abort|rollback(?!\s+to\b)|prepare\s+transaction)\b", _FLAGS
+)
+_CHANGES_SESSION = re.compile(
+    _START + r"(?:set(?!\s+(?:local|transaction|constraints)\b)"
+    r"|reset|listen|unlisten|prepare|deallocate|discard|load|declare)\b",
+    _FLAGS,
+)
+_NAMES_THE_TIMEOUT = re.compile("statement_timeout", re.IGNORECASE)
+
+
+class PoolClock:
+    """The pool's time, read once a second: exact enough for deadlines, and free for each statement."""
+
+    __slots__ = ("now",)
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+
+class Deadlines:
+    """How long the server may owe an answer: to a statement, a batch of a stream, BEGIN or ROLLBACK."""
+
+    __slots__ = ("control", "statement", "stream")
+
+    def __init__(self, statement_timeout: float) -> None:
+        self.statement = statement_timeout + ANSWER_GRACE if statement_timeout else inf
+        self.stream = statement_timeout * STREAM_FACTOR + ANSWER_GRACE if statement_timeout else inf
+        self.control = min(self.statement, CONTROL_WITHIN + ANSWER_GRACE)
+
+
+class PooledConnection:
+    """One connection of a pool."""
+
+    __slots__ = (
+        "_bind_execute",
+        "_deadlines",
+        "_meter",
+        "_named_statements",
+        "_ticker",
+        "_timeout",
+        "_within",
+        "con",
+        "due",
+        "idle_since",
+        "overdue",
+        "retire_at",
+        "retired",
+        "statements",
+    )
+
+    def __init__(
+        self,
+        con: Connection,
+        *,
+        ticker: PoolClock,
+        deadlines: Deadlines,
+        retire_at: float,
+        named_statements: bool,
+        timeout: float | None,
+    ) -> None:
+        self.con = con
+        self.due = 0.0  # when an answer must have come; 0 while none is awaited
+        self.overdue = False  # True: closed because it did not come
+        self._ticker = ticker
+        self._deadlines = deadlines
+        self._within = deadlines.statement
+        self.idle_since = ticker.now
+        self.retire_at = retire_at
+        self.retired = False  # True: closed instead of lent again
+        self.statements: OrderedDict[str, Any] = OrderedDict()
+        self._named_statements = named_statements
+        self._timeout = timeout
+        # The driver's public `PreparedStatement.fetch` wraps this call in three more coroutines,
+        # which cost as much as a sixth of a whole primary-key read.
+        self._bind_execute = _inner(con)._protocol.bind_execute
+        self._meter = Meter(_inner(con)._transport, _inner(con)._protocol)
+        notice_a_silent_server(con)
+
+    async def run(self, sql: Sql, limit: int = 0, budget: Budget | None = None) -> Reply:
+        """Run one statement, prepared now unless this connection already knows it.
+
+        What comes in is spent from the budget; the connection is closed when it is too much.
+        """
+        text, params = sql
+        self.due = self._ticker.now + self._within
+        if budget is not None:
+            self._meter.start(budget)
+        try:
+            statement = self.statements.get(text)
+            if statement is None:
+                statement = await self._prepare(text)
+                self.due = self._ticker.now + self._within
+            else:
+                self.statements.move_to_end(text)
+            reply: Reply = await self._bind_execute(statement._state, params, "", limit, True, self._timeout)
+            return reply
+        except Exception:
+            if budget is not None and self._meter.left < 0:
+                budget.refuse()
+            raise
+        finally:
+            self.due = 0.0
+            if budget is not None:
+                self._meter.stop(budget)
+
+    async def begin(self, text: str) -> None:
+        await self._control(text, self._deadlines.control, self._timeout)
+
+    async def commit(self) -> str:
+        """The command tag: `ROLLBACK` when the server could not commit."""
+        return await self._control("COMMIT", self._within, self._timeout)
+
+    async def roll_back(self, timeout: float) -> None:
+        await self._control("ROLLBACK", self._deadlines.control, timeout)
+
+    async def _control(self, text: str, within: float, timeout: float | None) -> str:
+        self.due = self._ticker.now + within
+        try:
+            return await self.con.execute(text, timeout=timeout)
+        finally:
+            self.due = 0.0
+            self._within = self._deadlines.statement  # what a transaction allowed itself ends with it
+
+    async def batches(self, sql: Sql, size: int) -> AsyncGenerator[list[Row], None]:
+        """The rows of a read, `size` at a time, while the open transaction lasts."""
+        text, params = sql
+        self._mind_the_session(text)
+        within = self._deadlines.stream
+        # Never one that was prepared before: its plan may be stale, and a stream is not begun twice.
+        self.due = self._ticker.now + within
+        try:
+            statement: Any = await self.con.prepare(text, name="", timeout=self._timeout)
+            state, go_on = statement._state, _inner(self.con)._protocol.execute
+            rows, _, complete = await self._bind_execute(state, params, _PORTAL, size, True, None)
+            while rows:
+                self.due = 0.0  # however long the reader takes
+                yield rows
+                if complete:
+                    return
+                self.due = self._ticker.now + within
+                rows, _, complete = await go_on(state, _PORTAL, size, True, None)
+        finally:
+            self.due = 0.0
+
+    async def _prepare(self, text: str) -> Any:
+        keep = self._named_statements and _WORTH_KEEPING.match(text) is not None
+        if _NAMES_THE_TIMEOUT.search(text):
+            # It may give what follows more time, and how much is not for us to read; so it is not kept,
+            # to be seen here each time it runs.
+            self._within, keep = inf, False
+            self.retired |= not self.con.is_in_transaction()
+        if not keep:
+            self._mind_the_session(text)
+        try:
+            # The driver takes nothing but a plain str.
+            plain = text if type(text) is str else str(text)
+            statement = await self.con.prepare(plain, name=None if keep else "", timeout=self._timeout)
+        except (asyncpg.PostgresConnectionError, ConnectionError) as lost:
+            raise asyncpg.InterfaceError("lost before the statement ran") from lost
+        if keep:
+            self.statements[text] = statement
+            if len(self.statements) > STATEMENTS_PER_CONNECTION:
+                self.statements.popitem(last=False)
+        return statement
+
+    def _mind_the_session(self, text: str) -> None:
+        if _TRANSACTION_CONTROL.match(text):
+            raise DatabaseError("begin and end transactions with transaction(), not with SQL")
+        if _CHANGES_SESSION.match(text):
+            self.retired = True
+
+    def never_ran(self, error: BaseException) -> bool:
+        """Whether `error` says that the connection was gone before the statement was sent."""
+        return isinstance(error, asyncpg.InterfaceError) and self.con.is_closed()
+
+    async def drain(self) -> None:
+        """Wait until the server has given up what was interrupted, and end what it left open."""
+        self._within = self._deadlines.statement
+        for _ in range(3):  # the cancel request may still hit our first statement after it
+            try:
+                # A simple query also ends the implicit transaction that a prepare without an
+                # execute leaves open.
+                await self.con.execute("ROLLBACK" if self.con.is_in_transaction() else "SELECT 1")
+            except asyncpg.QueryCanceledError:
+                continue
+            if not self.con.is_in_transaction():
+                return
+        raise asyncpg.InterfaceError("the connection could not be drained")
+
+
+def _inner(con: Connection) -> Any:
+    return con
+
+
+def notice_a_silent_server(con: Connection) -> None:
+    """Let the kernel fail a connection whose server vanished without a word, in about half a minute."""
+    sock = _inner(con)._transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", 15),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 30_000),
+    ):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,136 @@
+"""Open SQLite connections: the only home of our pragmas, the `decimal` collation and private files."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from pathlib import Path
+
+from maniflex.db.sqlite import numbers as _sqlite_numbers
+from maniflex.errors import ConfigError, DatabaseError
+
+MEMORY = ":memory:"
+_SHARED_MEMORY = "/dev/shm"
+_CACHE_KIB = 8 * 1024
+_WAL_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSource:
+    """A database file and how its connections behave."""
+
+    path: str
+    synchronous: str
+    lock_timeout: timedelta
+    cache_statements: int
+
+    def writer(self) -> sqlite3.Connection:
+        connection = self._connect()
+        try:
+            self._use_wal(connection)
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def reader(self) -> sqlite3.Connection:
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def watcher(self) -> sqlite3.Connection:
+        """A connection that only looks whether there was a change; it waits for no lock and makes no file."""
+        location = f"{Path(self.path).absolute().as_uri()}?mode=rw"
+        connection = sqlite3.connect(location, timeout=0, isolation_level=None, uri=True)
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path,
+            timeout=self.lock_timeout.total_seconds(),
+            isolation_level=None,
+            # Only `interrupt` is ever called from another thread.
+            check_same_thread=False,
+            cached_statements=self.cache_statements,
+        )
+        connection.create_collation("decimal", compare_decimals)
+        _sqlite_numbers.install(connection)
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        return connection
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        # Switching the journal mode ignores the busy timeout, so two processes that start on a
+        # new file at once would otherwise fail each other.
+        deadline = time.monotonic() + self.lock_timeout.total_seconds()
+        while True:
+            try:
+                [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+                continue
+            if mode != "wal":
+                raise DatabaseError("the file system of this database does not support write-ahead logging")
+            return
+
+
+def check_location(path: str) -> None:
+    """Refuse a path no database file can be made at."""
+    parent = Path(path).absolute().parent
+    if not parent.is_dir():
+        raise ConfigError(f"{cannot_open(path)}: there is no directory {str(parent)!r}")
+    if Path(path).is_dir():
+        raise ConfigError(f"{cannot_open(path)}: it is a directory")
+
+
+def cannot_open(path: str) -> str:
+    return f"the SQLite database {path!r} cannot be opened"
+
+
+def private_file() -> str:
+    """An empty file that no other adapter uses: the home of a `:memory:` database.
+
+    A real in-memory database belongs to one connection; shared by name it would also be shared
+    between adapters.
+    """
+    in_memory = os.path.isdir(_SHARED_MEMORY) and os.access(_SHARED_MEMORY, os.W_OK | os.X_OK)
+    handle, path = tempfile.mkstemp(".db", "maniflex-", _SHARED_MEMORY if in_memory else None)
+    os.close(handle)
+    return path
+
+
+def remove_file(path: str) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with suppress(OSError):
+            os.unlink(path + suffix)
+
+
+def compare_decimals(left: str, right: str) -> int:
+    """Order decimal texts by value; anything that is no number comes last, as text."""
+    a, b = _order_key(left), _order_key(right)
+    # An exception here would make SQLite believe that the two are equal, so nothing may raise.
+    return (a > b) - (a < b)
+
+
+@lru_cache(maxsize=4096)
+def _order_key(text: str) -> tuple[int, Decimal, str]:
+    try:
+        number = Decimal(text)
+    except (InvalidOperation, ValueError):
+        return 1, _ZERO, text
+    return (1, _ZERO, text) if number.is_nan() else (0, number, "")
+
+
+_ZERO = Decimal(0)

@@ -1,0 +1,181 @@
+"""Run SQLite statements on threads without stalling the event loop: the way there and back.
+
+A `Statement` goes into a queue, a thread runs it on its `ThreadConnection`, the outcome returns through the
+`Outcomes`. Reads are the business of `_sqlite_readers`, sessions and commits of `_sqlite_lane`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from maniflex.db.sqlite.errors import controls_transaction
+from maniflex.errors import DatabaseError, Timeout
+
+Connect = Callable[[], sqlite3.Connection]
+Collect = Callable[[sqlite3.Cursor], Any]
+STALL_SECONDS = 0.005
+
+
+class Statement:
+    """One statement on its way: what to run, what to keep of the cursor, and who waits for it."""
+
+    __slots__ = ("abandoned", "collect", "deadline", "expired", "future", "params", "started", "text")
+
+    def __init__(
+        self, text: str, params: Sequence[Any], collect: Collect, future: asyncio.Future[Any]
+    ) -> None:
+        self.text = text
+        self.params = params
+        self.collect = collect
+        self.future = future
+        self.started = False  # its turn has come
+        self.deadline = 0.0  # when its turn must have come
+        self.abandoned = False  # no task waits for it
+        self.expired = False  # it had its time
+
+    def perform(self, connection: sqlite3.Connection) -> Any:
+        return self.collect(connection.execute(self.text, self.params))
+
+    def check_time(self, cause: Exception | None = None) -> None:
+        if self.expired:
+            raise Timeout("the statement took too long", limit="statement_timeout") from cause
+
+
+def refuse_control(text: str) -> None:
+    if controls_transaction(text):
+        raise DatabaseError("a transaction is begun and ended by transaction(), not by a statement")
+
+
+class Outcomes:
+    """Takes outcomes back to the event loop, one wake-up for many of them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._outcomes: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
+        self._woken = False
+        self.delivered = 0
+
+    def put(self, future: asyncio.Future[Any], value: Any, error: Exception | None = None) -> None:
+        self._outcomes.append((future, value, error))
+
+    def wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            # On a closed loop no task waits any more.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self.deliver)
+
+    @property
+    def filling(self) -> int:
+        return len(self._outcomes)
+
+    def deliver(self) -> None:
+        # Lowered before the first look, so that a later `put` sends a wake-up of its own.
+        self._woken = False
+        outcomes = self._outcomes
+        while outcomes:
+            future, value, error = outcomes.popleft()
+            self.delivered += 1
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+
+class ThreadConnection:
+    """A connection and the statement it is busy with, so that an interrupt hits that one alone."""
+
+    __slots__ = ("_lock", "busy_since", "busy_with", "connection")
+
+    def __init__(self) -> None:
+        self.connection: sqlite3.Connection | None = None
+        self.busy_with: Statement | None = None
+        self.busy_since = 0.0
+        self._lock = threading.Lock()
+
+    def run(self, statement: Statement, connection: sqlite3.Connection) -> Any:
+        refuse_control(statement.text)
+        statement.check_time()
+        # The time before the statement: a reader of both, the other way round, sees it too young at worst.
+        self.busy_since = time.monotonic()
+        self.busy_with = statement
+        try:
+            return statement.perform(connection)
+        except sqlite3.OperationalError as error:
+            statement.check_time(error)
+            raise
+        finally:
+            with self._lock:
+                self.busy_with = None
+
+    def interrupt(self, statement: Statement) -> bool:
+        """Stop `statement` if it is the one running; False when it is not."""
+        with self._lock:
+            if self.busy_with is not statement:
+                return False
+            if self.connection is not None:
+                self.connection.interrupt()
+            return True
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+class StatementTimeout:
+    """Ends statements that run longer than they may; it looks up only when one could be due.
+
+    It sleeps when nothing is `pending`. A statement whose time has come is kept for another second
+    while it does not `matter`.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        seconds: float,
+        desks: Iterable[ThreadConnection],
+        *,
+        pending: Callable[[], bool],
+        matters: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._desks = desks
+        self._pending = pending
+        self._matters = matters
+        self.awake = seconds <= 0  # without a limit there is nothing to wake up for
+
+    def wake(self) -> None:
+        """Look at the running statements once the time limit has passed: one is about to begin."""
+        self.awake = True
+        self._loop.call_later(self._seconds, self._look)
+
+    def _look(self) -> None:
+        waits = [wait for desk in self._desks if (wait := self._look_at(desk)) is not None]
+        self.awake = self._pending()
+        if self.awake:
+            self._loop.call_later(min(waits, default=self._seconds), self._look)
+
+    def _look_at(self, desk: ThreadConnection) -> float | None:
+        """End the desk's statement if it is due, else say when to look again."""
+        statement = desk.busy_with
+        if statement is None:
+            return None
+        seconds_left = desk.busy_since + self._seconds - time.monotonic()
+        if seconds_left > 0:
+            return seconds_left
+        if not statement.expired and not self._matters():
+            return 1.0
+        statement.expired = True
+        # Asked again soon: SQLite forgets an interrupt that comes just before the first step.
+        return STALL_SECONDS if desk.interrupt(statement) else None

@@ -1,0 +1,121 @@
+"""Run one request through its endpoint. Any error inside becomes a `Response`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import traceback
+from asyncio import current_task
+from typing import Any
+
+from maniflex._caller import asking
+from maniflex.errors import ExportBusy, NotFound, RequestError, Timeout
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.outages import is_outage
+from maniflex.pipeline.reach import Refused
+from maniflex.pipeline.read_body import ClientGone
+from maniflex.pipeline.response import Response, error_response, status_of
+from maniflex.pipeline.watch import RequestWatch
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = None) -> Any:
+    """The answer of the endpoint; `ClientGone` when the client went away."""
+    before = asking.set(ctx)
+    client_left = False
+    if watch is not None:  # in place, because every request pays for it
+        watch.requests[ctx] = current_task(watch.loop)
+        if watch.timer is None:
+            watch.begin()
+    try:
+        for steps in endpoint.chains:
+            try:
+                try:
+                    for step in steps:
+                        outcome = step(ctx)
+                        if outcome is not None:
+                            await outcome
+                except asyncio.CancelledError:
+                    reason = None if ctx.watched is None else ctx.watched.take_ending()
+                    if reason is None:
+                        raise
+                    raise reason from None
+                if ctx.watched is not None:  # it may have been told to end and had its answer all the same
+                    ctx.watched.take_ending()
+                if ctx._after is not None and (ctx.response is None or status_of(ctx.response) < 400):
+                    was_settled, ctx.settled = ctx.settled, True  # these calls may take long
+                    await ctx.run_after()
+                    ctx.settled = was_settled
+            except Refused as refusal:
+                ctx.response = refusal.response
+            except Exception as error:
+                client_left = client_left or isinstance(error, ClientGone)
+                ctx.response = failure(ctx, error)
+                _forget_frames(error)
+            # A refusal is sent even when the time is up; its middleware still has to see it.
+            ctx.settled = client_left or ctx.response is not None
+    finally:
+        if watch is not None:
+            watch.requests.pop(ctx, None)
+            if ctx.watched is not None:
+                ctx.watched.stop_listening()
+        if ctx.place is not None:
+            ctx.place.leave()
+        asking.reset(before)
+    if client_left:
+        raise ClientGone()
+    return ctx.response if ctx.response is not None else Response(204)
+
+
+def _forget_frames(error: Exception) -> None:
+    """Let go of bodies and rows: a frame that has the error is a circle, and those wait for the collector."""
+    error.__traceback__ = error.__context__ = None
+
+
+def failure(ctx: Context, error: Exception) -> Response:
+    """The answer to an error, which is logged if it is for the application to know."""
+    return _refusal(ctx, error) if isinstance(error, RequestError) else _panic(ctx, error)
+
+
+def _refusal(ctx: Context, error: RequestError) -> Response:
+    if isinstance(error, ClientGone):
+        ctx.logger.info("%s %s: %s", error.status, error.code, error)
+    elif is_outage(error):
+        ctx.runtime.outages.note(error, ctx.logger)
+    elif isinstance(error, Timeout):  # where it was cut off says nothing of why it took so long
+        line = f"{ctx.scope['method']} {ctx.scope['path']}".encode("unicode_escape").decode()
+        ctx.logger.error("%s %s: %s: %s", error.status, error.code, line, error)
+    elif error.status >= 500 and not isinstance(error, ExportBusy):  # that one is a limit at work
+        ctx.logger.error("%s %s: %s", error.status, error.code, error, exc_info=error)
+    elif isinstance(error, NotFound) and error.model:
+        _report_missing(ctx, error)
+    return error_response(error)
+
+
+def _report_missing(ctx: Context, error: NotFound) -> None:
+    """Log a record that the application's code looked for in vain, unless it is the one in the path."""
+    if error.record_id in (ctx.resource_id, *ctx.params.values()):
+        return
+    frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if not _is_ours(f.f_code.co_filename)]
+    if frames:
+        code, line = frames[-1].f_code, frames[-1].f_lineno
+        ctx.logger.warning("404: %s, read at %s:%s in %s", error, code.co_filename, line, code.co_name)
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(_PACKAGE)
+
+
+def _panic(ctx: Context, error: Exception) -> Response:
+    """An unforeseen exception: the cause goes to the log, the client learns nothing of it."""
+    text = "".join(traceback.format_exception(error))
+    ctx.runtime.panic_logger.error(
+        "unhandled exception in %s (request %s)\n%s",
+        str(ctx),  # a log handler may keep it for long
+        ctx.request_id,
+        text,
+        extra={"request_id": ctx.request_id},
+    )
+    return Response(500, error={"code": "PANIC", "message": "the server failed to handle the request"})

@@ -1,0 +1,202 @@
+"""Rows and records → JSON bytes.
+
+Here a record is written by its `Serializer`; inside a pydantic model by its own pydantic schema. Neither
+knows a secret field. A row straight from the database and a record made from it give the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+    ValuesView,
+)
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from maniflex.db.budget import Budget
+from maniflex.db.port import Row
+from maniflex.model.base import Model
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.sql.codec import encode_json
+
+_plain_encoder = msgspec.json.Encoder()
+_MOST_SELECTIONS = 256
+_PAGE = b'{"data":%b,"meta":{"total":%d,"page":%d,"limit":%d,"pages":%d}}'
+
+
+class Serializer:
+    """How the records of one model look to a client."""
+
+    def __init__(
+        self,
+        meta: ModelMeta,
+        fields: Sequence[FieldMeta] | None = None,
+        selected: Sequence[FieldMeta] | None = None,
+    ) -> None:
+        self.meta = meta
+        self._row_fields = meta.fields if fields is None else tuple(fields)
+        visible = [
+            (i, f)
+            for i, f in enumerate(self._row_fields)
+            if f.visible and (selected is None or f in selected)
+        ]
+        # Names go by position: `Shape(*values)` is the fastest way msgspec has to make an object.
+        self._shape: Any = msgspec.defstruct(
+            meta.name, [(f"f{i}", Any) for i, _ in visible], rename={f"f{i}": f.api for i, f in visible}
+        )
+        self._json = tuple(n for n, (_, f) in enumerate(visible) if f.kind is Kind.JSON)
+        self._pick: Callable[[Row], Sequence[Any]] | None = (
+            None
+            if len(visible) == len(self._row_fields) and not self._json
+            else _picker([i for i, _ in visible])
+        )
+        self._width = len(self._row_fields)
+        self._selections: dict[tuple[str, ...], Serializer] = {}
+        self.api = tuple(f.api for _, f in visible)
+
+    def of(self, fields: Sequence[FieldMeta], selected: Sequence[FieldMeta]) -> Serializer:
+        """The same for rows that have only `fields`, of which `selected` are shown."""
+        key = (*(f.name for f in fields), "", *(f.name for f in selected))
+        serializer = self._selections.get(key)
+        if serializer is None:
+            if len(self._selections) >= _MOST_SELECTIONS:
+                self._selections.clear()
+            serializer = self._selections[key] = Serializer(self.meta, fields, selected)
+        return serializer
+
+    def struct_of(self, row: Row) -> Any:
+        """The row as an object msgspec writes without looking anything up."""
+        if self._pick is None:
+            return self._shape(*row) if len(row) == self._width else self._shape(*row[: self._width])
+        return self._shape(*self._visible_values(row, self._pick))
+
+    def _visible_values(self, row: Row, pick: Callable[[Row], Sequence[Any]]) -> Sequence[Any]:
+        """The visible values of a row; stored JSON is written as it is."""
+        if not self._json:
+            return pick(row)
+        values = list(pick(row))
+        for i in self._json:
+            text = values[i]
+            if text is not None:
+                values[i] = msgspec.Raw(text if isinstance(text, bytes) else text.encode())
+        return values
+
+    def fits(self, record: Any) -> bool:
+        """Whether the record may be shown as one of this model: it is one, and keeps no more secret."""
+        if type(record) is self.meta.cls:
+            return True
+        fields = getattr(type(record), "__pydantic_fields__", {})
+        return isinstance(record, self.meta.cls) and not any(
+            f.visible and fields[f.name].exclude for f in self.meta.fields
+        )
+
+    def row(self, record: Model) -> Row:
+        """A record as the row it would be."""
+        values = record.__dict__
+        return [
+            encode_json(value)
+            if f.kind is Kind.JSON and (value := values.get(f.name)) is not None
+            else values.get(f.name)
+            for f in self._row_fields
+        ]
+
+    def fields(self, row: Row) -> dict[str, Any]:
+        """The visible fields by API name, for responses that carry more than the row."""
+        values = row if self._pick is None else self._visible_values(row, self._pick)
+        return dict(zip(self.api, values, strict=False))  # a row may have more behind its fields
+
+    def encode_one(self, row: Row) -> bytes:
+        return b'{"data":' + _plain_encoder.encode(self.struct_of(row)) + b"}"
+
+    def encode_many_in_parts(
+        self, rows: Sequence[Row], total: int, page: int, limit: int, budget: Budget
+    ) -> bytes:
+        """As `encode_many`, for rows that are large: other threads get their turn between two of them."""
+        data = encode_in_parts(_plain_encoder.encode, [self.struct_of(row) for row in rows], budget)
+        return _PAGE % (data, total, page, limit, -(-total // limit))
+
+    def encode_many(self, rows: Sequence[Row], total: int, page: int, limit: int) -> bytes:
+        if self._pick is None:  # `struct_of` for the common case, without a call for every row
+            shape, width = self._shape, self._width
+            data = _plain_encoder.encode([shape(*row[:width]) for row in rows])
+        else:
+            data = _plain_encoder.encode([self.struct_of(row) for row in rows])
+        return _PAGE % (data, total, page, limit, -(-total // limit))
+
+    def etag(self, row: Row) -> str:
+        """A version of the stored row that does not depend on what of it is shown."""
+        digest = hashlib.blake2b(_plain_encoder.encode(self.struct_of(row)), digest_size=16)
+        return f'"{digest.hexdigest()}"'
+
+
+def _picker(indexes: list[int]) -> Callable[[Row], Sequence[Any]]:
+    if len(indexes) == 1:
+        only = indexes[0]
+        return lambda row: (row[only],)
+    return itemgetter(*indexes)
+
+
+def encode_in_parts(
+    encode: Callable[[Any], bytes], items: Sequence[Any], budget: Budget, at_once: int = 1
+) -> bytes:
+    """A JSON list of the items; `AnswerTooLarge` at the items that make it so."""
+    parts: list[bytes] = []
+    size = 0
+    for start in range(0, len(items), at_once):
+        part = encode(items[start : start + at_once])
+        size += len(part)
+        budget.check(size)
+        parts.append(part[1:-1])
+    return b"[" + b",".join(parts) + b"]"
+
+
+def encoder(simplify: Callable[[Any], Any]) -> Callable[[Any], bytes]:
+    """An encoder for anything an application may answer with."""
+    return msgspec.json.Encoder(enc_hook=simplify).encode
+
+
+def simplifier(serializers: Mapping[type, Serializer]) -> Callable[[Any], Any]:
+    """Makes of what JSON has no word for something that is closer to it."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Model):
+            serializer = serializers.get(type(value))
+            return _dump(value) if serializer is None else serializer.struct_of(serializer.row(value))
+        if isinstance(value, BaseModel):
+            return _dump(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        if isinstance(value, Mapping):
+            return dict(value)
+        if isinstance(value, Set | Sequence | Iterator | ValuesView):
+            return list(value)
+        if isinstance(value, AsyncIterable):
+            raise TypeError("an answer holds an async iterator; collect it before you return")
+        try:
+            return to_jsonable_python(value)
+        except PydanticSerializationError:
+            if isinstance(value, Iterable):
+                return list(value)
+            raise
+
+    return plain
+
+
+def _dump(value: Any) -> Any:
+    """A pydantic model as it says itself; the schema of a record inside it leaves out the secrets."""
+    try:
+        return value.model_dump(by_alias=True, warnings=False)
+    except TypeError:  # a set whose items become dicts, which no set can hold
+        return value.model_dump(mode="json", by_alias=True, warnings=False)

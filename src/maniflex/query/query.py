@@ -1,0 +1,430 @@
+"""What a client asks of a list, as a value: no strings left to parse, no SQL yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from maniflex._limits import DEFAULT_LIMIT
+from maniflex.errors import InvalidQuery, UnusableScope
+from maniflex.model.base import Model
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
+from maniflex.query.operands import operand, require_operator
+from maniflex.query.operators import Op, Takes
+
+Models = Mapping[str, ModelMeta]
+Place = tuple[tuple[RelationMeta, ...], FieldMeta]  # a field, and the relations that lead to it
+ModelName = type[Model] | ModelMeta | str
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """One condition on a field, of the model itself or at the end of a path of relations.
+
+    `value` is of the field's type: one value, a tuple of them, another `FieldMeta`, or None.
+    """
+
+    field: FieldMeta
+    op: Op
+    value: Any = None
+    path: tuple[RelationMeta, ...] = ()
+    few: bool = False  # of the records at the end of the path; then it is best to begin with them
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """A group of conditions of which one must hold."""
+
+    conditions: tuple[Compare, ...]
+
+
+Filter = Compare | AnyOf
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """A condition the server imposes, by name: it binds every model that has such a field.
+
+    A dotted name follows `belongs_to` relations to the field of another record. With `model` the
+    condition binds the rows of that model alone.
+    """
+
+    name: str
+    op: Op
+    value: Any
+    kind: Kind  # of the field the value was typed for
+    model: str | None
+    models: Models = field(compare=False, repr=False)  # that a dotted name can lead to
+
+    def on(self, model: ModelMeta) -> Compare | None:
+        """The condition on that model, if it has the field; its value as that model's type."""
+        if self.model is not None and self.model != model.name:
+            return None
+        path: tuple[RelationMeta, ...] = ()
+        if "." not in self.name:
+            field = find_field(model, self.name)
+        else:
+            path, field = field_along(model, self.name, self.models) or ((), None)
+        if field is None:
+            return None
+        if field.kind is self.kind:
+            return Compare(field, self.op, self.value, path)
+        return Compare(field, self.op, _forced_operand(model, field, self.op, self.value)[1], path)
+
+    def binds(self, model: ModelMeta) -> bool:
+        """Whether the rows of that model have what the condition asks for."""
+        if self.model is not None and self.model != model.name:
+            return False
+        return field_along(model, self.name, self.models) is not None
+
+    def limited_to(self, model: ModelMeta) -> Iterator[Forced]:
+        """The same condition, for the rows of one model unless it names another.
+
+        If that model lacks the field, the condition stays with the related models that have it.
+        """
+        if self.model is not None:
+            yield self
+        elif self.binds(model):
+            yield replace(self, model=model.name)
+        else:
+            for meta in related_models(model, self.models):
+                if self.binds(meta):
+                    yield replace(self, model=meta.name)
+
+    def asks_like(self, other: Forced) -> bool:
+        """Whether both ask for the same of different models; one value may have two types.
+
+        True, false and nothing are the values of many fields, so there the name at the end counts too.
+        """
+        if self.op is not other.op or str(self.value) != str(other.value):
+            return False
+        telling = self.value is not None and not isinstance(self.value, bool)
+        return telling or self.name.rpartition(".")[2] == other.name.rpartition(".")[2]
+
+    def says(self, other: Forced) -> bool:
+        """Whether rows that satisfy this condition satisfy the other one anyhow."""
+        alike = (self.name, self.op, self.value) == (other.name, other.op, other.value)
+        return alike and self.model in (None, other.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """A filter that binds the rows of one model wherever the request meets them."""
+
+    filter: Filter
+    model: str
+
+    def on(self, model: ModelMeta) -> Filter | None:
+        """The filter, if it is about that model."""
+        return self.filter if model.name == self.model else None
+
+
+Scope = tuple[Forced | Narrowed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """One sort key, of the model itself or of a record it belongs to."""
+
+    field: FieldMeta
+    descending: bool = False
+    path: tuple[RelationMeta, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """A relation to load along, and what to load along with it."""
+
+    relation: RelationMeta
+    nested: tuple[Include, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in a keyset walk: after (or before) the record with these two values."""
+
+    field: FieldMeta
+    descending: bool
+    after: tuple[Any, str] | None = None
+    backwards: bool = False
+    walk: str = ""  # what the client asked for, as its tokens are bound to it
+
+
+class Query:
+    """Paging, filters and order of one list; middleware may read and extend it.
+
+    A query that was asked before starts as a copy of the first, so that what was worked out for it
+    can be used again as long as the copy is not changed. Every part is a value that is replaced,
+    never changed, so identity tells.
+    """
+
+    __slots__ = (
+        "cursor",
+        "filters",
+        "forced",
+        "includes",
+        "limit",
+        "model",
+        "models",
+        "must_bind",
+        "page",
+        "prepared",
+        "reached",
+        "search",
+        "select",
+        "sorts",
+        "template",
+    )
+
+    def __init__(
+        self,
+        model: ModelMeta,
+        models: Models | None = None,
+        *,
+        page: int = 1,
+        limit: int | None = DEFAULT_LIMIT,
+    ) -> None:
+        self.model = model
+        self.models: Models = {model.name: model} if models is None else models
+        self.page = page
+        self.limit = limit  # None: no paging, for code that wants them all
+        self.filters: tuple[Filter, ...] = ()
+        self.forced: Scope = ()
+        self.must_bind = False  # the model itself must have every name it is bound by
+        self.sorts: tuple[Sort, ...] = ()
+        self.includes: tuple[Include, ...] = ()
+        self.select: tuple[FieldMeta, ...] | None = None
+        self.search: str | None = None
+        self.cursor: Cursor | None = None
+        self.template: Query | None = None  # what it is a copy of; a query that is shared is its own
+        self.prepared: Any = None  # the listing that `sql` built for this query
+        self.reached: tuple[str, ...] | None = None  # the models it names besides its own, once asked for
+
+    def copy(self) -> Query:
+        """The same query, to be changed freely; `unchanged_template` tells whether it was."""
+        query = Query.__new__(Query)
+        query.model, query.models, query.page, query.limit = self.model, self.models, self.page, self.limit
+        query.filters, query.forced, query.sorts = self.filters, self.forced, self.sorts
+        query.includes, query.select, query.search = self.includes, self.select, self.search
+        query.cursor, query.template, query.prepared = self.cursor, self, None
+        query.must_bind, query.reached = self.must_bind, None
+        return query
+
+    def unchanged_template(self) -> Query | None:
+        """The query this is a faithful copy of."""
+        first = self.template
+        if first is self:
+            return first
+        if (
+            first is not None
+            and first.filters is self.filters
+            and first.forced is self.forced
+            and first.sorts is self.sorts
+            and first.page == self.page
+            and first.limit == self.limit
+            and first.search is self.search
+            and first.cursor is self.cursor
+            and first.select is self.select
+            and first.includes is self.includes
+        ):
+            return first
+        return None
+
+    def __repr__(self) -> str:
+        return f"<Query {self.model.name} page={self.page} limit={self.limit} {self.filters} {self.sorts}>"
+
+    def add_filter(self, name: str, value: Any = None, op: str = Op.EQ) -> None:
+        """Narrow the list further; unlike a client, code may use any field."""
+        from maniflex.query.conditions import ConditionReader  # which makes the values of this module
+
+        self.filters = (*self.filters, ConditionReader(self).condition(name, op, value, "filter"))
+
+    def add_sort(self, name: str, direction: str = "asc") -> None:
+        """Sort by one more field, after those already there."""
+        if direction not in ("asc", "desc"):
+            raise InvalidQuery(f"sort direction {direction!r} is neither 'asc' nor 'desc'")
+        path, field = self._field(name)
+        self.sorts = (*self.sorts, Sort(field, direction == "desc", path))
+
+    def force(self, name: str, value: Any = None, op: str = Op.EQ, *, model: ModelName | None = None) -> None:
+        """Bind the request to rows where this holds, on every surface; a client cannot undo it.
+
+        The condition binds every model of the request that has such a field, or `model` alone. A
+        dotted name binds rows through the record they belong to: `order.tenant_id`.
+        """
+        if model is None:
+            holder, place = self._place(name)
+        else:
+            holder = self._model_named(model)
+            place = field_along(holder, name, self.models)
+        if place is None:
+            raise UnusableScope(f"{holder.name} cannot be bound by {name!r}: it has no such field")
+        known_op, known_value = _forced_operand(holder, place[1], op, value)
+        only = None if model is None else holder.name
+        self.forced = (*self.forced, Forced(name, known_op, known_value, place[1].kind, only, self.models))
+
+    def adopt(self, other: Query) -> None:
+        """Take over what another query is bound and narrowed to, for the rows of its model alone.
+
+        What its model lacks the field for binds the models related to it, as in that query itself.
+        """
+        for condition in other.forced:
+            if any(_implies(own, condition) for own in self.forced):
+                continue
+            parts = condition.limited_to(other.model) if isinstance(condition, Forced) else (condition,)
+            for part in parts:
+                if not any(_implies(own, part) for own in self.forced):
+                    self.forced = (*self.forced, part)
+        if other.filters:
+            self.forced = (*self.forced, *(Narrowed(item, other.model.name) for item in other.filters))
+
+    def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
+        """The field that types a value: of the request's own model, or of the nearest related one."""
+        place = field_along(self.model, name, self.models)
+        if place is None and not self.must_bind:
+            for meta in related_models(self.model, self.models):
+                place = field_along(meta, name, self.models)
+                if place is not None:
+                    return meta, place
+        return self.model, place
+
+    def _model_named(self, model: ModelName) -> ModelMeta:
+        name = model.name if isinstance(model, ModelMeta) else getattr(model, "__name__", model)
+        if not isinstance(name, str):
+            raise UnusableScope(f"{type(name).__name__!r} is no model, so it cannot be bound")
+        meta = self.models.get(name)
+        if meta is None:
+            raise UnusableScope(f"no model named {name!r} is registered, so it cannot be bound")
+        return meta
+
+    def _field(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
+        path, model = self.walk(name.split(".")[:-1])
+        field = None if model is None else find_field(model, name.rpartition(".")[2])
+        if field is None:
+            raise InvalidQuery(f"{self.model.name} has no field {name!r}")
+        return path, field
+
+    def walk(
+        self, names: Sequence[str], *, revealing: bool = True
+    ) -> tuple[tuple[RelationMeta, ...], ModelMeta | None]:
+        """The relations of a dotted path and the model at its end; None when there is no such path.
+
+        Clients go no way that hangs on a secret key: with `revealing=False` it is not there.
+        """
+        model: ModelMeta | None = self.model
+        path: list[RelationMeta] = []
+        for name in names:
+            relation = None if model is None else model.relations.get(name)
+            if relation is None or model is None or not (revealing or shows(model, relation, self.models)):
+                return (), None
+            path.append(relation)
+            model = self.models.get(relation.target)
+        return tuple(path), model
+
+
+class ModellessQuery(Query):
+    """The query of a request to no model: there is nothing to filter, but it can be bound."""
+
+    __slots__ = ()
+
+    def __init__(self, models: Models) -> None:
+        super().__init__(None, models)  # type: ignore[arg-type]  # that is the point
+
+    def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
+        for meta in self.models.values():
+            place = field_along(meta, name, self.models)
+            if place is not None:
+                return meta, place
+        raise UnusableScope(f"no model can be bound by {name!r}")
+
+    def _field(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
+        raise InvalidQuery(f"this request is about no model, so {name!r} is no field of it")
+
+
+def _implies(own: Forced | Narrowed, other: Forced | Narrowed) -> bool:
+    return isinstance(own, Forced) and isinstance(other, Forced) and own.says(other)
+
+
+def _forced_operand(model: ModelMeta, field: FieldMeta, op: str, value: Any) -> tuple[Op, Any]:
+    """Operator and value of a forced condition; a mistake is the application's, so no client sees it."""
+    try:
+        operator = require_operator(op, field, "force")
+        forced_value = None if value is None else operand(operator, field, value, "force", None)
+    except InvalidQuery as error:
+        raise UnusableScope(f"{model.name} cannot be bound by {field.name!r}: {error}") from error
+    if operator.takes is Takes.FIELD:
+        raise UnusableScope(f"{model.name} cannot be bound by {field.name!r} {op}")
+    if value is None and operator.takes is not Takes.NOTHING:
+        # A tenant nobody set must not open the rows that have none; is_null says that it is meant.
+        raise UnusableScope(f"{model.name} cannot be bound by {field.name!r} to nothing; use is_null")
+    return operator.op, forced_value
+
+
+def shows(model: ModelMeta, relation: RelationMeta, models: Models) -> bool:
+    """Whether a client may follow the relation: a secret key would show by where it leads."""
+    holder = relation.through or relation.target
+    owner = model if relation.kind is RelationKind.BELONGS_TO else models.get(holder)
+    keys = [key for key in (relation.key, relation.far_key) if key]
+    target = models.get(relation.target)
+    if owner is None or target is None or target.options.headless:  # no routes: for code alone
+        return False
+    return not any(owner.by_name[key].secret for key in keys)
+
+
+def find_field(model: ModelMeta, name: str) -> FieldMeta | None:
+    """The field of that attribute, API or column name."""
+    field = model.field(name)
+    if field is None:
+        field = next((f for f in model.fields if f.column == name), None)
+    return field
+
+
+def field_along(model: ModelMeta, name: str, models: Models) -> Place | None:
+    """The field of that name, or the one at the end of dotted `belongs_to` names, with its path."""
+    if "." not in name:
+        field = find_field(model, name)
+        return None if field is None else ((), field)
+    *names, last = name.split(".")
+    path: list[RelationMeta] = []
+    for step in names:
+        relation = model.relations.get(step)
+        target = None if relation is None else models.get(relation.target)
+        if relation is None or target is None or relation.kind is not RelationKind.BELONGS_TO:
+            return None
+        path.append(relation)
+        model = target
+    field = find_field(model, last)
+    return None if field is None else (tuple(path), field)
+
+
+def related_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
+    """The models that relations lead to from this one, nearest first; then those that refer to it."""
+    visited_names = {model.name}
+    for meta in reachable_models(model, models):
+        visited_names.add(meta.name)
+        yield meta
+    for meta in models.values():
+        if meta.name not in visited_names and any(r.target == model.name for r in meta.relations.values()):
+            yield meta
+
+
+def reachable_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
+    """The models that relations lead to from this one, nearest first."""
+    visited_names = {model.name}
+    ahead = [model]
+    for meta in ahead:  # grows while it is read
+        for relation in meta.relations.values():
+            for name in (relation.through, relation.target):
+                if name is not None and name not in visited_names and name in models:
+                    visited_names.add(name)
+                    ahead.append(models[name])
+                    yield models[name]
+
+
+def through(model: ModelMeta, key: str, scope: Scope) -> Iterator[Forced]:
+    """What the scope asks of the record that a key of the model names, if it binds rows through it."""
+    for condition in scope:
+        item = condition.on(model) if isinstance(condition, Forced) else None
+        if isinstance(condition, Forced) and item is not None and item.path and item.path[0].key == key:
+            yield replace(condition, name=condition.name.partition(".")[2], model=item.path[0].target)

@@ -1,0 +1,50 @@
+"""A bounded cache of compiled statements, keyed by shape: the question without its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.sql.elements import ClauseElement
+
+from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.tables import sa_dialect
+
+_MOST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """SQL text and the order in which it wants its named values."""
+
+    text: str
+    order: tuple[str, ...]
+
+    def bind(self, values: Mapping[str, Any]) -> Sql:
+        return Sql(self.text, tuple([values[name] for name in self.order]))
+
+
+def compile_statement(statement: ClauseElement, dialect: Dialect) -> Compiled:
+    """Write the statement once; the text is what the driver will see."""
+    compiler = statement.compile(dialect=sa_dialect(dialect), compile_kwargs={"render_postcompile": True})
+    order = tuple(compiler.positiontup or ())  # type: ignore[attr-defined]  # SQLCompiler, untyped here
+    return Compiled(str(compiler), order)
+
+
+class StatementCache:
+    """Compiled statements by shape; the oldest is forgotten when there are too many."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._statements: dict[Hashable, Compiled] = {}
+
+    def get(self, key: Hashable, write: Callable[..., Compiled], *args: Any) -> Compiled:
+        """The statement of that shape, written by `write(*args)` the first time."""
+        statement = self._statements.get(key)
+        if statement is None:
+            statement = write(*args)
+            if len(self._statements) >= self._most:
+                self._statements.pop(next(iter(self._statements)), None)
+            self._statements[key] = statement
+        return statement
