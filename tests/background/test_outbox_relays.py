@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from maniflex.background.outbox.api import Outbox
-from maniflex.background.outbox.courier import ORPHANED
+from maniflex.background.outbox.delivery import ORPHANED
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.store import Claim
 from maniflex.errors import Fatal

@@ -35,8 +35,8 @@ from maniflex import Model, Server
 from maniflex import field as model_field
 from maniflex.background.jobs.inproc import InProcessQueue
 from maniflex.background.json_text import encode
-from maniflex.background.payload_type import PayloadType
 from maniflex.background.runs.run import Run
+from maniflex.background.stored_payload import PayloadType
 from maniflex.errors import InvalidSchedule, ValidationFailed
 from maniflex.testing.clock import FakeClock
 from tests.background.working import working

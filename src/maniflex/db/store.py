@@ -22,7 +22,7 @@ from maniflex.db.current import executor, transaction
 from maniflex.db.indexed_texts import IndexedTexts
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.references import CheckedReferences, References, StoresByModel
-from maniflex.db.restore import bring_back, circle_of, undeletion
+from maniflex.db.restore_circle import bring_back, circle_of, undeletion
 from maniflex.db.unchanged import (
     forget_version,
     hold_changed,

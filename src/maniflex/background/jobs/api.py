@@ -17,9 +17,9 @@ from maniflex._caller import caller
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.environment import Environment
-from maniflex.background.jobs.cron import RELAY, ScheduleDeclarations, add_entry
 from maniflex.background.jobs.job import Job, Result, validate_job
 from maniflex.background.jobs.port import Cancellable, EventBus, Queue
+from maniflex.background.jobs.schedule_entry import RELAY, ScheduleDeclarations, add_entry
 from maniflex.background.jobs.sql import SqlQueue, of_run
 from maniflex.background.jobs.status import JobStatus, StatusModel, StatusPruner, TableStatus, schema
 from maniflex.background.jobs.worker import CONCURRENCY, Worker, publish

@@ -30,7 +30,7 @@ from maniflex.background.outbox.inbox import Inbox
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.model import InboxMessage, OutboxMessage
 from maniflex.background.outbox.outcomes import Policy
-from maniflex.background.outbox.relay import Relay
+from maniflex.background.outbox.relay_settings import Relay
 from maniflex.background.outbox.store import OutboxStore, schema
 from maniflex.background.outbox.worker import MessagePruner, OutboxWorker
 from maniflex.db.current import current_tx

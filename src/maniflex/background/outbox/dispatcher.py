@@ -19,10 +19,10 @@ from maniflex._backoff import Backoff
 from maniflex._fence import Fence
 from maniflex.background.clock import may_take_over
 from maniflex.background.leases import Held, LeaseKeeper
-from maniflex.background.outbox.courier import BatchDelivery, Courier, lanes_of
+from maniflex.background.outbox.delivery import BatchDelivery, Courier, sequences_of
 from maniflex.background.outbox.ledger import Ledger
 from maniflex.background.outbox.outcomes import HandedBack, change
-from maniflex.background.outbox.relay import Relay
+from maniflex.background.outbox.relay_settings import Relay
 from maniflex.background.outbox.store import (
     Batch,
     Claim,
@@ -251,7 +251,7 @@ class Dispatcher:
         ledger = Ledger(batch)
         self._ledgers.append(ledger)
         try:
-            await self._run(BatchDelivery(lanes_of(batch.messages, self._policy.concurrency), ledger))
+            await self._run(BatchDelivery(sequences_of(batch.messages, self._policy.concurrency), ledger))
         except BaseException:
             self._close(ledger)
             with suppress(Exception):  # `hand_back` tries again

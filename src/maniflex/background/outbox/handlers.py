@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from maniflex.background.declaring import as_duration, duration_problems
 from maniflex.background.json_text import decode, unreadable_because
 from maniflex.background.outbox.message import Message
-from maniflex.background.payload_type import PayloadType
+from maniflex.background.stored_payload import PayloadType
 from maniflex.background.threads import DaemonThreads, on_thread
 
 EVERY_KIND = "*"

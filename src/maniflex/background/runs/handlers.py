@@ -16,7 +16,7 @@ from typing import Any
 from maniflex._backoff import Backoff
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
 from maniflex.background.json_text import encode
-from maniflex.background.payload_type import PayloadType
+from maniflex.background.stored_payload import PayloadType
 from maniflex.errors import ValidationFailed
 from maniflex.model.omission import losses
 

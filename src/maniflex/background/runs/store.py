@@ -11,7 +11,7 @@ from typing import Any
 
 from maniflex.background.json_text import instant
 from maniflex.background.primary import Primary
-from maniflex.background.runs.claimed_rows import ClaimedRows, event_ids, rows_of, to_json
+from maniflex.background.runs.claim_store import ClaimedRows, event_ids, rows_of, to_json
 from maniflex.background.runs.rows import Reaped, RunDraft
 from maniflex.background.statements import NamedStatement, load
 from maniflex.db.current import executor

@@ -12,7 +12,7 @@ from maniflex.background.environment import Environment
 from maniflex.background.loop import Loop
 from maniflex.background.scheduled_fields.observers import OnDelete, OnSetField, Subscribers
 from maniflex.background.scheduled_fields.report import Report, Tally
-from maniflex.background.scheduled_fields.sweep import LaneSweep, SweepSettings, Target
+from maniflex.background.scheduled_fields.sweep import IndexSweep, SweepSettings, Target
 from maniflex.background.watch import WatchedPart
 from maniflex.db.current import current_tx
 from maniflex.errors import DatabaseError
@@ -84,7 +84,7 @@ class Runner:
         tally = Tally()
         now = self._settings.clock.now()
         sweeps = [
-            (target, LaneSweep(target, now, self._settings, tally, **self._state_of_last_sweep(target)))
+            (target, IndexSweep(target, now, self._settings, tally, **self._state_of_last_sweep(target)))
             for target in self._targets
         ]
         going = sweeps

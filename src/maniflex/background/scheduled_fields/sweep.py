@@ -64,7 +64,7 @@ class SweepSettings:
     subscribers: Subscribers
 
 
-class LaneSweep:
+class IndexSweep:
     """The rows of one index during one sweep, which is about the rows that were due when it began."""
 
     def __init__(

@@ -18,11 +18,11 @@ from pydantic import ValidationError
 
 from maniflex._names import did_you_mean
 from maniflex.background.json_text import decode, encode
-from maniflex.background.payload_type import PayloadType
 from maniflex.background.runs.handlers import RunHandlers, check_type, payload_text
 from maniflex.background.schedules.cron import Cron, Times
 from maniflex.background.schedules.model import Kind, Policy, Schedule, Status
 from maniflex.background.schedules.post import is_public
+from maniflex.background.stored_payload import PayloadType
 from maniflex.errors import InvalidSchedule, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta

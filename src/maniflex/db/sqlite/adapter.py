@@ -1,7 +1,7 @@
 """SQLite behind the `Adapter` port: stdlib `sqlite3` on own threads.
 
 Reads are served by `Readers`, writes by one `Writer` that owns the only writing connection, read-only
-transactions by lanes of their own. A write is answered when it is on disk.
+transactions by writers of their own. A write is answered when it is on disk.
 
 >>> adapter = SqliteAdapter("app.db")
 >>> await adapter.open()
@@ -154,7 +154,7 @@ class SqliteAdapter:
     ) -> AbstractAsyncContextManager[Tx]:
         # One writer at a time and snapshots for readers: every level is serializable already.
         engine = self._open_engine()
-        return _Block(engine, engine.snapshot_lane() if read_only else engine.writer)
+        return _Block(engine, engine.snapshot_writer() if read_only else engine.writer)
 
     def sibling(self, *, steady: bool = False) -> SqliteAdapter:
         sibling = SqliteAdapter(
@@ -189,15 +189,15 @@ class SqliteAdapter:
 class SqliteTx(CommitHooks):
     """An open transaction; all its statements run on the one connection that holds it."""
 
-    __slots__ = ("_engine", "_lane", "_session")
+    __slots__ = ("_engine", "_session", "_writer")
 
     dialect = Dialect.SQLITE
     read_versions = None  # it is the only writer from its beginning to its end
 
-    def __init__(self, engine: _Engine, lane: Writer, session: Session) -> None:
+    def __init__(self, engine: _Engine, writer: Writer, session: Session) -> None:
         super().__init__()
         self._engine = engine
-        self._lane = lane
+        self._writer = writer
         self._session: Session | None = session
 
     async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
@@ -225,11 +225,11 @@ class SqliteTx(CommitHooks):
         session = self._usable()
         if not statements:
             return []
-        rows: list[list[Row]] = await self._lane.call_batch(session, tuple(statements))
+        rows: list[list[Row]] = await self._writer.call_batch(session, tuple(statements))
         return rows
 
     async def _run(self, sql: Sql, collect: Collect) -> Any:
-        return await self._lane.call(self._usable(), sql.text, sql.params, collect)
+        return await self._writer.call(self._usable(), sql.text, sql.params, collect)
 
     def _usable(self) -> Session:
         session = self._session
@@ -248,7 +248,7 @@ class SqliteTx(CommitHooks):
         session, self._session = self._session, None
         if session is None:
             raise TransactionError("TX_COMMIT_ERROR", "the transaction has ended")
-        cancellation = await self._lane.finish(session, commit=commit)
+        cancellation = await self._writer.finish(session, commit=commit)
         if commit and self._after_commit:
             # A caller cancelled in this moment must not take the calls of a commit with it.
             await asyncio.shield(self._engine.in_background(self.run_after_commit()))
@@ -259,17 +259,17 @@ class SqliteTx(CommitHooks):
 class _Block:
     """`async with adapter.transaction()`."""
 
-    __slots__ = ("_engine", "_lane", "_tx")
+    __slots__ = ("_engine", "_tx", "_writer")
 
-    def __init__(self, engine: _Engine, lane: Writer) -> None:
+    def __init__(self, engine: _Engine, writer: Writer) -> None:
         self._engine = engine
-        self._lane = lane
+        self._writer = writer
         self._tx: SqliteTx | None = None
 
     async def __aenter__(self) -> Tx:
         if self._tx is not None:
             raise TransactionError("TX_BEGIN_ERROR", "a transaction is entered once")
-        self._tx = SqliteTx(self._engine, self._lane, await self._lane.begin())
+        self._tx = SqliteTx(self._engine, self._writer, await self._writer.begin())
         return self._tx
 
     async def __aexit__(
@@ -318,12 +318,12 @@ class _Engine:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def snapshot_lane(self) -> Writer:
-        """The least busy lane for a read-only transaction; a new one while there may be more."""
-        least = min(self._snapshots, key=lambda lane: lane.sessions, default=None)
+    def snapshot_writer(self) -> Writer:
+        """The least busy writer for a read-only transaction; a new one while there may be more."""
+        least = min(self._snapshots, key=lambda writer: writer.sessions, default=None)
         if least is not None and (least.sessions == 0 or len(self._snapshots) >= self._limit):
             return least
-        lane = Writer(
+        writer = Writer(
             self._source.reader,
             self._loop,
             begin="BEGIN",
@@ -331,8 +331,8 @@ class _Engine:
             statement_timeout=self._statement_timeout,
             reading=True,
         )
-        self._snapshots.append(lane)
-        return lane
+        self._snapshots.append(writer)
+        return writer
 
     @property
     def _reading(self) -> Sequence[_Part]:

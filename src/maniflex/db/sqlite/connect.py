@@ -13,7 +13,7 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
 
-from maniflex.db.sqlite import numbers as _sqlite_numbers
+from maniflex.db.sqlite import numbers
 from maniflex.errors import ConfigError, DatabaseError
 
 MEMORY = ":memory:"
@@ -64,7 +64,7 @@ class ConnectionSource:
             cached_statements=self.cache_statements,
         )
         connection.create_collation("decimal", compare_decimals)
-        _sqlite_numbers.install(connection)
+        numbers.install(connection)
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         return connection

@@ -1,4 +1,4 @@
-"""What waits in line for a lane: a write, a batch of them, or a session and its calls."""
+"""What waits in line for a writer: a write, a batch of them, or a session and its calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Run SQLite statements on threads without stalling the event loop: the way there and back.
 
 A `Statement` goes into a queue, a thread runs it on its `ThreadConnection`, the outcome returns through the
-`Outcomes`. Reads are the business of `_sqlite_readers`, sessions and commits of `_sqlite_lane`.
+`Outcomes`. Reads are the business of `readers.py`, sessions and commits of `writer.py`.
 """
 
 from __future__ import annotations

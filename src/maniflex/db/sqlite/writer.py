@@ -1,6 +1,6 @@
-"""A lane: one thread, one connection, one SQLite transaction at a time, first come first served.
+"""A writer: one thread, one connection, one SQLite transaction at a time, first come first served.
 
-The writer is a lane; so is each snapshot a read-only transaction looks at. A lane runs single writes,
+One of them writes; each snapshot that a read-only transaction looks at has one of its own. It runs single writes,
 many per commit, and sessions, which keep it to themselves until they finish. A request that
 waits longer than the lock timeout gets `Timeout`; so does a statement that runs too long while others wait.
 """
@@ -77,7 +77,7 @@ class Writer:
             matters=self._is_in_the_way,
         )
         self.sessions = 0
-        self._thread = threading.Thread(target=self._serve, name="maniflex-sqlite-lane", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="maniflex-sqlite-writer", daemon=True)
         self._thread.start()
 
     # ── on the event loop ────────────────────────────────────────────────────────────────────
@@ -103,7 +103,7 @@ class Writer:
             self._asked -= 1
 
     async def begin(self) -> Session:
-        """Wait for the lane and begin a transaction on it."""
+        """Wait for the writer and begin a transaction on it."""
         session = Session(self._loop.create_future())
         self._line_up(session)
         self.sessions += 1
@@ -211,7 +211,7 @@ class Writer:
         if self._desk.interrupt(statement):
             self._loop.call_later(STALL_SECONDS, self._interrupt, statement)
 
-    # ── on the lane's thread ─────────────────────────────────────────────────────────────────
+    # ── on the writer's thread ───────────────────────────────────────────────────────────────
 
     def _serve(self) -> None:
         while (entry := self._next()) is not _Stop.STOP:
@@ -391,7 +391,7 @@ class Writer:
 
     def _wait_by_itself(self, connection: sqlite3.Connection, wait: bool) -> None:
         # SQLite waits for a lock in naps of up to 100 ms, and would sleep through every gap that a
-        # process with many short writes leaves. So the lane does its own waiting when it begins.
+        # process with many short writes leaves. So the writer does its own waiting when it begins.
         connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000) if wait else 0}")
 
     def _roll_back(self) -> None:

@@ -19,7 +19,7 @@ from maniflex.background.outbox.handlers import MessageHandler, UnreadablePayloa
 from maniflex.background.outbox.ledger import Ledger
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.outcomes import Delivered, DeliveryFailed, Hopeless, change
-from maniflex.background.outbox.relay import Relay
+from maniflex.background.outbox.relay_settings import Relay
 from maniflex.background.outbox.store import ClaimedMessage, MessageChange
 from maniflex.errors import Fatal
 
@@ -30,7 +30,7 @@ ORPHANED = "every relay that took it died before it was done"
 class BatchDelivery:
     """One batch on its way: the messages left to deliver, and the outcomes of the others."""
 
-    lanes: Iterator[Sequence[ClaimedMessage]]  # messages that must follow each other
+    sequences: Iterator[Sequence[ClaimedMessage]]  # messages that must follow each other
     ledger: Ledger
     stuck: set[str] = field(default_factory=set)  # keys whose first message has to wait
 
@@ -49,7 +49,7 @@ class Sender(Protocol):
 
 
 class Courier:
-    """Delivers lane after lane of a round, until there is none, or it is put aside."""
+    """Delivers sequence after sequence of a batch, until there is none, or it is put aside."""
 
     def __init__(self, round: BatchDelivery, relay: Relay, sender: Sender) -> None:
         self.message: ClaimedMessage | None = None  # that is being delivered
@@ -84,8 +84,8 @@ class Courier:
 
     async def _run(self) -> None:
         ledger, stuck = self.ledger, self._round.stuck
-        for lane in self._round.lanes:
-            for message in lane:
+        for sequence in self._round.sequences:
+            for message in sequence:
                 begin = self._sender.may_begin(message, ledger)
                 if begin is None:
                     return  # another relay may have the rest by now
@@ -216,16 +216,16 @@ class Courier:
         return timed_out
 
 
-def lanes_of(messages: list[ClaimedMessage], concurrency: int) -> Iterator[Sequence[ClaimedMessage]]:
+def sequences_of(messages: list[ClaimedMessage], concurrency: int) -> Iterator[Sequence[ClaimedMessage]]:
     """Messages that must follow each other; one by one when nothing may run side by side."""
     if concurrency == 1:
         return iter([[message] for message in messages])
-    lanes: dict[str, list[ClaimedMessage]] = {}
+    sequences: dict[str, list[ClaimedMessage]] = {}
     for message in messages:
-        lanes.setdefault(f"id:{message.id}" if message.key is None else f"key:{message.key}", []).append(
+        sequences.setdefault(f"id:{message.id}" if message.key is None else f"key:{message.key}", []).append(
             message
         )
-    return iter(lanes.values())
+    return iter(sequences.values())
 
 
 def _reason(outcome: DeliveryFailed | Hopeless) -> str:
