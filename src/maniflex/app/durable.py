@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from maniflex._logging import guard_logger
 from maniflex._service import Service
@@ -12,6 +11,8 @@ from maniflex.background.environment import Environment
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.api import Outbox
+from maniflex.background.outbox.inbox import Inbox
+from maniflex.background.part import Part
 from maniflex.background.repair import Repair, Repairer, repair_messages, repair_runs, repair_schedules
 from maniflex.background.runs.api import Work
 from maniflex.background.scheduled_fields.api import Scheduled
@@ -29,25 +30,6 @@ from maniflex.model.registry import Registry
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.statement import Dialect, Sql
-
-
-class Part(Protocol):
-    """One kind of durable work."""
-
-    def models(self) -> Sequence[type[Model]]:
-        """Its tables; none when the application does not use it."""
-
-    def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        """What its tables need beyond what a model declares."""
-
-    def problems(self) -> list[str]:
-        """The mistakes in its declarations, one sentence each."""
-
-    def attach(self, environment: Environment) -> None:
-        """The server is sealed: here is its database."""
-
-    def services(self) -> Sequence[Service]:
-        """What works in the background of a serving process."""
 
 
 class Durable:
@@ -140,3 +122,44 @@ class Durable:
         """The services, after those that learn the database's time and repair impossible times."""
         helpers = (self.keeper, self.repairer) if services else ()
         return [*(helper for helper in helpers if helper is not None), *services]
+
+
+class WithDurableWork:
+    """The parts of durable work as a server shows them."""
+
+    _durable: Durable
+
+    @property
+    def work(self) -> Work:
+        """Durable runs: handlers, submitting, asking after them."""
+        return self._durable.work
+
+    @property
+    def jobs(self) -> Jobs:
+        """Jobs: a queue, its handlers and the statuses of its jobs."""
+        return self._durable.jobs
+
+    @property
+    def schedules(self) -> Schedules:
+        """Cron schedules, kept in the database."""
+        return self._durable.schedules
+
+    @property
+    def outbox(self) -> Outbox:
+        """Messages that leave with the transaction that made them."""
+        return self._durable.outbox
+
+    @property
+    def inbox(self) -> Inbox:
+        """Tells messages that came before from those that did not."""
+        return self._durable.outbox.inbox
+
+    @property
+    def scheduled(self) -> Scheduled:
+        """Fields that change when their time has come."""
+        return self._durable.scheduled
+
+    @property
+    def metrics(self) -> Metrics:
+        """Numbers about durable work in this process."""
+        return self._durable.metrics

@@ -18,16 +18,9 @@ from maniflex._clock import Clock, SystemClock, check_clock
 from maniflex._names import did_you_mean, title_of_module
 from maniflex._service import Service, StartOnly
 from maniflex.app.assembly import Assembly, Declaration, assemble
-from maniflex.app.durable import Durable
+from maniflex.app.durable import Durable, WithDurableWork
 from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState
-from maniflex.background.jobs.api import Jobs
 from maniflex.background.loop import stalled
-from maniflex.background.metrics import Metrics
-from maniflex.background.outbox.api import Outbox
-from maniflex.background.outbox.inbox import Inbox
-from maniflex.background.runs.api import Work
-from maniflex.background.scheduled_fields.api import Scheduled
-from maniflex.background.schedules.api import Schedules
 from maniflex.background.watch import dead_parts
 from maniflex.config import Config
 from maniflex.db.current import detached_context, transaction
@@ -61,7 +54,7 @@ M = TypeVar("M", bound=Model)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Server:
+class Server(WithDurableWork):
     """An application: register models, then serve it. It *is* an ASGI application."""
 
     def __init__(
@@ -96,43 +89,6 @@ class Server:
 
     def __repr__(self) -> str:
         return f"<Server {self._lifecycle.state} {self.config.path_prefix or '/'}>"
-
-    # -- durable work --------------------------------------------------------------------------
-
-    @property
-    def work(self) -> Work:
-        """Durable runs: handlers, submitting, asking after them."""
-        return self._durable.work
-
-    @property
-    def jobs(self) -> Jobs:
-        """Jobs: a queue, its handlers and the statuses of its jobs."""
-        return self._durable.jobs
-
-    @property
-    def schedules(self) -> Schedules:
-        """Cron schedules, kept in the database."""
-        return self._durable.schedules
-
-    @property
-    def outbox(self) -> Outbox:
-        """Messages that leave with the transaction that made them."""
-        return self._durable.outbox
-
-    @property
-    def inbox(self) -> Inbox:
-        """Tells messages that came before from those that did not."""
-        return self._durable.outbox.inbox
-
-    @property
-    def scheduled(self) -> Scheduled:
-        """Fields that change when their time has come."""
-        return self._durable.scheduled
-
-    @property
-    def metrics(self) -> Metrics:
-        """Numbers about durable work in this process."""
-        return self._durable.metrics
 
     # -- declaring -----------------------------------------------------------------------------
 

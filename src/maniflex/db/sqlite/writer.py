@@ -1,8 +1,8 @@
 """A writer: one thread, one connection, one SQLite transaction at a time, first come first served.
 
-One of them writes; each snapshot that a read-only transaction looks at has one of its own. It runs single writes,
-many per commit, and sessions, which keep it to themselves until they finish. A request that
-waits longer than the lock timeout gets `Timeout`; so does a statement that runs too long while others wait.
+One of them writes; each snapshot that a read-only transaction looks at has one of its own. It runs single
+writes, many per commit, and sessions, which keep it to themselves until they finish. A request that waits
+longer than the lock timeout gets `Timeout`; so does a statement that runs too long while others wait.
 """
 
 from __future__ import annotations
