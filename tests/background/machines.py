@@ -81,7 +81,7 @@ class Process:
 
     async def renew(self) -> None:
         await self.worker.renew_own()
-        await self.relay.heart.beat(self.server.work.store.adapter)
+        await self.relay.lease_keeper.beat(self.server.work.store.adapter)
 
 
 class World:

@@ -133,7 +133,7 @@ async def test_messages_of_living_relays_are_not_taken_over_in_a_jump(database_u
             assert (await _claimed(first)) in (["b"], [None], [])
             assert (await _claimed(third)) in (["b"], [None], [])
 
-        assert second.relay.heart.held == held.held_leases()
+        assert second.relay.lease_keeper.held == held.held_leases()
         assert not second.relay._lost
 
 

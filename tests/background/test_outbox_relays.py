@@ -123,7 +123,7 @@ async def test_a_lease_that_is_renewed_keeps_others_away(database_url: str) -> N
             async def long(message: Message) -> None:
                 for _ in range(6):
                     clock.advance(LEASE / 2)
-                    await dispatcher.heart.beat(adapter)
+                    await dispatcher.lease_keeper.beat(adapter)
                     assert await other.drain() == 0
                 handled.append(message.payload)
 
@@ -523,5 +523,5 @@ async def test_a_worker_whose_stop_is_cut_short_renews_nothing_more(postgres_url
                 await worker.stop()
 
         assert hearts() == before
-        assert worker._dispatcher.heart.holding == 0
+        assert worker._dispatcher.lease_keeper.holding == 0
         await bench.server.raw_exec("ALTER TABLE hidden RENAME TO outbox_event")

@@ -520,12 +520,12 @@ async def test_leases_are_renewed_whatever_a_renewal_raises() -> None:
         here.call_soon_threadsafe(renewed.set)
         return set()
 
-    heart = LeaseKeeper(Away(), renew, timedelta(milliseconds=20), log)
-    await heart.start()
-    heart.hold(Held("a", "b"), lambda: None)
+    lease_keeper = LeaseKeeper(Away(), renew, timedelta(milliseconds=20), log)
+    await lease_keeper.start()
+    lease_keeper.hold(Held("a", "b"), lambda: None)
     await asyncio.wait_for(renewed.wait(), 60)
-    assert not heart.dead
-    await heart.stop()
+    assert not lease_keeper.dead
+    await lease_keeper.stop()
 
 
 # -- around the server

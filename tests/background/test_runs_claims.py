@@ -233,9 +233,9 @@ async def test_of_two_leases_on_one_run_the_older_is_the_lost_one(server: Server
         worker = work.worker(lease=seconds(10))
         old, new = await twice(work, worker, clock)
         lost: list[str] = []
-        worker._heart.hold(old.held, lambda: lost.append("old"))
-        worker._heart.hold(new.held, lambda: lost.append("new"))
-        await worker._heart.beat(work.store.adapter)
+        worker._lease_keeper.hold(old.held, lambda: lost.append("old"))
+        worker._lease_keeper.hold(new.held, lambda: lost.append("new"))
+        await worker._lease_keeper.beat(work.store.adapter)
 
         assert lost == ["old"]
 

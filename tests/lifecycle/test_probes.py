@@ -25,15 +25,15 @@ class Wire:
     """A line to a database that can be cut and mended."""
 
     def __init__(self, url: str) -> None:
-        self._environment = urlsplit(url)
+        self._parts = urlsplit(url)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
 
     @property
     def url(self) -> str:
-        login = self._environment.netloc.rpartition("@")[0]
-        return urlunsplit(self._environment._replace(netloc=f"{login}@127.0.0.1:{self.port}"))
+        login = self._parts.netloc.rpartition("@")[0]
+        return urlunsplit(self._parts._replace(netloc=f"{login}@127.0.0.1:{self.port}"))
 
     async def mend(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -47,7 +47,7 @@ class Wire:
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, port = self._environment.hostname, self._environment.port or 5432
+        host, port = self._parts.hostname, self._parts.port or 5432
         far_reader, far_writer = await asyncio.open_connection(host, port)
         self._writers |= {writer, far_writer}
         await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))

@@ -235,7 +235,7 @@ def _link_stores(
 def _internal_relation_problems(
     models: Sequence[ModelMeta], internal_tables: Collection[type[Model]]
 ) -> Iterator[str]:
-    """Relations into tables apart: what comes along with another record passes no guard of theirs."""
+    """Relations into internal tables: what comes along with another record passes no guard of theirs."""
     names = {cls.__name__ for cls in internal_tables}
     for meta in (meta for meta in models if meta.cls not in internal_tables):
         for relation in meta.relations.values():

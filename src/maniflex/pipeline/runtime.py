@@ -1,4 +1,4 @@
-"""What a sealed server hands to its pipeline: stores, wires, settings and the tasks it started."""
+"""What a sealed server hands to its pipeline: stores, serializers, settings and the tasks it started."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_job(queue: RedisQueue) -
 
     await queue.enqueue(Job("block"))
     worker, other = (Worker(queue, {"block": block}) for _ in range(2))
-    await worker._heart.start()
+    await worker._lease_keeper.start()
     tasks = await worker.begin()
     await asyncio.wait(tasks)
 

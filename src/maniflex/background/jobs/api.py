@@ -285,10 +285,10 @@ def _of_job(fn: Callable[..., Any], *, is_letter: bool) -> Callable[[Run], Any]:
     """A handler of jobs as one of runs."""
 
     async def on_loop(run: Run) -> dict[str, Any] | None:
-        return Result.of(await fn(_job(run, is_letter))).as_json()
+        return Result.of(await fn(_job(run, is_letter))).stored()
 
     def on_thread(run: Run) -> dict[str, Any] | None:
-        return Result.of(fn(_job(run, is_letter))).as_json()
+        return Result.of(fn(_job(run, is_letter))).stored()
 
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
     return on_loop if is_async else on_thread

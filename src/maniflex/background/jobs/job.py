@@ -49,7 +49,7 @@ class Result:
         """What a handler returned; anything but a `Result` is its output."""
         return value if isinstance(value, Result) else cls(output=value)
 
-    def as_json(self) -> dict[str, Any] | None:
+    def stored(self) -> dict[str, Any] | None:
         """The result as the database keeps it; None when it has neither a URL nor an output."""
         if self.url is None and self.output is None:
             return None

@@ -126,7 +126,7 @@ class SqlQueue:
 
     async def ack(self, delivery: Delivery, result: Result) -> bool:
         """The run succeeded with this result."""
-        result_json = result.as_json()
+        result_json = result.stored()
         text = None if result_json is None else encode(result_json, "result")
         written_ids = await self._work.store.succeed([(delivery.held, text)], self._work.clock.now())
         return bool(written_ids) or await self._was_written(delivery.held, "succeeded", delivery.job.attempt)

@@ -68,7 +68,7 @@ class Worker:
         self._bus = event_bus
         self._clock = clock or SystemClock()
         self._logger = guard_logger(logger or logging.getLogger("maniflex.jobs"))
-        self._heart: LeaseKeeper[Any] = LeaseKeeper(
+        self._lease_keeper: LeaseKeeper[Any] = LeaseKeeper(
             source, lambda line, held: line.extend(held), source.lease / 3, self._logger
         )
         self._claimer = _JobClaimer(self, poll_interval)
@@ -94,7 +94,7 @@ class Worker:
         """Begin to claim, in tasks of its own."""
         self._started = True
         self._stopped.clear()
-        await self._heart.start()
+        await self._lease_keeper.start()
         await self._stack.enter_async_context(self._source.listen(self._claimer.wake))
         await self._rescuer.start()
         await self._claimer.start()
@@ -111,7 +111,7 @@ class Worker:
         await self._cancel(set(self._running) - self._concluding)
         await self._cancel(set(self._running))
         await self._in_time(self._stack.aclose(), deadline)
-        await self._in_time(self._heart.stop(), deadline)
+        await self._in_time(self._lease_keeper.stop(), deadline)
         self._stopped.set()
 
     async def stop(self) -> None:
@@ -138,7 +138,7 @@ class Worker:
     @property
     def parts_to_watch(self) -> Sequence[WatchedPart]:
         """The loops that run as long as the worker is started."""
-        return (self._claimer, self._rescuer, self._heart)
+        return (self._claimer, self._rescuer, self._lease_keeper)
 
     @property
     def busy(self) -> int:
@@ -158,14 +158,14 @@ class Worker:
         """`run_once` until no job is due; how many jobs there were."""
         total, beating = 0, self._started
         if not beating:
-            await self._heart.start()
+            await self._lease_keeper.start()
         try:
             while count := await self.run_once():
                 total += count
         finally:
             if not beating:  # what is left, there is only when we are told to stop
                 await self._cancel(set(self._running))
-                await self._heart.stop()
+                await self._lease_keeper.stop()
         return total
 
     async def begin(self) -> list[asyncio.Task[None]]:
@@ -227,7 +227,7 @@ class Worker:
         def cancel_attempt() -> None:
             loop.call_soon_threadsafe(task.cancel)  # what it goes on to do, another worker does already
 
-        self._heart.hold(delivery.held, cancel_attempt)
+        self._lease_keeper.hold(delivery.held, cancel_attempt)
         try:
             await self._note(delivery.job, "running")
             outcome = await _perform(delivery.job, handler)
@@ -237,7 +237,7 @@ class Worker:
             if task not in self._concluding and handler.is_async:
                 await self._hand_back(delivery)
         finally:
-            self._heart.drop(delivery.held)
+            self._lease_keeper.drop(delivery.held)
             self._concluding.discard(task)
 
     async def _hand_back(self, delivery: Delivery) -> None:
@@ -252,7 +252,7 @@ class Worker:
             await self._note(job, "succeeded", result=outcome)
             if await self._report_outcome(delivery, lambda: source.ack(delivery, outcome)):
                 self._count("succeeded", job)
-                await self._publish(job, "completed", {"result": outcome.as_json()})
+                await self._publish(job, "completed", {"result": outcome.stored()})
             return
         over = outcome.final or job.attempt >= job.max_retry
         self._tell(job, outcome, over)
@@ -360,7 +360,7 @@ async def _perform(job: Job, handler: RunHandler) -> Result | Failed:
     try:
         result = Result.of(await _call_handler(job, handler))
         fence.end_if_forked()
-        encode(result.as_json(), RESULT)
+        encode(result.stored(), RESULT)
         return result
     except BaseException as error:
         fence.absorb(error)

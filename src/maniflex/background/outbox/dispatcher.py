@@ -1,6 +1,6 @@
 """The core of every relay: claim a batch, hand each message to its handler, write down the outcomes.
 
-`Drainer` and `Worker` both step a `Dispatcher`. Outcomes are written down when a batch is through, and
+`Drainer` and `OutboxWorker` both step a `Dispatcher`. Outcomes are written down when a batch is through, and
 while it is on its way every `SETTLE_WITHIN`: a relay that is killed repeats no more than that. Outcomes
 are kept until the database has taken them, so an outage between delivering and settling repeats
 nothing. A handler that takes long is put aside with its message, and the other keys go on.
@@ -76,7 +76,7 @@ class Dispatcher:
         self._flush_failures = 0
         self._look = min(policy.slow_after, relay.handlers.least_timeout).total_seconds()
         count_error = partial(relay.metrics.add, "outbox_renewal_errors_total")
-        self.heart = LeaseKeeper(
+        self.lease_keeper = LeaseKeeper(
             store.adapter, self._renew, policy.lease / 3, relay.logger, lambda error: count_error()
         )
 
@@ -200,7 +200,7 @@ class Dispatcher:
                 self._next = batch
                 self._metrics.add("outbox_claimed_total", len(batch.messages))
                 for lease in batch.held_leases():
-                    self.heart.hold(lease, partial(self._lost.add, lease.id))
+                    self.lease_keeper.hold(lease, partial(self._lost.add, lease.id))
         if self._has_room:
             self._has_room = False
             self.on_room()
@@ -225,7 +225,7 @@ class Dispatcher:
     def _note_settled(self, settlement: Settlement, settled_ids: set[str]) -> None:
         lease = settlement.batch.lease
         for message in settlement.messages:
-            self.heart.drop(Held(message.id, lease))
+            self.lease_keeper.drop(Held(message.id, lease))
             self._lost.discard(message.id)
         if lost_count := sum(message.id not in settled_ids for message in settlement.messages):
             self._metrics.add("outbox_lease_losses_total", lost_count)

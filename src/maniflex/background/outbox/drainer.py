@@ -23,7 +23,7 @@ class Drainer:
         if current_tx(self._adapter) is not None:
             raise DatabaseError("drain() inside a transaction would deliver what may be rolled back")
         dispatcher = self._dispatcher()
-        await dispatcher.heart.start()
+        await dispatcher.lease_keeper.start()
         try:
             more = True
             while more:
@@ -37,4 +37,4 @@ class Drainer:
             try:
                 await dispatcher.finish()  # there is something only when we were cancelled or a step failed
             finally:
-                await dispatcher.heart.stop()
+                await dispatcher.lease_keeper.stop()

@@ -47,7 +47,7 @@ class OutboxWorker(Loop):
 
     @property
     def parts_to_watch(self) -> Sequence[WatchedPart]:
-        return (self, self._dispatcher.heart)
+        return (self, self._dispatcher.lease_keeper)
 
     async def tick(self) -> bool:
         return await self._dispatcher.step()
@@ -57,7 +57,7 @@ class OutboxWorker(Loop):
 
     async def start(self) -> None:
         try:
-            await self._dispatcher.heart.start()
+            await self._dispatcher.lease_keeper.start()
             await super().start()
             await self._open.enter_async_context(self._store.adapter.listen(CHANNEL, self.wake))
         except BaseException:
@@ -67,7 +67,7 @@ class OutboxWorker(Loop):
     async def stop(self) -> None:
         """Claim nothing more, let the running handler finish and give back the rest."""
         async with AsyncExitStack() as last:  # each, though another fails
-            last.push_async_callback(self._dispatcher.heart.stop)
+            last.push_async_callback(self._dispatcher.lease_keeper.stop)
             last.push_async_callback(self._open.aclose)
             await super().stop()
             await self._dispatcher.hand_back()

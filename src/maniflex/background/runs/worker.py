@@ -86,8 +86,10 @@ class RunWorker:
         self._leases = work.handlers.leases()
         self._grace = config.shutdown_timeout * 2 / 3
         self._running: set[Attempt] = set()
-        self._heart = LeaseKeeper(self.store.adapter, self._renew, self.beat, self.logger, self._heart_failed)
-        self.settler = Settler(work, self._heart.drop)
+        self._lease_keeper = LeaseKeeper(
+            self.store.adapter, self._renew, self.beat, self.logger, self._lease_keeper_failed
+        )
+        self.settler = Settler(work, self._lease_keeper.drop)
         poll = poll_interval or config.work_poll_interval
         self._claimer = Claimer(self, poll)
         self._rescuer = Rescuer(self, poll)
@@ -111,7 +113,7 @@ class RunWorker:
 
     async def start(self) -> None:
         self._started = True
-        await self._heart.start()
+        await self._lease_keeper.start()
         try:
             await self._open_queue(self._stack)
             await self.settler.start()
@@ -175,7 +177,7 @@ class RunWorker:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
         try:
-            await self._heart.stop()
+            await self._lease_keeper.stop()
         finally:
             await self._stack.aclose()
 
@@ -228,7 +230,7 @@ class RunWorker:
     @property
     def parts_to_watch(self) -> Sequence[WatchedPart]:
         """What should be alive as long as this is started."""
-        return (self._claimer, self._rescuer, *self.settler.parts_to_watch, self._heart)
+        return (self._claimer, self._rescuer, *self.settler.parts_to_watch, self._lease_keeper)
 
     def wake(self) -> None:
         """Look for work now."""
@@ -255,10 +257,10 @@ class RunWorker:
         if current_tx(self.store.adapter) is not None:
             # What it wrote would wait for our commit, and with a rollback work would be undone that was done.
             raise TransactionError("TX_OPEN", "a worker does not work inside a transaction; commit it first")
-        if self._heart.beating:
+        if self._lease_keeper.beating:
             yield
             return
-        await self._heart.start()
+        await self._lease_keeper.start()
         try:
             yield
         finally:
@@ -266,7 +268,7 @@ class RunWorker:
                 await self._hand_back()  # there is something only when we are told to stop
                 await self.settler.flush_all()
             finally:
-                await self._heart.stop()
+                await self._lease_keeper.stop()
 
     async def drain(self, progress: Callable[[int], object] = lambda count: None) -> int:
         """`run_once` until nothing is due; how many runs that were. `progress` is told after each round."""
@@ -310,7 +312,7 @@ class RunWorker:
     async def _recover_claims(self) -> list[ClaimedRun]:
         """The runs of claims whose answers were lost: no other worker begins them, their attempt is spent."""
         runs = []
-        held_here = set(self._heart.held)
+        held_here = set(self._lease_keeper.held)
         for token, until in list(self._unsure.items()):
             over = self.clock.now() >= until  # before that, what was sent may still be on its way
             recovered_runs = [
@@ -330,7 +332,7 @@ class RunWorker:
         self._running.update(attempts)
         for attempt in attempts:
             # Before they begin: a loop that is blocked until then must not cost them their leases.
-            self._heart.hold(attempt.claimed.held, attempt.notice_loss)
+            self._lease_keeper.hold(attempt.claimed.held, attempt.notice_loss)
         return attempts
 
     def note_end(self, attempt: Attempt) -> None:
@@ -352,11 +354,11 @@ class RunWorker:
         """Renew leases, on the keeper's thread; the ids of those that are not ours any more."""
         gone_ids, locked_ids = await self._renew_leases(adapter, held)
         if locked_ids:
-            self._heart.hurry()
+            self._lease_keeper.hurry()
             if not self._patient:
                 self._patient = True
                 first = next(one for one in held if one.id in locked_ids)
-                self._heart.spawn(self._renew_next(adapter, first))
+                self._lease_keeper.spawn(self._renew_next(adapter, first))
         return gone_ids
 
     async def _renew_leases(self, on: Executor, held: Sequence[Held]) -> Renewed:
@@ -368,12 +370,12 @@ class RunWorker:
     async def _renew_next(self, adapter: Adapter, locked: Held) -> None:
         """Wait for the lock of a row, to renew its lease before the run is taken back."""
         try:
-            while locked in self._heart.held:
+            while locked in self._lease_keeper.held:
                 try:
                     async with adapter.transaction() as tx:
                         await tx.write(self.store.bind("lock", id=locked.id))
                         await self._renew_leases(tx, [locked])
-                    await self._renew_leases(adapter, self._heart.held or [locked])
+                    await self._renew_leases(adapter, self._lease_keeper.held or [locked])
                     break
                 except Exception:  # it is locked for longer than a statement may wait
                     await asyncio.sleep(PATIENCE)
@@ -382,9 +384,9 @@ class RunWorker:
 
     async def renew_own(self) -> None:
         """Renew the leases of this worker, in the open transaction if there is one."""
-        leases = self._heart.held
+        leases = self._lease_keeper.held
         if leases:
             await self._renew_leases(executor(self.store.adapter), leases)
 
-    def _heart_failed(self, error: BaseException) -> None:
+    def _lease_keeper_failed(self, error: BaseException) -> None:
         self.metrics.add("runs_heartbeat_errors_total")

@@ -288,12 +288,12 @@ class PostgresAdapter:
             return
         if self._listener is None:
             self._listener = Listener(lambda: self._connect(self._address), self.label)
-        ear = self._listener
-        listener = await ear.add(channel, wake)
+        listener = self._listener
+        subscription = await listener.add(channel, wake)
         try:
             yield
         finally:
-            await ear.remove(listener)
+            await listener.remove(subscription)
 
     # -- opening and closing
 
@@ -323,9 +323,9 @@ class PostgresAdapter:
 
     async def close(self) -> None:
         self._opened = False
-        ear, self._listener = self._listener, None
-        if ear is not None:
-            await ear.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
         for pool in (*self._pools, *([self._express] if self._express is not None else ())):
             await pool.close()
 

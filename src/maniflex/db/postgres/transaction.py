@@ -212,7 +212,7 @@ class PostgresTx(CommitHooks):
 
     async def _commit_and_call(self) -> None:
         await self._commit()
-        await self.run_after_commit()
+        await self.committed()
 
 
 def _begin_error(error: Exception, *, lost: bool) -> Exception:

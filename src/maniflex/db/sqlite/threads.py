@@ -150,7 +150,7 @@ class StatementTimeout:
     ) -> None:
         self._loop = loop
         self._seconds = seconds
-        self._desks = desks
+        self._connections = desks
         self._pending = pending
         self._matters = matters
         self.awake = seconds <= 0  # without a limit there is nothing to wake up for
@@ -161,21 +161,21 @@ class StatementTimeout:
         self._loop.call_later(self._seconds, self._look)
 
     def _look(self) -> None:
-        waits = [wait for desk in self._desks if (wait := self._look_at(desk)) is not None]
+        waits = [wait for connection in self._connections if (wait := self._look_at(connection)) is not None]
         self.awake = self._pending()
         if self.awake:
             self._loop.call_later(min(waits, default=self._seconds), self._look)
 
-    def _look_at(self, desk: ThreadConnection) -> float | None:
-        """End the desk's statement if it is due, else say when to look again."""
-        statement = desk.busy_with
+    def _look_at(self, connection: ThreadConnection) -> float | None:
+        """End the connection's statement if it is due, else say when to look again."""
+        statement = connection.busy_with
         if statement is None:
             return None
-        seconds_left = desk.busy_since + self._seconds - time.monotonic()
+        seconds_left = connection.busy_since + self._seconds - time.monotonic()
         if seconds_left > 0:
             return seconds_left
         if not statement.expired and not self._matters():
             return 1.0
         statement.expired = True
         # Asked again soon: SQLite forgets an interrupt that comes just before the first step.
-        return STALL_SECONDS if desk.interrupt(statement) else None
+        return STALL_SECONDS if connection.interrupt(statement) else None

@@ -252,7 +252,7 @@ class Working(JobCase):
         await queue.recover((EMAIL,), None)
         fresh = await one(queue)
 
-        await worker._heart.beat(queue)
+        await worker._lease_keeper.beat(queue)
         await asyncio.wait_for(task, 10)
 
         assert has_stopped.is_set()

@@ -37,36 +37,36 @@ class Renewals:
 async def test_it_beats_while_the_loop_is_blocked_and_says_what_is_lost() -> None:
     renewals = Renewals()
     lost: list[str] = []
-    heart = LeaseKeeper(SqliteAdapter(":memory:"), renewals, EVERY, log)
+    lease_keeper = LeaseKeeper(SqliteAdapter(":memory:"), renewals, EVERY, log)
     one, two = Held("one", "a"), Held("two", "b")
-    await opened(heart)
-    heart.hold(one, lambda: lost.append("one"))
-    heart.hold(two, lambda: lost.append("two"))
+    await opened(lease_keeper)
+    lease_keeper.hold(one, lambda: lost.append("one"))
+    lease_keeper.hold(two, lambda: lost.append("two"))
     renewals.gone = {"two"}
     before = time.monotonic()
     time.sleep(0.3)  # noqa: ASYNC251  # to block is the point
     during = [at for at, _ in renewals.asked if at <= before + 0.3]
-    heart.drop(one)
-    heart.drop(two)
-    await heart.stop()
+    lease_keeper.drop(one)
+    lease_keeper.drop(two)
+    await lease_keeper.stop()
     assert len(during) >= 3
     assert set(lost) == {"two"}
-    assert heart.holding == 0
+    assert lease_keeper.holding == 0
 
 
 async def test_it_rests_when_there_is_nothing_to_hold_and_goes_on_after_failures() -> None:
     renewals, errors = Renewals(), list[BaseException]()
-    heart = LeaseKeeper(SqliteAdapter(":memory:"), renewals, EVERY, log, errors.append)
-    await opened(heart)
+    lease_keeper = LeaseKeeper(SqliteAdapter(":memory:"), renewals, EVERY, log, errors.append)
+    await opened(lease_keeper)
     time.sleep(0.1)  # noqa: ASYNC251
     assert renewals.asked == []
     renewals.away = True
-    heart.hold(Held("one", "a"), lambda: None)
+    lease_keeper.hold(Held("one", "a"), lambda: None)
     time.sleep(0.2)  # noqa: ASYNC251
     renewals.away = False
     failed = len(errors)
     time.sleep(0.2)  # noqa: ASYNC251
-    await heart.stop()
+    await lease_keeper.stop()
     assert failed >= 1
     assert len(renewals.asked) > failed + 1
 
@@ -74,16 +74,16 @@ async def test_it_rests_when_there_is_nothing_to_hold_and_goes_on_after_failures
 async def test_a_renewal_that_hangs_does_not_hold_up_the_stop() -> None:
     renewals = Renewals()
     renewals.hangs = True
-    heart = LeaseKeeper(SqliteAdapter(":memory:"), renewals, EVERY, log)
-    await opened(heart)
-    heart.hold(Held("one", "a"), lambda: None)
+    lease_keeper = LeaseKeeper(SqliteAdapter(":memory:"), renewals, EVERY, log)
+    await opened(lease_keeper)
+    lease_keeper.hold(Held("one", "a"), lambda: None)
     time.sleep(0.1)  # noqa: ASYNC251
     began = time.monotonic()
-    await heart.stop()
+    await lease_keeper.stop()
     assert time.monotonic() - began < 3
-    await heart.stop()
+    await lease_keeper.stop()
 
 
-async def opened(heart: LeaseKeeper[Any]) -> None:
-    await heart._adapter.open()
-    await heart.start()
+async def opened(lease_keeper: LeaseKeeper[Any]) -> None:
+    await lease_keeper._adapter.open()
+    await lease_keeper.start()
