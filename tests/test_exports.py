@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,33 @@ def test_every_name_that_applications_rely_on_is_public() -> None:
 
 def test_every_error_that_applications_catch_is_public() -> None:
     assert CAUGHT_BY_USERS - set(maniflex.__all__) == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("maniflex.server", "Server"),
+        ("maniflex.db.sqlite", "SqliteAdapter"),
+        ("maniflex.db.postgres", "PostgresAdapter"),
+        ("maniflex.background.jobs", "Job"),
+        ("maniflex.background.jobs.port", "Source"),
+        ("maniflex.background.outbox.message", "Draft"),
+        ("maniflex.background.outbox.model", "OutboxMessage"),
+    ],
+)
+def test_addresses_that_applications_import_from_stay(module: str, name: str) -> None:
+    assert isinstance(getattr(importlib.import_module(module), name), type)
+
+
+def test_how_the_source_reads_can_be_measured() -> None:
+    measure = SOURCE.parent.parent / "scripts" / "measure"
+
+    figures = subprocess.run([sys.executable, measure], capture_output=True, text=True, check=True).stdout
+
+    by_title = {line.split("  ")[1]: int(line.split()[0]) for line in map(str.strip, figures.splitlines())}
+    assert by_title["functions named by a bare participle"] < 100
+    assert by_title["locals named by a bare participle"] < 200
+    assert by_title["class names used twice"] <= 8
 
 
 def test_importing_maniflex_loads_no_optional_part() -> None:
