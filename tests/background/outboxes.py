@@ -12,7 +12,7 @@ from maniflex._clock import Clock
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background.outbox.store import Batch, Claim
+from maniflex.background.outbox.rows import Batch, Claim
 
 
 class Order(Model):
@@ -65,7 +65,7 @@ async def a_bench(
 
 async def abandon(bench: Bench, limit: int = 50) -> Batch | None:
     """Claim as a relay does that is killed before it has done anything."""
-    parts, store = bench.outbox._ready()
+    parts, store = bench.outbox.require_sealed(), bench.outbox.store
     now = parts.clock.now()
     _, batch = await store.turn([], Claim("dead", None, limit, now + parts.config.work_lease), now)
     return batch

@@ -13,7 +13,7 @@ import pytest
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.delivery import ORPHANED
 from maniflex.background.outbox.message import Message
-from maniflex.background.outbox.store import Claim
+from maniflex.background.outbox.rows import Claim
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
 from tests.background.outboxes import Bench, Seen, a_bench, abandon, until
@@ -400,7 +400,7 @@ async def test_a_late_commit_waits_for_those_of_its_key_under_way(postgres_url: 
 
 async def test_two_claims_at_the_same_moment_do_not_share_a_key(postgres_url: str) -> None:
     async with a_bench(postgres_url, Seen()) as bench:
-        parts, store = bench.outbox._ready()
+        parts, store = bench.outbox.require_sealed(), bench.outbox.store
         committed = asyncio.Event()
         late = asyncio.create_task(_enqueue_and_hold(bench, committed, "k"))
         await until(lambda: late.done() or bench.metrics.value("outbox_enqueued_total") == 1)

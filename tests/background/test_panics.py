@@ -268,7 +268,7 @@ async def test_a_log_that_panics_costs_no_outcome_of_a_message(database_url: str
             raise ValueError("no")
 
     async with a_bench(database_url, declare, outbox_max_attempts=1) as bench:
-        parts, _ = bench.outbox._ready()
+        parts = bench.outbox.require_sealed()
         parts.logger.addFilter(panic)
         try:
             await bench.enqueue(*(("bad", {"n": n}) for n in range(len(NAMES))))

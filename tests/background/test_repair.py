@@ -13,7 +13,8 @@ import pytest
 from maniflex import Run, Server
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background.outbox.store import FIRST, Claim
+from maniflex.background.outbox.rows import Claim
+from maniflex.background.outbox.store import FIRST
 from maniflex.background.repair import EVERY, LEAST_LEASE, LOOK_AGAIN, Repairer
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.model import Schedule
@@ -110,7 +111,7 @@ async def test_leases_that_last_for_years_end_soon(database_url: str, clock: Fak
         moment = clock.now()
         clock.advance(YEARS)
         await server.work.worker().claim(10)  # by one that dies
-        _, store = server.outbox._ready()
+        store = server.outbox.store
         await store.turn([], Claim("dead", None, 10, clock.now() + seconds(30)), clock.now())
         clock.move_to(moment)
         clock.advance(minutes(10))

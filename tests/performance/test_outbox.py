@@ -11,7 +11,7 @@ import pytest
 
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
-from maniflex.background.outbox.store import Claim
+from maniflex.background.outbox.rows import Claim
 from maniflex.db.port import Adapter
 from maniflex.sql.statement import Sql
 from tests.background.outboxes import Bench, a_bench
@@ -135,7 +135,7 @@ async def test_ten_thousand_messages_a_second(
 
 
 async def claim_plan(bench: Bench) -> str:
-    parts, store = bench.outbox._ready()
+    parts, store = bench.outbox.require_sealed(), bench.outbox.store
     now = parts.clock.now()
     kinds = ("note", "other")
     claim = store._bind_claim(Claim("me", kinds, 50, now + timedelta(seconds=30)), kinds, "lease", now)
@@ -176,7 +176,7 @@ async def test_those_behind_a_key_under_way_are_passed_over_cheaply(
 ) -> None:
     async with a_bench(database_url, noop) as bench:
         await fill(bench, 10_000, keys=1)
-        parts, store = bench.outbox._ready()
+        parts, store = bench.outbox.require_sealed(), bench.outbox.store
         moment = parts.clock.now()
         claim = Claim("me", ("note",), 50, moment + timedelta(seconds=30))
         _, held = await store.turn([], claim, moment)
@@ -214,7 +214,7 @@ async def test_messages_nobody_here_handles_make_no_claim_dearer(
 
 async def quickest_claim(bench: Bench, kinds: tuple[str, ...]) -> float:
     """Seconds of the quickest of several claims."""
-    parts, store = bench.outbox._ready()
+    parts, store = bench.outbox.require_sealed(), bench.outbox.store
     times = []
     for _ in range(12):
         now = parts.clock.now()

@@ -13,6 +13,7 @@ seen it, and while one of them doubts, no worker takes over leases and no schedu
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -20,7 +21,7 @@ from enum import Enum
 from maniflex._clock import Clock, SystemClock
 from maniflex.background.loop import Loop
 from maniflex.db.port import Adapter
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql, by_dialect
 
 EVERY = timedelta(seconds=15)
 CONFIRM_AFTER = timedelta(seconds=20)
@@ -131,6 +132,9 @@ class ClockKeeper(Loop):
         super().__init__(clock, EVERY, logger)
         self._clock = clock
         self._adapter = adapter
+        self._server_time: Callable[[], Awaitable[datetime]] = by_dialect(
+            adapter.dialect, sqlite=self._time_of_machine, postgres=self._time_of_server
+        )
         self._last_verdict: Verdict | None = None
 
     async def tick(self) -> bool:
@@ -142,12 +146,17 @@ class ClockKeeper(Loop):
     async def _ask(self) -> Reading:
         machine = self._clock.machine
         start = machine.monotonic()
-        if self._adapter.dialect is Dialect.SQLITE:
-            time = machine.now()
-        else:
-            [[time]] = await self._adapter.write(_ASK)
+        time = await self._server_time()
         error = (machine.monotonic() - start) / 2
         return Reading(time.timestamp() - start - error, error, start + error)
+
+    async def _time_of_machine(self) -> datetime:
+        return self._clock.machine.now()
+
+    async def _time_of_server(self) -> datetime:
+        [[time]] = await self._adapter.write(_ASK)
+        assert isinstance(time, datetime)
+        return time
 
     def _tell(self, verdict: Verdict, jump: float) -> None:
         last_verdict, self._last_verdict = self._last_verdict, verdict

@@ -7,7 +7,7 @@ from typing import Any, cast
 from maniflex.db.budget import Budget
 from maniflex.db.current import current_tx
 from maniflex.db.port import Adapter, Row, Tx
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql, by_dialect
 
 
 class Primary:
@@ -17,7 +17,7 @@ class Primary:
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
-        self._only = adapter.dialect is Dialect.SQLITE
+        self._only = by_dialect(adapter.dialect, sqlite=True, postgres=False)
 
     async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
         return await (self._adapter.fetch(sql, budget) if self._only else self._adapter.write(sql))

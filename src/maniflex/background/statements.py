@@ -1,7 +1,8 @@
-"""The fixed statements of durable work: files of SQL, one set per dialect, the same names in both.
+"""The fixed statements of durable work: files of SQL, common ones and those of each dialect.
 
-A file holds statements that begin with `-- name: claim`; parameters are written `:limit` and are
-bound by name. What a dialect does not need may be missing from its file.
+A file holds statements that begin with `-- name: claim`; parameters are written `:limit` and are bound by
+name. A statement that is the same in every dialect stands in `sql/common`, any other in the folder of each
+dialect; one that a single dialect needs is marked `-- name: log_submit (only here)`.
 
 >>> load("runs", Dialect.SQLITE)["claim"].bind(limit=10, ...)
 Sql(text='UPDATE ...', params=(10, ...))
@@ -14,13 +15,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 
-_FOLDERS = {Dialect.SQLITE: "sqlite", Dialect.POSTGRES: "postgres"}
-_HEAD = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+COMMON = "common"
+SCHEMA = "schema_"  # begins the names of statements that make what a model cannot declare
+_HEAD = re.compile(r"^-- name: (\w+)( \(only here\))?\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+
+
+class StatementText(NamedTuple):
+    """A statement as its file has it; `only_here` when other dialects need none of its name."""
+
+    text: str
+    only_here: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +45,42 @@ class NamedStatement:
 
 @cache
 def load(name: str, dialect: Dialect) -> Mapping[str, NamedStatement]:
+    """The statements of one part in one dialect, the common ones among them, by name."""
+    sign = by_dialect(dialect, sqlite="?", postgres="$")
+    common_texts, own_texts = read(COMMON, name), read(folder(dialect), name)
+    if twice := sorted(common_texts.keys() & own_texts.keys()):
+        raise ValueError(f"{name}.sql: {', '.join(twice)} stands in common and in {folder(dialect)}")
+    return {title: _statement(one.text, sign) for title, one in {**common_texts, **own_texts}.items()}
+
+
+def schema_statements(name: str, dialect: Dialect) -> list[Sql]:
+    """The statements that make what the models of a part cannot declare, in the order of their numbers."""
+    statements = load(name, dialect)
+    titles = [title for title in statements if title.startswith(SCHEMA)]
+    return [statements[title].bind() for title in sorted(titles, key=_number)]
+
+
+def folder(dialect: Dialect) -> str:
+    """The folder of a dialect's own statements."""
+    return by_dialect(dialect, sqlite="sqlite", postgres="postgres")
+
+
+def read(folder: str, name: str) -> dict[str, StatementText]:
     """The statements of one file, by name."""
-    path = files("maniflex.background") / "sql" / _FOLDERS[dialect] / f"{name}.sql"
+    path = files("maniflex.background") / "sql" / folder / f"{name}.sql"
     _, *parts = _HEAD.split(path.read_text("utf-8"))
     return {
-        title: _statement(text.strip().rstrip(";"), dialect)
-        for title, text in zip(parts[::2], parts[1::2], strict=True)
+        title: StatementText(text.strip().rstrip(";"), mark is not None)
+        for title, mark, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     }
 
 
-def _statement(text: str, dialect: Dialect) -> NamedStatement:
+def _number(title: str) -> int:
+    return int(title.removeprefix(SCHEMA))
+
+
+def _statement(text: str, sign: str) -> NamedStatement:
     names: list[str] = []
-    sign = "?" if dialect is Dialect.SQLITE else "$"
 
     def placeholder(match: re.Match[str]) -> str:
         if match[1] not in names:

@@ -1,9 +1,11 @@
-"""SQL text and its parameters, travelling together."""
+"""SQL text and its parameters, travelling together, and the dialect they are written in."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, assert_never
+
+T = TypeVar("T")
 
 
 class Dialect(StrEnum):
@@ -11,6 +13,18 @@ class Dialect(StrEnum):
 
     SQLITE = "sqlite"
     POSTGRES = "postgresql"
+
+
+def by_dialect(dialect: Dialect, *, sqlite: T, postgres: T) -> T:
+    """The value for this dialect.
+
+    A new dialect is a new argument here, and the type checker names every place that has to give it.
+    """
+    if dialect is Dialect.SQLITE:
+        return sqlite
+    if dialect is Dialect.POSTGRES:
+        return postgres
+    assert_never(dialect)
 
 
 class LookupText(str):

@@ -30,9 +30,12 @@ from maniflex.background.outbox.inbox import Inbox
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.model import InboxMessage, OutboxMessage
 from maniflex.background.outbox.outcomes import Policy
+from maniflex.background.outbox.pruner import MessagePruner
 from maniflex.background.outbox.relay_settings import Relay
-from maniflex.background.outbox.store import OutboxStore, schema
-from maniflex.background.outbox.worker import MessagePruner, OutboxWorker
+from maniflex.background.outbox.store import OutboxStore
+from maniflex.background.outbox.worker import OutboxWorker
+from maniflex.background.part import DeclaredPart
+from maniflex.background.statements import schema_statements
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
 from maniflex.errors import DatabaseError, DeclarationError, TransactionError, ValidationFailed
@@ -45,15 +48,20 @@ LONGEST_BACKOFF = timedelta(hours=1)
 _relays = count(1)
 
 
-class Outbox:
+class Outbox(DeclaredPart):
     """Declares handlers, enqueues messages and makes the relays that deliver them."""
 
+    too_late = "the server is sealed; outbox handlers are declared before it starts"
+    too_early = "the outbox is used once the server is started"
+    not_used = "the outbox is not in use: declare a handler, or call server.outbox.enable() before the start"
+    refusal = DatabaseError
+    store: OutboxStore  # from the moment the server is sealed
+
     def __init__(self) -> None:
+        super().__init__()
         self.inbox = Inbox()
         self._handlers = MessageHandlers()
         self.admin_role, self.routes = "admin", True
-        self._enabled = False
-        self._attached: tuple[Environment, OutboxStore] | None = None
         self._workers: WeakSet[OutboxWorker] = WeakSet()
 
     # -- declaring
@@ -69,7 +77,7 @@ class Outbox:
         """
 
         def decorate(fn: F) -> F:
-            self._open()
+            self.require_open()
             self._handlers.add(kind, fn, payload, timeout)
             return fn
 
@@ -77,19 +85,15 @@ class Outbox:
 
     def dead_letter(self, fn: F) -> F:
         """Call `fn(message, reason)` when a message is given up; if it fails, the message is kept alive."""
-        self._open()
+        self.require_open()
         self._handlers.set_sink(fn)
         return fn
 
     def enable(self, *, admin_role: str = "admin", routes: bool = True) -> None:
         """Use the outbox even where others deliver, and say who sees it over REST."""
-        self._open()
+        self.require_open()
         self.admin_role, self.routes = admin_role, routes
         self._enabled = True
-
-    def _open(self) -> None:
-        if self._attached is not None:
-            raise DeclarationError("the server is sealed; outbox handlers are declared before it starts")
 
     # -- being wired
 
@@ -101,19 +105,18 @@ class Outbox:
         return (OutboxMessage, InboxMessage) if self.used else ()
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        if not self.used:
-            return ()
-        return [*schema(dialect, "schema_"), *schema(dialect, "inbox_schema_")]
+        return schema_statements("outbox", dialect) if self.used else ()
 
     def problems(self) -> list[str]:
         option_problems = [*role_problems(self.admin_role), *switch_problems(routes=self.routes)]
         return [*self._handlers.problems(), *(f"outbox.enable: {problem}" for problem in option_problems)]
 
     def attach(self, environment: Environment) -> None:
-        self._attached = (environment, OutboxStore(environment.adapter))
+        super().attach(environment)
+        self.store = OutboxStore(environment.adapter)
         self._workers.clear()
         if self.used:
-            self.inbox.attach(environment)
+            self.inbox.attach(environment, self.store)
             environment.metrics.gauge("outbox_pending", self._pending)
             environment.metrics.gauge("outbox_unhandled", self._unhandled_by_kind)
             environment.metrics.gauge("outbox_oldest_seconds", self._oldest)
@@ -122,24 +125,15 @@ class Outbox:
     def services(self) -> Sequence[Service]:
         if not self.used:
             return ()
-        environment, store = self._ready()
+        environment = self.require_sealed()
         services: list[Service] = [self.worker()] if self._handlers else []
         if environment.config.outbox_retention:
             services.append(
                 MessagePruner(
-                    store, environment.config.outbox_retention, environment.clock, environment.logger
+                    self.store, environment.config.outbox_retention, environment.clock, environment.logger
                 )
             )
         return services
-
-    def _ready(self) -> tuple[Environment, OutboxStore]:
-        if self._attached is None:
-            raise DatabaseError("the outbox is used once the server is started")
-        if not self.used:
-            raise DatabaseError(
-                "the outbox is not in use: declare a handler, or call server.outbox.enable() before the start"
-            )
-        return self._attached
 
     # -- producing
 
@@ -175,7 +169,7 @@ class Outbox:
             (new_id(), kind_text, _key(key), self._text(kind_text, payload))
             for payload, key in zip(payloads, row_keys, strict=True)
         ]
-        return await self._store(rows, payloads, producer_tx)
+        return await self._insert(rows, payloads, producer_tx)
 
     async def enqueue_drafts(
         self, *drafts: Draft, tx: Tx | None = None, outside_transaction: bool = False
@@ -183,21 +177,21 @@ class Outbox:
         """Store messages of any kinds with one statement, in this order."""
         producer_tx = self._producer_tx(tx, outside_transaction)
         rows = [(new_id(), _kind(d.kind), _key(d.key), self._text(d.kind, d.payload)) for d in drafts]
-        return await self._store(rows, [draft.payload for draft in drafts], producer_tx)
+        return await self._insert(rows, [draft.payload for draft in drafts], producer_tx)
 
     def _text(self, kind: str, payload: Any) -> str:
         """The text to store, from which the handler of the kind, if it is here, reads the same payload."""
         text, handler = encode(payload, "payload"), self._handlers.of(kind)
         return text if handler is None or handler.payload is None else handler.payload.write(payload, text)
 
-    async def _store(
+    async def _insert(
         self, rows: Sequence[tuple[str, str, str | None, str]], payloads: Sequence[Any], tx: Tx | None
     ) -> list[Message]:
-        environment, store = self._ready()
+        environment = self.require_sealed()
         if not rows:
             return []
         now = environment.clock.now()
-        await store.enqueue(tx or environment.adapter, rows, now)
+        await self.store.enqueue(tx or environment.adapter, rows, now)
         for kind, number in Counter(row[1] for row in rows).items():
             environment.metrics.add("outbox_enqueued_total", number, kind=kind)
         self._wake_after(tx)
@@ -207,7 +201,7 @@ class Outbox:
         ]
 
     def _producer_tx(self, tx: Tx | None, outside_transaction: bool) -> Tx | None:
-        environment, _ = self._ready()
+        environment = self.require_sealed()
         producer_tx = tx or current_tx(environment.adapter)
         if producer_tx is None and not outside_transaction:
             raise TransactionError(
@@ -230,9 +224,11 @@ class Outbox:
 
     async def redrive(self, message_id: str, *, tx: Tx | None = None) -> bool:
         """Put a dead message back, with all its attempts; False when there is no such dead message."""
-        environment, store = self._ready()
+        environment = self.require_sealed()
         open_tx = tx or current_tx(environment.adapter)
-        was_dead = await store.redrive(open_tx or environment.adapter, message_id, environment.clock.now())
+        was_dead = await self.store.redrive(
+            open_tx or environment.adapter, message_id, environment.clock.now()
+        )
         self._wake_after(open_tx)
         return was_dead
 
@@ -240,7 +236,7 @@ class Outbox:
 
     def drainer(self, batch: int | None = None, concurrency: int = 1) -> Drainer:
         """A relay for one pass: `await drainer.drain()` delivers until nothing is left to claim."""
-        environment, _ = self._ready()
+        environment = self.require_sealed()
         return Drainer(environment.adapter, lambda: self._dispatcher(batch, concurrency))
 
     def worker(self, batch: int | None = None, concurrency: int = 1) -> OutboxWorker:
@@ -249,9 +245,9 @@ class Outbox:
         Messages are delivered one by one in the order of enqueueing; with more `concurrency`, that many
         at once, though never two of a key.
         """
-        environment, store = self._ready()
+        environment = self.require_sealed()
         worker = OutboxWorker(
-            store,
+            self.store,
             lambda stopping: self._dispatcher(batch, concurrency, stopping),
             environment.clock,
             environment.config.outbox_poll_interval,
@@ -264,7 +260,7 @@ class Outbox:
     def _dispatcher(
         self, batch: int | None, concurrency: int, stopping: Callable[[], bool] = lambda: False
     ) -> Dispatcher:
-        environment, store = self._ready()
+        environment = self.require_sealed()
         config = environment.config
         policy = Policy(
             owner=f"{socket.gethostname()}:{os.getpid()}:{next(_relays)}",
@@ -276,31 +272,28 @@ class Outbox:
             grace=config.shutdown_timeout,
         )
         relay = Relay(self._handlers, policy, environment.clock, environment.logger, environment.metrics)
-        return Dispatcher(store, relay, stopping)
+        return Dispatcher(self.store, relay, stopping)
 
     # -- numbers
 
     async def _pending(self) -> list[tuple[Labels, float]]:
-        _, store = self._ready()
-        return [((("kind", kind),), float(waiting)) for kind, waiting, _ in await store.depth()]
+        return [((("kind", kind),), float(waiting)) for kind, waiting, _ in await self.store.depth()]
 
     async def _unhandled_by_kind(self) -> list[tuple[Labels, float]]:
-        _, store = self._ready()
         return [
             ((("kind", kind),), float(waiting))
-            for kind, waiting, _ in await store.depth()
+            for kind, waiting, _ in await self.store.depth()
             if self._handlers.of(kind) is None
         ]
 
     async def _oldest(self) -> list[tuple[Labels, float]]:
-        environment, store = self._ready()
+        environment = self.require_sealed()
         now = environment.clock.now()
-        ages = [(now - since).total_seconds() for _, _, since in await store.depth()]
+        ages = [(now - since).total_seconds() for _, _, since in await self.store.depth()]
         return [((), max(ages, default=0.0))]
 
     async def _dead(self) -> list[tuple[Labels, float]]:
-        _, store = self._ready()
-        return [((), float(await store.dead()))]
+        return [((), float(await self.store.dead()))]
 
 
 def _kind(kind: Any) -> str:

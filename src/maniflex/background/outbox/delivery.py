@@ -18,9 +18,10 @@ from maniflex.background.json_text import clean
 from maniflex.background.outbox.handlers import MessageHandler, UnreadablePayload, readable
 from maniflex.background.outbox.ledger import Ledger
 from maniflex.background.outbox.message import Message
+from maniflex.background.outbox.model import MessageStatus
 from maniflex.background.outbox.outcomes import Delivered, DeliveryFailed, Hopeless, change
 from maniflex.background.outbox.relay_settings import Relay
-from maniflex.background.outbox.store import ClaimedMessage, MessageChange
+from maniflex.background.outbox.rows import ClaimedMessage, MessageChange
 from maniflex.errors import Fatal
 
 ORPHANED = "every relay that took it died before it was done"
@@ -145,9 +146,9 @@ class Courier:
         self, message: ClaimedMessage, outcome: DeliveryFailed | Hopeless, fence: Fence
     ) -> None:
         row_change = change(message, outcome, self._policy, self._clock.now())
-        if row_change.status == "dead":
+        if row_change.status is MessageStatus.DEAD:
             row_change = await self._bury(message, row_change)
-        if row_change.status == "pending" and message.key is not None:
+        if row_change.status is MessageStatus.PENDING and message.key is not None:
             self._round.stuck.add(message.key)
         self.ledger.change(row_change)
         try:
@@ -180,7 +181,7 @@ class Courier:
         self._metrics.add("outbox_dead_letter_errors_total", kind=message.kind)
         error = clean(f"{row_change.last_error}; and the dead-letter handler: {_reason(outcome)}")
         retry_at = self._clock.now() + self._policy.backoff(message.attempts)
-        return MessageChange(message.id, "pending", retry_at, last_error=error, key=message.key)
+        return MessageChange(message.id, MessageStatus.PENDING, retry_at, last_error=error, key=message.key)
 
     async def _attempt(
         self, handler: MessageHandler, *arguments: object

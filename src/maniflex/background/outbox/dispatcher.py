@@ -21,16 +21,11 @@ from maniflex.background.clock import may_take_over
 from maniflex.background.leases import Held, LeaseKeeper
 from maniflex.background.outbox.delivery import BatchDelivery, Courier, sequences_of
 from maniflex.background.outbox.ledger import Ledger
+from maniflex.background.outbox.model import MessageStatus
 from maniflex.background.outbox.outcomes import HandedBack, change
 from maniflex.background.outbox.relay_settings import Relay
-from maniflex.background.outbox.store import (
-    Batch,
-    Claim,
-    ClaimedMessage,
-    MessageChange,
-    OutboxStore,
-    Settlement,
-)
+from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, MessageChange, Settlement
+from maniflex.background.outbox.store import OutboxStore
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 
@@ -352,7 +347,7 @@ class Dispatcher:
     def report(self, message: ClaimedMessage, row_change: MessageChange) -> None:
         """Count and log a message that was not delivered."""
         about = (message.kind, message.id, message.attempts, row_change.last_error)
-        if row_change.status == "dead":
+        if row_change.status is MessageStatus.DEAD:
             self._metrics.add("outbox_dead_total", kind=message.kind)
             self._logger.error("outbox: gave up on %s %s after %d attempts: %s", *about)
         else:

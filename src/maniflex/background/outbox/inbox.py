@@ -19,8 +19,8 @@ class Inbox:
         self._environment: Environment | None = None
         self._store: OutboxStore | None = None
 
-    def attach(self, environment: Environment) -> None:
-        self._environment, self._store = environment, OutboxStore(environment.adapter)
+    def attach(self, environment: Environment, store: OutboxStore) -> None:
+        self._environment, self._store = environment, store
 
     async def once(self, message_id: str, tx: Tx | None = None, consumer: str = "default") -> bool:
         """True the first time a consumer asks about a message, False while that is remembered.

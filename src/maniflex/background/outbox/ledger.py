@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from maniflex.background.outbox.store import Batch, ClaimedMessage, MessageChange, Settlement
+from maniflex.background.outbox.rows import Batch, ClaimedMessage, MessageChange, Settlement
 
 
 class Ledger:

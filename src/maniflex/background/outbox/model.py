@@ -6,7 +6,8 @@ Their statements are in `background/sql`; a model here is how REST, filters, Ope
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal, get_args
+from enum import StrEnum
+from typing import ClassVar
 
 from pydantic import JsonValue
 
@@ -14,14 +15,20 @@ from maniflex.model.base import Model
 from maniflex.model.field import field
 from maniflex.model.meta import Index, TableRules, is_one_of
 
-Status = Literal["pending", "delivered", "dead"]
+
+class MessageStatus(StrEnum):
+    """What became of a message; `common/outbox.sql` draws how one follows from the other."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
 
 
 class OutboxMessage(Model, table="outbox_event"):
     """A message on its way: what it says, how often it was tried and what became of it."""
 
     __table_rules__: ClassVar = TableRules(
-        checks={"outbox_event_status_check": is_one_of("status", get_args(Status))}
+        checks={"outbox_event_status_check": is_one_of("status", tuple(MessageStatus))}
     )
 
     __shows_unreadable__: ClassVar = True
@@ -34,7 +41,7 @@ class OutboxMessage(Model, table="outbox_event"):
     key: str | None = field(default=None, filterable=True)
     payload: JsonValue | None = field(default=None)
     raw: str | None = field(default=None)  # of a dead message whose payload is not JSON
-    status: Status = field(default="pending", filterable=True, sortable=True)
+    status: MessageStatus = field(default=MessageStatus.PENDING, filterable=True, sortable=True)
     attempts: int = field(default=0, filterable=True, sortable=True)
     last_error: str | None = field(default=None)
     retry_at: datetime = field(filterable=True, sortable=True)  # not before

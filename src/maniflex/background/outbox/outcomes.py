@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from maniflex._backoff import Backoff
-from maniflex.background.outbox.store import ClaimedMessage, MessageChange
+from maniflex.background.outbox.model import MessageStatus
+from maniflex.background.outbox.rows import ClaimedMessage, MessageChange
 
 SLOW_AFTER = timedelta(seconds=1)
 MOST_ASIDE = 64
@@ -63,12 +64,14 @@ def change(
     match outcome:
         case DeliveryFailed(error) if message.attempts < policy.max_attempts:
             retry_at = now + policy.backoff(message.attempts)
-            return MessageChange(message.id, "pending", retry_at, last_error=error, key=message.key)
+            return MessageChange(
+                message.id, MessageStatus.PENDING, retry_at, last_error=error, key=message.key
+            )
         case DeliveryFailed(error):
-            return MessageChange(message.id, "dead", last_error=error)
+            return MessageChange(message.id, MessageStatus.DEAD, last_error=error)
         case Hopeless(reason, raw):
-            return MessageChange(message.id, "dead", last_error=reason, raw=raw)
+            return MessageChange(message.id, MessageStatus.DEAD, last_error=reason, raw=raw)
         case HandedBack():
-            return MessageChange(message.id, "pending", unspent=1)
+            return MessageChange(message.id, MessageStatus.PENDING, unspent=1)
         case _:
             assert_never(outcome)

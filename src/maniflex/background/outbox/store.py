@@ -1,4 +1,4 @@
-"""The rows of the outbox: enqueue, claim, renew, settle, prune, in either database.
+"""The statements of the outbox: enqueue, claim, renew, settle, prune, in any dialect.
 
 A relay's writes name the token of its claim, so a message that is no longer its own stays
 untouched; each says which messages it did change.
@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any
 
 from maniflex._ids import new_id
 from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
+from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, Settlement
+from maniflex.background.parameters import parameters_of
 from maniflex.background.primary import Primary
 from maniflex.background.statements import NamedStatement, load
 from maniflex.db.port import Adapter, Executor, Row
-from maniflex.sql.codec import encode_datetime
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql, by_dialect
 
 CHANNEL = "maniflex_outbox"
 MOST_KINDS = 50  # in one statement; each has a part of its own there
@@ -29,68 +27,8 @@ FIRST = 200  # messages of a kind that are looked at for leases no clock can hav
 AT_ONCE = 1000  # pauses that one statement ends
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
+_CHANGED = ("ids", "statuses", "retry_ats", "unspents", "last_errors", "raws")
 _EACH_KIND = re.compile(r"/\* each kind \*/(.*?)/\* end \*/", re.DOTALL)
-
-
-class ClaimedMessage(NamedTuple):
-    """A message that is ours until its lease ends."""
-
-    id: str
-    seq: int
-    kind: str
-    key: str | None
-    stored: str | bytes
-    attempts: int
-    created_at: datetime
-    orphaned: bool  # the relay that had it before died with it
-    last_error: str | None = None  # of the attempt before
-
-
-@dataclass(slots=True)
-class Batch:
-    """The messages of one claim, in the order of enqueueing; `until` moves on with every renewal."""
-
-    lease: str
-    until: datetime
-    messages: list[ClaimedMessage]
-    due_kinds: Sequence[str] = ()  # those it was claimed from, where they were looked up
-
-    def held_leases(self) -> list[Held]:
-        return [Held(message.id, self.lease) for message in self.messages]
-
-
-class MessageChange(NamedTuple):
-    """The change of the row of a message that was not delivered."""
-
-    id: str
-    status: str
-    retry_at: datetime | None = None
-    unspent: int = 0  # 1: this attempt does not count
-    last_error: str | None = None
-    raw: str | None = None  # of a payload that is not JSON
-    key: str | None = None
-
-
-@dataclass(slots=True)
-class Settlement:
-    """The outcomes of some messages of a batch."""
-
-    batch: Batch
-    delivered: list[str]
-    changes: list[MessageChange]
-    messages: list[ClaimedMessage]
-    keys: list[str]  # of which nothing of the batch is open any more
-
-
-class Claim(NamedTuple):
-    """What a relay asks for."""
-
-    owner: str
-    kinds: tuple[str, ...] | None  # None: all of them
-    limit: int
-    until: datetime
-    takes_over: bool = True  # messages whose lease ran out, too
-    due_kinds: Sequence[str] = ()  # of a claim just before, which need not be looked up again
 
 
 class OutboxStore:
@@ -98,22 +36,20 @@ class OutboxStore:
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
-        self._sqlite = adapter.dialect is Dialect.SQLITE
+        self._primary = Primary(adapter)
         self._sql = load("outbox", adapter.dialect)
+        parameters = parameters_of(adapter.dialect)
+        self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
+        # On SQLite a claim takes the only write lock there is.
+        self._looks_before_claiming = by_dialect(adapter.dialect, sqlite=True, postgres=False)
         self._claims: dict[tuple[int, int], NamedStatement] = {}
 
     async def enqueue(
         self, run: Executor, rows: Sequence[tuple[str, str, str | None, str]], now: datetime
     ) -> None:
         """Store messages given as id, kind, key and payload, in this order."""
-        statement = self._sql["enqueue"]
-        if self._sqlite:
-            await run.write(statement.bind(rows=_json(rows), now=self._time(now)))
-            return
-        ids, kinds, keys, payloads = zip(*rows, strict=True)
-        await run.write(
-            statement.bind(ids=ids, kinds=kinds, keys=keys, payloads=payloads, now=now, channel=CHANNEL)
-        )
+        columns = self._rows(("ids", "kinds", "keys", "payloads"), rows)
+        await run.write(self._sql["enqueue"].bind(now=self._time(now), channel=CHANNEL, **columns))
 
     async def turn(
         self, settlements: Sequence[Settlement], claim: Claim | None, now: datetime
@@ -135,7 +71,7 @@ class OutboxStore:
             settled_rows, rows, kinds = await self._turn_in_parts(statements, claim, kinds, lease, now)
         if not rows:
             return _ids(settled_rows), None
-        messages = sorted(map(_claimed_message, rows), key=lambda m: m.seq)
+        messages = sorted(map(ClaimedMessage.of, rows), key=lambda m: m.seq)
         return _ids(settled_rows), Batch(lease, claim.until, messages, () if kinds is claim.kinds else kinds)
 
     async def _turn_in_parts(
@@ -153,11 +89,11 @@ class OutboxStore:
     async def _kinds(self, claim: Claim, now: datetime, *, settles: bool) -> Sequence[str]:
         """The kinds to claim from: those of the relay, or where these are too many, those that are due.
 
-        On SQLite a claim takes the write lock, so a turn that has nothing else to write asks first. A turn
-        that settles counts leased messages as due, because it may end their leases.
+        Where a claim locks out other writers, a turn that has nothing else to write looks first. A turn that
+        settles counts leased messages as due, because it may end their leases.
         """
         kinds = claim.kinds
-        if kinds is not None and len(kinds) <= MOST_KINDS and (settles or not self._sqlite):
+        if kinds is not None and len(kinds) <= MOST_KINDS and (settles or not self._looks_before_claiming):
             return kinds
         if claim.due_kinds:
             return claim.due_kinds
@@ -167,7 +103,7 @@ class OutboxStore:
             now=self._time(now),
             over=self._time(_FOREVER) if settles else self._over(claim, now),
         )
-        return [row[0] for row in await Primary(self.adapter).fetch(statement)]
+        return [kind for (kind,) in await self._primary.fetch(statement)]
 
     def _bind_claim(self, claim: Claim, kinds: Sequence[str], lease: str, now: datetime) -> Sql:
         return self._claim_statement(claim.limit, len(kinds)).bind(
@@ -203,34 +139,28 @@ class OutboxStore:
             ids, finished_keys = self._texts(settlement.delivered), [] if settlement.changes else keys
             statements.append(self._sql["deliver"].bind(ids=ids, keys=finished_keys, lease=lease, now=moment))
         if settlement.changes:
-            rows = [(c.id, c.status, self._time(c.retry_at), *c[3:6]) for c in settlement.changes]
-            columns = self._columns(rows)
+            rows = [
+                (c.id, c.status, self._time(c.retry_at), c.unspent, c.last_error, c.raw)
+                for c in settlement.changes
+            ]
+            columns = self._rows(_CHANGED, rows)
             statements.append(self._sql["settle"].bind(keys=keys, lease=lease, now=moment, **columns))
         waiting = [c.id for c in settlement.changes if c.key is not None and c.retry_at is not None]
         if waiting:
             statements.append(self._sql["park"].bind(ids=self._texts(waiting), now=moment))
         return statements
 
-    def _columns(self, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        if self._sqlite:
-            return {"rows": _json(rows)}
-        names = ("ids", "statuses", "retry_ats", "unspents", "last_errors", "raws")
-        return dict(zip(names, zip(*rows, strict=True), strict=True))
-
     async def renew(self, run: Executor, held: Sequence[Held], until: datetime) -> set[str]:
         """Prolong leases; the ids that are no longer ours."""
-        if self._sqlite:
-            statement = self._sql["renew"].bind(rows=_json(held), until=self._time(until))
-        else:
-            ids, leases = zip(*held, strict=True)
-            statement = self._sql["renew"].bind(ids=ids, leases=leases, until=until)
-        renewed_ids = {row[0] for row in await run.write(statement)}
+        columns = self._rows(("ids", "leases"), held)
+        renewed = await run.write(self._sql["renew"].bind(until=self._time(until), **columns))
+        renewed_ids = {id for (id,) in renewed}
         return {one.id for one in held} - renewed_ids
 
     async def kinds_behind(self, after: str, limit: int) -> list[str]:
         """The first kinds in their order, behind `after`, of which something waits."""
         statement = self._sql["kinds_behind"].bind(after=after, limit=limit)
-        return [row[0] for row in await Primary(self.adapter).fetch(statement)]
+        return [kind for (kind,) in await self._primary.fetch(statement)]
 
     async def bring_back_leases(self, kinds: Sequence[str], *, until: datetime, latest: datetime) -> int:
         """Shorten leases that end after the latest possible moment; how many messages had one.
@@ -258,7 +188,7 @@ class OutboxStore:
     async def depth(self) -> list[tuple[str, int, datetime]]:
         """How many messages of each kind wait, and since when the oldest does."""
         rows = await self.adapter.fetch(self._sql["depth"].bind())
-        return [(row[0], row[1], instant(row[2])) for row in rows]
+        return [(kind, count, instant(oldest)) for kind, count, oldest in rows]
 
     async def dead(self) -> int:
         [[count]] = await self.adapter.fetch(self._sql["dead"].bind())
@@ -266,8 +196,6 @@ class OutboxStore:
 
     async def prune(self, before: datetime, limit: int) -> int:
         """Remove messages delivered before that moment, oldest first; how many went."""
-        if not self._sqlite:
-            await self.adapter.execute(self._sql["prune_lanes"].bind(before=before))
         statement = self._sql["prune"].bind(before=self._time(before), limit=limit)
         return len(await self.adapter.write(statement))
 
@@ -284,40 +212,10 @@ class OutboxStore:
         statement = self._sql["prune_inbox"].bind(before=self._time(before), limit=limit)
         return len(await self.adapter.write(statement))
 
-    def _time(self, moment: datetime | None) -> Any:
-        return encode_datetime(moment) if self._sqlite and moment is not None else moment
-
-    def _texts(self, values: Sequence[str]) -> Any:
-        return _json(values) if self._sqlite else values
-
-
-def schema(dialect: Dialect, prefix: str) -> list[Sql]:
-    """The statements whose names begin with the prefix, in their order in the file."""
-    return [sql.bind() for name, sql in load("outbox", dialect).items() if name.startswith(prefix)]
-
 
 def _repeat(part: str, times: int) -> str:
     return " UNION ALL ".join(part.replace("{place}", str(place)) for place in range(times))
 
 
 def _ids(results: Sequence[Sequence[Row]]) -> set[str]:
-    return {row[0] for rows in results for row in rows}
-
-
-def _claimed_message(row: Row) -> ClaimedMessage:
-    id, seq, kind, key, payload, attempts, created_at, claimed_with, last_error = row
-    return ClaimedMessage(
-        id,
-        seq,
-        kind,
-        key,
-        b"" if payload is None else payload,
-        attempts,
-        instant(created_at),
-        claimed_with == 0,
-        last_error,
-    )
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return {id for rows in results for (id,) in rows}

@@ -1,4 +1,4 @@
-"""The relay that stays: it delivers messages as they come, and prunes those delivered long ago."""
+"""The relay that stays: it delivers messages as they come."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.dispatcher import Dispatcher
 from maniflex.background.outbox.store import CHANNEL, OutboxStore
 from maniflex.background.watch import WatchedPart
-
-PRUNE_EVERY = timedelta(minutes=1)
-PRUNE_AT_ONCE = 500
 
 
 class OutboxWorker(Loop):
@@ -79,22 +76,3 @@ class OutboxWorker(Loop):
             await asyncio.Event().wait()
         finally:
             await self._dispatcher.in_time(self.stop())
-
-
-class MessagePruner(Loop):
-    """Removes messages and inbox records from long ago, in small batches."""
-
-    name = "outbox pruner"
-
-    def __init__(
-        self, store: OutboxStore, retention: timedelta, clock: Clock, logger: logging.Logger
-    ) -> None:
-        super().__init__(clock, PRUNE_EVERY, logger)
-        self._store = store
-        self._retention = retention
-
-    async def tick(self) -> bool:
-        before = self.clock.now() - self._retention
-        messages = await self._store.prune(before, PRUNE_AT_ONCE)
-        inbox_rows = await self._store.prune_inbox(before, PRUNE_AT_ONCE)
-        return PRUNE_AT_ONCE in (messages, inbox_rows)

@@ -7,29 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 from maniflex._service import Service
 from maniflex.background.environment import Environment
+from maniflex.background.part import DeclaredPart
 from maniflex.background.scheduled_fields.observers import Observer, OnDelete, OnSetField, Subscribers
 from maniflex.background.scheduled_fields.report import Report
 from maniflex.background.scheduled_fields.runner import Runner
-from maniflex.errors import DeclarationError
-from maniflex.model.base import Model
 from maniflex.model.scheduled_field import schedules
-from maniflex.sql.statement import Dialect, Sql
 
 if TYPE_CHECKING:
     from maniflex.background.runs.api import Work
 
 
-class Scheduled:
-    """Scheduled fields of one server."""
+class Scheduled(DeclaredPart):
+    """Scheduled fields of one server; they have no tables of their own, and models may have them or not."""
+
+    too_early = "the server is not sealed yet; a sweep needs to know its models"
+    used = True
+    _runner: Runner  # from the moment the server is sealed
 
     def __init__(self, work: Work) -> None:
+        super().__init__()
         self._work = work
         self._on_delete: list[OnDelete] = []
         self._on_set_field: list[OnSetField] = []
         self._observers: list[Observer] = []
         self._by_runs = False
-        self._environment: Environment | None = None
-        self._runner: Runner | None = None
 
     def on_delete(self, hook: OnDelete) -> OnDelete:
         """Call `hook(model, id)` after a scheduled delete was committed."""
@@ -57,24 +58,14 @@ class Scheduled:
 
     def runner(self, **settings: Any) -> Runner:
         """A runner of your own, with the hooks declared here and those given."""
-        if self._environment is None:
-            raise DeclarationError("the server is not sealed yet; a runner needs to know its models")
+        environment = self.require_sealed()
         subscribers = Subscribers(self._on_delete, self._on_set_field, self._observers)
-        return Runner(self._environment, subscribers=subscribers, **settings)
+        return Runner(environment, subscribers=subscribers, **settings)
 
     async def sweep(self) -> Report:
         """Serve the records that are due now."""
-        if self._runner is None:
-            raise DeclarationError("the server is not sealed yet; there is nothing to sweep")
+        self.require_sealed()
         return await self._runner.sweep()
-
-    def models(self) -> Sequence[type[Model]]:
-        """Tables of its own: none."""
-        return ()
-
-    def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        """Statements of its own: none, the indexes belong to the models."""
-        return ()
 
     def problems(self) -> list[str]:
         """A sentence for each hook that cannot be called."""
@@ -83,12 +74,12 @@ class Scheduled:
 
     def attach(self, environment: Environment) -> None:
         """Take the models of the sealed server; sweeps are possible from here on."""
-        self._environment = environment
+        super().attach(environment)
         self._runner = self.runner()
 
     def services(self) -> Sequence[Service]:
         """The runner, where a model has a schedule and no run asks for the sweeps."""
-        if self._environment is None or self._runner is None or self._by_runs:
+        if self._environment is None or self._by_runs:
             return ()
         has_schedules = any(schedules(store.meta) for store in self._environment.stores.values())
         return (self._runner,) if has_schedules else ()

@@ -17,10 +17,10 @@ from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.environment import Environment
 from maniflex.background.metrics import Labels
+from maniflex.background.part import DeclaredPart
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
-from maniflex.background.runs.store import schema
 from maniflex.background.schedules.definition import (
     DECLARED_FIELDS,
     Fits,
@@ -33,13 +33,16 @@ from maniflex.background.schedules.definition import (
 )
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.background.schedules.plan import Firing
-from maniflex.background.schedules.scheduler import FiringPruner, Scheduler
-from maniflex.background.schedules.store import Due, ScheduleStore
+from maniflex.background.schedules.pruner import FiringPruner
+from maniflex.background.schedules.rows import Due
+from maniflex.background.schedules.scheduler import Scheduler
+from maniflex.background.schedules.store import ScheduleStore
 from maniflex.background.schedules.targets import CallAction, register, submit
+from maniflex.background.statements import schema_statements
 from maniflex.config import Config
 from maniflex.db.current import current_tx, executor, transaction
 from maniflex.db.records import Records
-from maniflex.errors import ConstraintViolation, DeclarationError, Fatal, InvalidSchedule, NotFound
+from maniflex.errors import ConstraintViolation, Fatal, InvalidSchedule, NotFound
 from maniflex.model.base import Model
 from maniflex.model.unreadable import is_unreadable
 from maniflex.sql.statement import Dialect, Sql
@@ -48,28 +51,32 @@ LIST_LIMIT = 100
 MOST_LISTED = 1000
 
 
-class Schedules:
+class Schedules(DeclaredPart):
     """The schedules of one server."""
 
+    too_late = "the server is sealed; declare schedules before it starts, or `await create(...)`"
+    too_early = "schedules begin when the server is sealed"
+    not_used = "schedules are not in use: declare one or call server.schedules.enable() before the start"
+    store: ScheduleStore  # from the moment the server is sealed
+
     def __init__(self, work: Work, config: Config) -> None:
+        super().__init__()
         self.work = work
         self._config = config
         self._declared: dict[str, dict[str, Any]] = {}
         self._problems: builtins.list[str] = []
-        self._used = False
         self._role: str | None = None
         self.routes = True
         self._call: CallAction | None = None
         self._actions: Mapping[str, Fits] | None = None
         self._open_actions: frozenset[str] = frozenset()
-        self._attached: tuple[Environment, ScheduleStore] | None = None
         self._schedulers: builtins.list[Scheduler] = []
 
     # -- declaring
 
     def enable(self, *, admin_role: str | None = None, routes: bool = True) -> None:
         """Have schedules even where the code declares none; with `routes`, `admin_role` manages them."""
-        self._open()
+        self.require_open()
         option_problems = [
             *(() if admin_role is None else role_problems(admin_role)),
             *switch_problems(routes=routes),
@@ -79,8 +86,8 @@ class Schedules:
         self._use()
 
     def _use(self) -> None:
-        if not self._used:
-            self._used = True
+        if not self._enabled:
+            self._enabled = True
             register(self.work, self._config, lambda: self._call, self._may_reach_private)
 
     @property
@@ -108,7 +115,7 @@ class Schedules:
         Its target is one of `run` (a type), `action` (a name) and `url`. `policy` is about due times
         that no scheduler was there for: `once` fires the latest, `all` each of them, `skip` none.
         """
-        self._open()
+        self.require_open()
         self._use()
         if name in self._declared:
             self._problems.append(f"schedule {name!r}: there is one of this name already")
@@ -141,23 +148,13 @@ class Schedules:
         """Set the function that calls actions; without it the runs of such schedules fail."""
         self._call = call
 
-    def _open(self) -> None:
-        if self._attached is not None:
-            raise DeclarationError(
-                "the server is sealed; declare schedules before it starts, or `await create(...)`"
-            )
-
     # -- being wired
 
-    @property
-    def used(self) -> bool:
-        return self._used
-
     def models(self) -> Sequence[type[Model]]:
-        return (Schedule, ScheduleFiring) if self._used else ()
+        return (Schedule, ScheduleFiring) if self.used else ()
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        return schema("schedules", dialect) if self._used else ()
+        return schema_statements("schedules", dialect) if self.used else ()
 
     def problems(self) -> builtins.list[str]:
         problems = list(self._problems)
@@ -171,25 +168,26 @@ class Schedules:
         return problems
 
     def attach(self, environment: Environment) -> None:
-        self._attached = (environment, ScheduleStore(environment.adapter))
+        super().attach(environment)
+        self.store = ScheduleStore(environment.adapter)
         self._schedulers.clear()
-        if self._used:
+        if self.used:
             environment.metrics.gauge("schedules_due", self._due_count)
             environment.metrics.gauge("schedules_oldest_due_seconds", self._oldest)
 
     def services(self) -> Sequence[Service]:
-        if not self._used:
+        if not self.used:
             return ()
-        return (self.scheduler(), FiringPruner(*self._ready()))
+        return (self.scheduler(), FiringPruner(self.require_sealed(), self.store))
 
     def scheduler(
         self, *, grace: timedelta | None = None, batch: int | None = None, catch_up: int | None = None
     ) -> Scheduler:
         """A scheduler; there may be any number of them. `grace` is how late `skip` may still fire."""
-        environment, store = self._ready()
+        environment = self.require_sealed()
         options = {"batch": batch, "catch_up": catch_up}
         sizes = {name: size for name, size in options.items() if size is not None}
-        scheduler = Scheduler(environment, store, grace=grace, prepare=self.declare, **sizes)
+        scheduler = Scheduler(environment, self.store, grace=grace, prepare=self.declare, **sizes)
         self._schedulers.append(scheduler)
         return scheduler
 
@@ -210,7 +208,7 @@ class Schedules:
         types = [handler.type for handler in self.work.handlers if not handler.internal]
         for name, definition in self._declared.items():
             if definition["kind"] == "run" and self.work.handlers.get(definition["target"]) is None:
-                self._ready()[0].logger.warning(
+                self.require_sealed().logger.warning(
                     "schedule %r: no handler of this process takes runs of type %r%s",
                     name,
                     definition["target"],
@@ -272,7 +270,7 @@ class Schedules:
         return fields_of_change(before, changes, self.now(), self._known_targets())
 
     def _known_targets(self) -> KnownTargets:
-        models = {cls: store.meta for cls, store in self._ready()[0].stores.items()}
+        models = {cls: store.meta for cls, store in self.require_sealed().stores.items()}
         return KnownTargets(self.work.handlers, self._actions, models)
 
     async def get(self, id_or_name: str) -> Schedule:
@@ -299,12 +297,12 @@ class Schedules:
     async def firings(self, id_or_name: str, limit: int = LIST_LIMIT) -> builtins.list[ScheduleFiring]:
         """The firings of a schedule, the latest first."""
         filters = [("schedule_id", "eq", (await self.get(id_or_name)).id)]
-        records = Records[ScheduleFiring](self._ready()[0].stores[ScheduleFiring])
+        records = Records[ScheduleFiring](self.require_sealed().stores[ScheduleFiring])
         return await records.list(filters, sorts=["due_at:desc", "id:desc"], limit=_check_limit(limit))
 
     async def firing_of(self, run_id: str) -> ScheduleFiring | None:
         """The firing a run came from, which knows the due time; None when it came from none."""
-        records = Records[ScheduleFiring](self._ready()[0].stores[ScheduleFiring])
+        records = Records[ScheduleFiring](self.require_sealed().stores[ScheduleFiring])
         firings = await records.list([("run_id", "eq", run_id)], limit=1)
         return firings[0] if firings else None
 
@@ -312,7 +310,7 @@ class Schedules:
         """Change a schedule; it is due anew only when its cron, its zone or its status changes."""
         column_changes = _column_changes(changes)
         schedule = await self.get(id_or_name)
-        environment, _ = self._ready()
+        environment = self.require_sealed()
         async with transaction(environment.adapter) as tx:
             # Under the lock a scheduler takes, so that neither overwrites what the other decided.
             rows = environment.stores[Schedule]
@@ -336,19 +334,19 @@ class Schedules:
 
     async def delete(self, *ids_or_names: str) -> int:
         """Remove schedules, all or none; their firings stay until they are old. How many there were."""
-        environment, store = self._ready()
+        environment = self.require_sealed()
         async with transaction(environment.adapter):
             ids = [(await self.get(one)).id for one in ids_or_names]
-            return len(await store.remove(executor(environment.adapter), ids))
+            return len(await self.store.remove(executor(environment.adapter), ids))
 
     async def delete_many(self, ids: Sequence[str]) -> int:
         """Remove those of the schedules that are there; how many that were."""
-        environment, store = self._ready()
-        return len(await store.remove(executor(environment.adapter), list(dict.fromkeys(ids))))
+        environment = self.require_sealed()
+        return len(await self.store.remove(executor(environment.adapter), list(dict.fromkeys(ids))))
 
     async def run_now(self, id_or_name: str) -> WorkflowRun:
         """Fire it once outside its times, also when it is inactive; its next due time stays."""
-        environment, store = self._ready()
+        environment = self.require_sealed()
         schedule = await self.get(id_or_name)
         check_target(schedule.kind, schedule.target)  # a row of an older version may say anything
         if is_unreadable(schedule.payload):
@@ -356,21 +354,21 @@ class Schedules:
         now = environment.clock.now()
         due = Due(*(getattr(schedule, name) for name in Due.__slots__))
         async with transaction(environment.adapter) as tx:
-            [firing] = await store.fire(tx, [(due, Firing(now))], now, manual=True)
+            [firing] = await self.store.fire(tx, [(due, Firing(now))], now, manual=True)
             [(_, run_id)] = pairs = await submit(self.work, [firing], tx)
-            await store.link_runs(tx, pairs)
-            await store.touch(tx, schedule.id, now)
+            await self.store.link_runs(tx, pairs)
+            await self.store.touch(tx, schedule.id, now)
             return await Records[WorkflowRun](environment.stores[WorkflowRun], tx).read(run_id)
 
     # -- small things
 
     def now(self) -> datetime:
         """The time by which schedules are due."""
-        return self._ready()[0].clock.now()
+        return self.require_sealed().clock.now()
 
     async def _may_reach_private(self, run: Run) -> bool:
         """Whether the stored schedule allows it; the payload of a run comes from its submitter."""
-        environment, _ = self._ready()
+        environment = self.require_sealed()
         async with transaction(environment.adapter) as tx:  # a replica may not know the firing yet
             firings = await Records[ScheduleFiring](environment.stores[ScheduleFiring], tx).list(
                 [("run_id", "eq", run.id)], limit=1
@@ -385,7 +383,7 @@ class Schedules:
 
     def wake(self) -> None:
         """A due time may have come nearer: this process's schedulers look when it is committed."""
-        tx = current_tx(self._ready()[0].adapter)
+        tx = current_tx(self.require_sealed().adapter)
         for scheduler in self._schedulers:
             if tx is None:
                 scheduler.wake()
@@ -393,25 +391,16 @@ class Schedules:
                 tx.after_commit(scheduler.wake)
 
     def _records(self) -> Records[Schedule]:
-        return Records(self._ready()[0].stores[Schedule])
-
-    def _ready(self) -> tuple[Environment, ScheduleStore]:
-        if self._attached is None:
-            raise DeclarationError("schedules begin when the server is sealed")
-        if not self._used:
-            raise DeclarationError(
-                "schedules are not in use: declare one or call server.schedules.enable() before the start"
-            )
-        return self._attached
+        return Records(self.require_sealed().stores[Schedule])
 
     async def _due_count(self) -> builtins.list[tuple[Labels, float]]:
-        environment, store = self._ready()
-        return [((), float((await store.overdue(environment.clock.now()))[0]))]
+        environment = self.require_sealed()
+        return [((), float((await self.store.overdue(environment.clock.now()))[0]))]
 
     async def _oldest(self) -> builtins.list[tuple[Labels, float]]:
-        environment, store = self._ready()
+        environment = self.require_sealed()
         now = environment.clock.now()
-        _, since = await store.overdue(now)
+        _, since = await self.store.overdue(now)
         return [((), 0.0 if since is None else (now - since).total_seconds())]
 
 

@@ -7,6 +7,7 @@ sure it comes once. The unique index on (schedule, due time) is in `background/s
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import ClassVar, Literal
 
 from pydantic import JsonValue
@@ -17,6 +18,13 @@ from maniflex.model.field import field
 Kind = Literal["run", "action", "url"]
 Policy = Literal["skip", "once", "all"]
 Status = Literal["active", "inactive"]
+
+
+class FiringOutcome(StrEnum):
+    """What a due time came to."""
+
+    FIRED = "fired"
+    SKIPPED = "skipped"
 
 
 class Schedule(Model, table="schedules"):
@@ -49,7 +57,7 @@ class ScheduleFiring(Model, table="schedule_firing"):
     schedule_name: str = field(filterable=True)
     due_at: datetime = field(filterable=True, sortable=True)
     fired_at: datetime = field(filterable=True, sortable=True)
-    outcome: Literal["fired", "skipped"] = field(default="fired", filterable=True)
+    outcome: FiringOutcome = field(default=FiringOutcome.FIRED, filterable=True)
     manual: bool = field(default=False, filterable=True)  # by `run_now`
     skipped_until: datetime | None = field(default=None)  # no due time before this was fired
     run_id: str | None = field(default=None, filterable=True, relation=None, index=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from maniflex.background.schedules.cron import Times
+from maniflex.background.schedules.model import FiringOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Firing:
 
     due_at: datetime
     skipped_until: datetime | None = None
-    outcome: str = "fired"
+    outcome: FiringOutcome = FiringOutcome.FIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ def plan(
         return _every(cron, due, now, most)
     latest, following = cron.around(due, now)
     if policy == "skip" and now - latest > grace:
-        return Plan((Firing(due, following, "skipped"),), following)
-    skips = (Firing(due, latest, "skipped"),) if due < latest else ()
+        return Plan((Firing(due, following, FiringOutcome.SKIPPED),), following)
+    skips = (Firing(due, latest, FiringOutcome.SKIPPED),) if due < latest else ()
     return Plan((*skips, Firing(latest)), following)
 
 

@@ -18,8 +18,10 @@ from maniflex.background.json_text import Unreadable
 from maniflex.background.loop import Loop
 from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.definition import check_target
+from maniflex.background.schedules.model import FiringOutcome
 from maniflex.background.schedules.plan import Firing, Plan, plan
-from maniflex.background.schedules.store import Due, Fired, ScheduleStep, ScheduleStore
+from maniflex.background.schedules.rows import Due, Fired, ScheduleStep
+from maniflex.background.schedules.store import ScheduleStore
 from maniflex.background.schedules.targets import submit
 from maniflex.background.watch import WatchedPart
 from maniflex.db.current import transaction
@@ -30,8 +32,6 @@ BATCH = 500  # schedules in one transaction
 CATCH_UP = 1000  # firings in one transaction, and of one schedule in one tick
 LEAST_GRACE = timedelta(seconds=60)
 HELD_ELSEWHERE = timedelta(milliseconds=500)  # until we look again for what another scheduler holds
-PRUNE_EVERY = timedelta(minutes=10)
-PRUNE_BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Scheduler:
             due_firings += [(schedule, firing) for firing in firings]
             steps.append(step)
         fresh = await self._store.fire(tx, due_firings, now)
-        to_submit = [one for one in fresh if one.firing.outcome == "fired"]
+        to_submit = [one for one in fresh if one.firing.outcome is FiringOutcome.FIRED]
         await self._store.link_runs(tx, await submit(self._environment.work, to_submit, tx))
         await self._store.advance(tx, steps, now)
         tx.after_commit(lambda: self._count(fresh))
@@ -188,7 +188,7 @@ class Scheduler:
                 return None
             self._report_disabled(schedule, error.message)
             return (), ScheduleStep(schedule.id, None, error=error.message)
-        last_run_at = now if any(f.outcome == "fired" for f in schedule_plan.firings) else None
+        last_run_at = now if any(f.outcome is FiringOutcome.FIRED for f in schedule_plan.firings) else None
         over = None if schedule_plan.next_run_at is not None else "cron: it is never due again"
         return schedule_plan.firings, ScheduleStep(schedule.id, schedule_plan.next_run_at, last_run_at, over)
 
@@ -215,8 +215,8 @@ class Scheduler:
         self._environment.logger.error("schedule %r is inactive from now on: %s", schedule.name, reason)
 
     def _count(self, fresh: Sequence[Fired]) -> None:
-        for outcome in ("fired", "skipped"):
-            count = sum(one.firing.outcome == outcome for one in fresh)
+        for outcome in FiringOutcome:
+            count = sum(one.firing.outcome is outcome for one in fresh)
             if count:
                 self._environment.metrics.add(f"schedules_{outcome}_total", count)
 
@@ -240,19 +240,3 @@ class _ScheduleLoop(Loop):
 
     def on_failure(self, error: BaseException) -> None:
         self._metrics.add("schedules_poll_errors_total")
-
-
-class FiringPruner(Loop):
-    """Forgets firings that are older than `Config.work_retention`."""
-
-    name = "maniflex-schedule-pruner"
-
-    def __init__(self, environment: Environment, store: ScheduleStore) -> None:
-        super().__init__(environment.clock, PRUNE_EVERY, environment.logger)
-        self._keep = environment.config.work_retention
-        self._store = store
-
-    async def tick(self) -> bool:
-        if not self._keep:
-            return False
-        return await self._store.prune(self.clock.now() - self._keep, PRUNE_BATCH) == PRUNE_BATCH

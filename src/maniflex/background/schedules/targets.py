@@ -16,7 +16,7 @@ from maniflex.background.runs.api import Work
 from maniflex.background.runs.run import Run
 from maniflex.background.schedules.definition import OWN
 from maniflex.background.schedules.post import AddressRefused, Answer, post
-from maniflex.background.schedules.store import Fired
+from maniflex.background.schedules.rows import Fired
 from maniflex.background.threads import DaemonThreads, on_thread
 from maniflex.config import Config
 from maniflex.db.port import Tx

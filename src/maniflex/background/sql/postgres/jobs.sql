@@ -1,9 +1,3 @@
--- name: schema_1
-CREATE INDEX IF NOT EXISTS job_status_actor_idx ON job_status (actor_id, id) WHERE actor_id IS NOT NULL;
-
--- name: schema_2
-CREATE INDEX IF NOT EXISTS job_status_over_idx ON job_status (completed_at) WHERE completed_at IS NOT NULL;
-
 -- name: put
 -- A worker that was given up for dead must not overwrite what its successor wrote.
 INSERT INTO job_status (id, type, status, attempt, max_retry, actor_id, tenant_id, trace_id, result_url, output, error,
@@ -17,19 +11,3 @@ VALUES (:id, :type, :status, :attempt, :max_retry, :actor_id, :tenant_id, :trace
            completed_at = excluded.completed_at, updated_at = excluded.updated_at
      WHERE job_status.attempt < excluded.attempt
         OR (job_status.attempt = excluded.attempt AND job_status.status NOT IN ('succeeded', 'dead', 'cancelled'));
-
--- name: cancelled
-UPDATE job_status SET status = 'cancelled', completed_at = :now, updated_at = :now
- WHERE id = :id AND status IN ('enqueued', 'failed');
-
--- name: make_room
--- A job that is over leaves its id to the next one.
-DELETE FROM job_status WHERE id = :id AND status IN ('succeeded', 'dead', 'cancelled');
-
--- name: forget
-DELETE FROM job_status WHERE id = :id AND status = 'enqueued';
-
--- name: prune
-DELETE FROM job_status WHERE id IN (
-    SELECT id FROM job_status WHERE completed_at < :before ORDER BY completed_at LIMIT :limit)
-RETURNING id;

@@ -1,3 +1,5 @@
+-- The states are drawn in common/outbox.sql.
+
 -- name: schema_1
 CREATE SEQUENCE IF NOT EXISTS outbox_event_seq;
 
@@ -13,12 +15,6 @@ CREATE INDEX IF NOT EXISTS outbox_event_kind_idx ON outbox_event (kind, retry_at
 -- Who is first of its key.
 CREATE INDEX IF NOT EXISTS outbox_event_key_idx ON outbox_event (key, seq)
     WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL AND key IS NOT NULL;
-
--- name: schema_4
-CREATE INDEX IF NOT EXISTS outbox_event_published_idx ON outbox_event (published_at) WHERE status = 'delivered';
-
--- name: schema_5
-CREATE INDEX IF NOT EXISTS outbox_event_dead_idx ON outbox_event (seq) WHERE status = 'dead';
 
 -- name: schema_6
 -- A claim rewrites rows without touching an index, given room on the page. Only once, because both
@@ -42,12 +38,6 @@ CREATE TABLE IF NOT EXISTS outbox_lane (
     lease text COLLATE "C" NOT NULL,
     lease_until timestamptz NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-
--- name: schema_8
-DROP INDEX IF EXISTS outbox_event_due_idx;
-
--- name: inbox_schema_1
-CREATE INDEX IF NOT EXISTS inbox_message_created_idx ON inbox_message (created_at);
 
 -- name: enqueue
 -- A message of a key that waits is not due before those ahead of it.
@@ -238,22 +228,13 @@ SELECT kind FROM heads WHERE since IS NOT NULL ORDER BY since, kind;
 -- name: depth
 SELECT kind, count(*), min(created_at) FROM outbox_event WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL GROUP BY kind;
 
--- name: dead
-SELECT count(*) FROM outbox_event WHERE status = 'dead';
-
 -- name: prune
+WITH lane AS (
+    DELETE FROM outbox_lane WHERE lease_until < :before
+)
 DELETE FROM outbox_event WHERE id = ANY(ARRAY(
     SELECT id FROM outbox_event WHERE status = 'delivered' AND published_at < :before
      ORDER BY published_at LIMIT :limit FOR UPDATE SKIP LOCKED))
-RETURNING id;
-
--- name: prune_lanes
-DELETE FROM outbox_lane WHERE lease_until < :before;
-
--- name: once
-INSERT INTO inbox_message (id, consumer, message_id, created_at, updated_at)
-VALUES (:id, :consumer, :message_id, :now, :now)
-    ON CONFLICT (consumer, message_id) DO NOTHING
 RETURNING id;
 
 -- name: prune_inbox

@@ -1,34 +1,11 @@
+-- The states are drawn in common/runs.sql.
+
 -- name: schema_1
 -- What is waiting: lanes of one type and priority, each in the order it is due; those of groups on their
 -- own, because many of them may wait for one.
 CREATE INDEX IF NOT EXISTS workflow_run_waiting_idx
     ON workflow_run (type, priority DESC, ((group_key IS NOT NULL)::int), run_at, id)
     WHERE status = 'pending' AND deleted_at IS NULL;
-
--- name: schema_2
-CREATE INDEX IF NOT EXISTS workflow_run_lease_idx ON workflow_run (lease_until) WHERE lease_until IS NOT NULL;
-
--- name: schema_3
-CREATE UNIQUE INDEX IF NOT EXISTS workflow_run_idempotency_idx
-    ON workflow_run (idempotency_key) WHERE idempotency_key IS NOT NULL AND deleted_at IS NULL;
-
--- name: schema_4
--- At most one run of a group is ever worked on, whatever two claimers see; one that was cancelled is,
--- until its worker has let it go.
-CREATE UNIQUE INDEX IF NOT EXISTS workflow_run_group_idx
-    ON workflow_run (group_key) WHERE group_key IS NOT NULL AND lease_until IS NOT NULL;
-
--- name: schema_5
-CREATE INDEX IF NOT EXISTS workflow_run_actor_idx ON workflow_run (actor_id, id) WHERE actor_id IS NOT NULL;
-
--- name: schema_6
-CREATE INDEX IF NOT EXISTS workflow_run_parent_idx ON workflow_run (parent_id) WHERE parent_id IS NOT NULL;
-
--- name: schema_7
-CREATE UNIQUE INDEX IF NOT EXISTS workflow_step_name_idx ON workflow_step (workflow_id, name);
-
--- name: schema_8
-CREATE INDEX IF NOT EXISTS workflow_signal_run_idx ON workflow_signal (workflow_id, name, id);
 
 -- name: schema_9
 -- A queue rewrites its rows: room for it on the page, and its dead rows swept soon. Only once, because
@@ -42,20 +19,6 @@ DO $$ BEGIN
             CHECK (status IN ('pending', 'leased', 'succeeded', 'failed', 'cancelled'));
     END IF;
 END $$;
-
--- name: schema_10
--- The same lanes group by group: a way around groups that are busy.
-CREATE INDEX IF NOT EXISTS workflow_run_grouped_idx
-    ON workflow_run (type, priority DESC, group_key, run_at, id)
-    WHERE status = 'pending' AND deleted_at IS NULL AND group_key IS NOT NULL;
-
--- name: schema_11
-DROP INDEX IF EXISTS workflow_run_ready_idx;
-
--- name: schema_12
--- Who waits for a run: its parent, and all others that asked for it by its idempotency key.
-CREATE INDEX IF NOT EXISTS workflow_run_waiting_for_idx
-    ON workflow_run (waiting_for) WHERE waiting_for IS NOT NULL;
 
 -- name: submit
 WITH fresh AS (
@@ -75,7 +38,7 @@ WITH fresh AS (
 )
 SELECT id, (SELECT count(*) FROM told) FROM fresh;
 
--- name: submit_all
+-- name: submit_all (only here)
 -- Without keys, nothing can be in the way of a run. Ids and payloads come as one text each, between separators
 -- that JSON never holds: a quarter of what an array costs its sender.
 WITH fresh AS (
@@ -224,7 +187,7 @@ WITH done AS (
 )
 SELECT id FROM done;
 
--- name: succeed_unlocked
+-- name: succeed_unlocked (only here)
 WITH mine AS MATERIALIZED (
     SELECT r.ctid AS place, d.result
       FROM unnest(:ids::text[], :leases::text[], :results::text[]) AS d (id, lease, result)
@@ -277,7 +240,7 @@ UPDATE workflow_run r SET lease = NULL, lease_until = NULL, leased_by = NULL, up
   FROM mine m WHERE r.ctid = m.place
 RETURNING r.id;
 
--- name: try_lock
+-- name: try_lock (only here)
 SELECT id FROM workflow_run WHERE id = ANY(:ids::text[]) FOR UPDATE SKIP LOCKED;
 
 -- name: turn_back
@@ -296,9 +259,6 @@ RETURNING workflow_id;
 
 -- name: allow_turned
 UPDATE workflow_run SET max_attempts = attempt + :more, updated_at = :now WHERE id = ANY(:ids::text[]);
-
--- name: expired
-SELECT 1 FROM workflow_run WHERE lease_until < :now LIMIT 1;
 
 -- name: reap
 -- Take back what a dead worker holds: it may be tried again, or its attempts are spent. To give it up is
@@ -369,9 +329,6 @@ WITH done AS (
 )
 SELECT id FROM done;
 
--- name: state
-SELECT status, lease FROM workflow_run WHERE id = :id;
-
 -- name: states
 SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id = ANY(:ids::text[]);
 
@@ -387,13 +344,6 @@ UPDATE workflow_run r SET lease_until = d.until
   FROM unnest(:types::text[], :latests::timestamptz[], :untils::timestamptz[]) AS d (type, latest, until)
  WHERE r.lease_until > :soonest AND r.type = d.type AND r.lease_until > d.latest
 RETURNING r.id;
-
--- name: prunable
--- Ids rise with time, so the oldest rows come first and no further index is needed; only so many are
--- looked at, because those that are not finished stay for as long as they like.
-SELECT id, (status IN ('succeeded', 'failed', 'cancelled') OR deleted_at IS NOT NULL)
-           AND lease_until IS NULL AND updated_at < :before
-  FROM workflow_run WHERE id > :after AND id < :below ORDER BY id LIMIT :look;
 
 -- name: prune
 WITH old AS MATERIALIZED (
@@ -479,12 +429,6 @@ DELETE FROM workflow_step s WHERE s.workflow_id = :id AND (
         SELECT 1 FROM workflow_run r WHERE r.id = s.result #>> '{}' AND r.deleted_at IS NULL
            AND r.status IN ('pending', 'leased', 'succeeded')));
 
--- name: allow
--- Undoing gets attempts of its own: a crash on the way back must not leave it half done.
-UPDATE workflow_run SET max_attempts = attempt + :more, updated_at = :now
- WHERE id = :id AND lease = :lease AND status = 'leased'
-RETURNING id;
-
 -- name: lock
 SELECT status, waiting_for FROM workflow_run WHERE id = :id AND deleted_at IS NULL FOR UPDATE;
 
@@ -513,12 +457,6 @@ WITH done AS (
     SELECT pg_notify(left(:channel || '.' || current_schema(), 63), '') FROM done LIMIT 1
 )
 SELECT id, (SELECT count(*) FROM told) FROM done;
-
--- name: under_way
-SELECT 1 FROM workflow_run WHERE id = :id AND status IN ('pending', 'leased') AND deleted_at IS NULL;
-
--- name: has_signal
-SELECT 1 FROM workflow_signal WHERE workflow_id = :id AND name = :name LIMIT 1;
 
 -- name: take_signal
 DELETE FROM workflow_signal WHERE id = (

@@ -1,22 +1,13 @@
 -- Schedules and their firings.
 
--- name: schema_1
-CREATE INDEX IF NOT EXISTS schedules_due ON schedules (next_run_at, id) WHERE status = 'active';
-
 -- name: schema_2
 -- The promise: one firing for each due time, whoever else has the same idea.
 CREATE UNIQUE INDEX IF NOT EXISTS schedule_firing_once ON schedule_firing (schedule_id, due_at) WHERE NOT manual;
-
--- name: schema_3
-CREATE INDEX IF NOT EXISTS schedule_firing_fired ON schedule_firing (fired_at);
 
 -- name: next_due
 SELECT next_run_at FROM schedules
  WHERE status = 'active' AND next_run_at IS NOT NULL AND id <> ALL (:passed::text[])
  ORDER BY next_run_at LIMIT 1;
-
--- name: overdue
-SELECT count(*), min(next_run_at) FROM schedules WHERE status = 'active' AND next_run_at <= :now;
 
 -- name: claim
 -- Hold up to :limit due schedules for this transaction, the longest due first.
@@ -51,21 +42,8 @@ UPDATE schedules SET next_run_at = a.next_run_at, last_run_at = coalesce(a.last_
        AS a (id, next_run_at, last_run_at, error)
  WHERE schedules.id = a.id;
 
--- name: touched
-UPDATE schedules SET last_run_at = :now, updated_at = :now WHERE id = :id;
-
 -- name: remove
 DELETE FROM schedules WHERE id = ANY (:ids::text[]) RETURNING id;
-
--- name: prune
-DELETE FROM schedule_firing WHERE id IN (
-    SELECT id FROM schedule_firing WHERE fired_at < :before ORDER BY fired_at LIMIT :limit
-) RETURNING id;
-
--- name: active
--- A page of the active schedules, to see whether their due times are possible.
-SELECT id, name, cron, timezone, next_run_at FROM schedules
- WHERE status = 'active' AND id > :after AND next_run_at > :now ORDER BY id LIMIT :limit;
 
 -- name: bring_back
 UPDATE schedules SET next_run_at = a.next_run_at, updated_at = :now

@@ -1,3 +1,5 @@
+-- The states are drawn in common/outbox.sql.
+
 -- name: schema_1
 -- Numbers are given out by whoever holds the write lock, one more than the largest there is.
 CREATE UNIQUE INDEX IF NOT EXISTS outbox_event_seq_idx ON outbox_event (seq);
@@ -11,22 +13,10 @@ CREATE INDEX IF NOT EXISTS outbox_event_kind_idx ON outbox_event (kind, retry_at
 CREATE INDEX IF NOT EXISTS outbox_event_key_idx ON outbox_event (key, seq)
     WHERE status = 'pending' AND key IS NOT NULL;
 
--- name: schema_4
-CREATE INDEX IF NOT EXISTS outbox_event_published_idx ON outbox_event (published_at) WHERE status = 'delivered';
-
--- name: schema_5
-CREATE INDEX IF NOT EXISTS outbox_event_dead_idx ON outbox_event (seq) WHERE status = 'dead';
-
 -- name: schema_6
 -- Which keys are being delivered.
 CREATE INDEX IF NOT EXISTS outbox_event_leased_idx ON outbox_event (lease_until, key)
     WHERE lease_until IS NOT NULL AND key IS NOT NULL;
-
--- name: schema_7
-DROP INDEX IF EXISTS outbox_event_due_idx;
-
--- name: inbox_schema_1
-CREATE INDEX IF NOT EXISTS inbox_message_created_idx ON inbox_message (created_at);
 
 -- name: enqueue
 -- A message of a key that waits is not due before those ahead of it.
@@ -173,19 +163,10 @@ SELECT kind FROM heads WHERE since IS NOT NULL ORDER BY since, kind;
 -- name: depth
 SELECT kind, count(*), min(created_at) FROM outbox_event WHERE status = 'pending' GROUP BY kind;
 
--- name: dead
-SELECT count(*) FROM outbox_event WHERE status = 'dead';
-
 -- name: prune
 DELETE FROM outbox_event WHERE id IN (
     SELECT id FROM outbox_event WHERE status = 'delivered' AND published_at < :before
      ORDER BY published_at LIMIT :limit)
-RETURNING id;
-
--- name: once
-INSERT INTO inbox_message (id, consumer, message_id, created_at, updated_at)
-VALUES (:id, :consumer, :message_id, :now, :now)
-    ON CONFLICT (consumer, message_id) DO NOTHING
 RETURNING id;
 
 -- name: prune_inbox

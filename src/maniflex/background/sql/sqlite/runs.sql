@@ -1,48 +1,11 @@
+-- The states are drawn in common/runs.sql.
+
 -- name: schema_1
 -- What is waiting: lanes of one type and priority, each in the order it is due; those of groups on their
 -- own, because many of them may wait for one.
 CREATE INDEX IF NOT EXISTS workflow_run_waiting_idx
     ON workflow_run (type, priority DESC, (group_key IS NOT NULL), run_at, id)
     WHERE status = 'pending' AND deleted_at IS NULL;
-
--- name: schema_2
-CREATE INDEX IF NOT EXISTS workflow_run_lease_idx ON workflow_run (lease_until) WHERE lease_until IS NOT NULL;
-
--- name: schema_3
-CREATE UNIQUE INDEX IF NOT EXISTS workflow_run_idempotency_idx
-    ON workflow_run (idempotency_key) WHERE idempotency_key IS NOT NULL AND deleted_at IS NULL;
-
--- name: schema_4
--- At most one run of a group is ever worked on, whatever two claimers see; one that was cancelled is,
--- until its worker has let it go.
-CREATE UNIQUE INDEX IF NOT EXISTS workflow_run_group_idx
-    ON workflow_run (group_key) WHERE group_key IS NOT NULL AND lease_until IS NOT NULL;
-
--- name: schema_5
-CREATE INDEX IF NOT EXISTS workflow_run_actor_idx ON workflow_run (actor_id, id) WHERE actor_id IS NOT NULL;
-
--- name: schema_6
-CREATE INDEX IF NOT EXISTS workflow_run_parent_idx ON workflow_run (parent_id) WHERE parent_id IS NOT NULL;
-
--- name: schema_7
-CREATE UNIQUE INDEX IF NOT EXISTS workflow_step_name_idx ON workflow_step (workflow_id, name);
-
--- name: schema_8
-CREATE INDEX IF NOT EXISTS workflow_signal_run_idx ON workflow_signal (workflow_id, name, id);
-
--- name: schema_9
--- The same lanes group by group: a way around groups that are busy.
-CREATE INDEX IF NOT EXISTS workflow_run_grouped_idx
-    ON workflow_run (type, priority DESC, group_key, run_at, id)
-    WHERE status = 'pending' AND deleted_at IS NULL AND group_key IS NOT NULL;
-
--- name: schema_10
-DROP INDEX IF EXISTS workflow_run_ready_idx;
-
--- name: schema_11
--- Who waits for a run: its parent, and all others that asked for it by its idempotency key.
-CREATE INDEX IF NOT EXISTS workflow_run_waiting_for_idx
-    ON workflow_run (waiting_for) WHERE waiting_for IS NOT NULL;
 
 -- name: submit
 INSERT INTO workflow_run (id, type, status, priority, idempotency_key, payload, attempt, max_attempts, run_at,
@@ -53,7 +16,7 @@ SELECT value ->> 0, :type, 'pending', :priority, value ->> 2, value ->> 1, 0, :m
     ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL AND deleted_at IS NULL DO NOTHING
 RETURNING id;
 
--- name: log_submit
+-- name: log_submit (only here)
 INSERT INTO workflow_event (id, workflow_id, event_type, created_at, updated_at)
 SELECT printf('%s%012x', :event, :tail + d.key), r.id, 'created', :now, :now
   FROM (SELECT key, value FROM json_each(:rows)) d CROSS JOIN workflow_run r WHERE r.id = d.value ->> 0;
@@ -133,14 +96,14 @@ UPDATE workflow_run
     )
     SELECT row FROM first ORDER BY priority DESC, run_at, id LIMIT :limit);
 
--- name: log_claim
+-- name: log_claim (only here)
 INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
 SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), id, 'leased',
        json_object('attempt', attempt, 'worker', leased_by), :now, :now
   FROM workflow_run
  WHERE lease_until IN (SELECT :until UNION ALL SELECT value FROM json_each(:untils)) AND lease = :lease;
 
--- name: just_claimed
+-- name: just_claimed (only here)
 -- What the claim took, in one row: each row that is fetched by itself has to wait for the interpreter's lock.
 SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key,
                                    actor_id, tenant_id, trace_id, parent_id, idempotency_key IS NOT NULL))
@@ -154,7 +117,7 @@ UPDATE workflow_run SET lease_until = max(lease_until, d.value ->> 2)
  WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status IN ('leased', 'cancelled')
 RETURNING id, status;
 
--- name: log_settle
+-- name: log_settle (only here)
 -- Before the change, while the lease still tells whose it is.
 INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
 SELECT printf('%s%012x', :event, :tail + d.key), r.id, d.value ->> 2,
@@ -162,7 +125,7 @@ SELECT printf('%s%012x', :event, :tail + d.key), r.id, d.value ->> 2,
   FROM (SELECT key, value FROM json_each(:rows)) d CROSS JOIN workflow_run r
  WHERE r.id = d.value ->> 0 AND r.lease = d.value ->> 1 AND r.status = 'leased';
 
--- name: log_succeed
+-- name: log_succeed (only here)
 -- The same for those that succeeded, most of all runs.
 INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
 SELECT printf('%s%012x', :event, :tail + d.key), r.id, 'succeeded', '{"attempt":' || r.attempt || '}', :now, :now
@@ -176,7 +139,7 @@ UPDATE workflow_run
   FROM (SELECT value FROM json_each(:rows)) d
  WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased';
 
--- name: succeed_some
+-- name: succeed_some (only here)
 -- The same, and which: each row that is fetched by itself has to wait for the interpreter's lock.
 UPDATE workflow_run
    SET status = 'succeeded', result = d.value ->> 2, error = NULL, lease = NULL, lease_until = NULL, leased_by = NULL,
@@ -202,7 +165,7 @@ UPDATE workflow_run SET lease = NULL, lease_until = NULL, leased_by = NULL, upda
  WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'cancelled'
 RETURNING id;
 
--- name: log_reap
+-- name: log_reap (only here)
 INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
 SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), id,
        CASE WHEN attempt < max_attempts THEN 'retried' ELSE 'failed' END,
@@ -228,9 +191,6 @@ RETURNING workflow_id;
 -- name: allow_turned
 UPDATE workflow_run SET max_attempts = attempt + :more, updated_at = :now
  WHERE id IN (SELECT value FROM json_each(:ids));
-
--- name: expired
-SELECT 1 FROM workflow_run WHERE lease_until < :now LIMIT 1;
 
 -- name: reap
 -- Take back what a dead worker holds: it may be tried again, or its attempts are spent. To give it up is
@@ -269,13 +229,10 @@ UPDATE workflow_run SET deleted_at = :now, delete_reason = :reason, updated_at =
  WHERE id = :id AND deleted_at IS NULL
 RETURNING id;
 
--- name: log_one
+-- name: log_one (only here)
 -- Only when the statement before it, in the same transaction, changed the run.
 INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
 SELECT printf('%s%012x', :event, :tail), :id, :event_type, :data, :now, :now WHERE changes() > 0;
-
--- name: state
-SELECT status, lease FROM workflow_run WHERE id = :id;
 
 -- name: states
 SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id IN (SELECT value FROM json_each(:ids));
@@ -286,20 +243,20 @@ SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, tim
                                    actor_id, tenant_id, trace_id, parent_id, idempotency_key IS NOT NULL))
   FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND status = 'leased';
 
--- name: claimed_ids
+-- name: claimed_ids (only here)
 SELECT id FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND status = 'leased';
 
--- name: claimed_one
+-- name: claimed_one (only here)
 SELECT id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key, actor_id, tenant_id, trace_id,
        parent_id, idempotency_key IS NOT NULL
   FROM workflow_run WHERE id = :id;
 
--- name: claimed_unreadable
+-- name: claimed_unreadable (only here)
 -- The same of a run that somebody wrote something into that is no text.
 SELECT id, type, NULL, attempt, max_attempts, timeout, priority, run_at, NULL, NULL, NULL, NULL, NULL, 0
   FROM workflow_run WHERE id = :id;
 
--- name: changes
+-- name: changes (only here)
 SELECT changes();
 
 -- name: bring_back
@@ -309,13 +266,6 @@ UPDATE workflow_run AS r SET lease_until = d.value ->> 2
  WHERE r.lease_until > :soonest AND r.type = d.value ->> 0 AND r.lease_until > d.value ->> 1
 RETURNING id;
 
--- name: prunable
--- Ids rise with time, so the oldest rows come first and no further index is needed; only so many are
--- looked at, because those that are not finished stay for as long as they like.
-SELECT id, (status IN ('succeeded', 'failed', 'cancelled') OR deleted_at IS NOT NULL)
-           AND lease_until IS NULL AND updated_at < :before
-  FROM workflow_run WHERE id > :after AND id < :below ORDER BY id LIMIT :look;
-
 -- name: prune
 DELETE FROM workflow_run
  WHERE id IN (SELECT value FROM json_each(:ids))
@@ -323,13 +273,13 @@ DELETE FROM workflow_run
    AND lease_until IS NULL AND updated_at < :before
 RETURNING id;
 
--- name: prune_events
+-- name: prune_events (only here)
 DELETE FROM workflow_event WHERE workflow_id IN (SELECT value FROM json_each(:ids));
 
--- name: prune_steps
+-- name: prune_steps (only here)
 DELETE FROM workflow_step WHERE workflow_id IN (SELECT value FROM json_each(:ids));
 
--- name: prune_signals
+-- name: prune_signals (only here)
 DELETE FROM workflow_signal WHERE workflow_id IN (SELECT value FROM json_each(:ids));
 
 -- name: depth
@@ -406,12 +356,6 @@ DELETE FROM workflow_step WHERE workflow_id = :id AND (
         SELECT 1 FROM workflow_run r WHERE r.id = workflow_step.result ->> '$' AND r.deleted_at IS NULL
            AND r.status IN ('pending', 'leased', 'succeeded')));
 
--- name: allow
--- Undoing gets attempts of its own: a crash on the way back must not leave it half done.
-UPDATE workflow_run SET max_attempts = attempt + :more, updated_at = :now
- WHERE id = :id AND lease = :lease AND status = 'leased'
-RETURNING id;
-
 -- name: lock
 SELECT status, waiting_for FROM workflow_run WHERE id = :id AND deleted_at IS NULL;
 
@@ -430,12 +374,6 @@ UPDATE workflow_run SET run_at = :now, updated_at = :now
     SELECT 'run:' || c.id FROM json_each(:ids) d CROSS JOIN workflow_run c
      WHERE c.id = d.value AND (c.status NOT IN ('pending', 'leased') OR c.deleted_at IS NOT NULL))
 RETURNING id;
-
--- name: under_way
-SELECT 1 FROM workflow_run WHERE id = :id AND status IN ('pending', 'leased') AND deleted_at IS NULL;
-
--- name: has_signal
-SELECT 1 FROM workflow_signal WHERE workflow_id = :id AND name = :name LIMIT 1;
 
 -- name: take_signal
 DELETE FROM workflow_signal WHERE id = (

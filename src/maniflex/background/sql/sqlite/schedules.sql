@@ -1,22 +1,13 @@
 -- Schedules and their firings. A transaction here holds the database, so a claim is only a read in it.
 
--- name: schema_1
-CREATE INDEX IF NOT EXISTS schedules_due ON schedules (next_run_at, id) WHERE status = 'active';
-
 -- name: schema_2
 -- The promise: one firing for each due time, whoever else has the same idea.
 CREATE UNIQUE INDEX IF NOT EXISTS schedule_firing_once ON schedule_firing (schedule_id, due_at) WHERE manual = 0;
-
--- name: schema_3
-CREATE INDEX IF NOT EXISTS schedule_firing_fired ON schedule_firing (fired_at);
 
 -- name: next_due
 SELECT next_run_at FROM schedules
  WHERE status = 'active' AND next_run_at IS NOT NULL AND id NOT IN (SELECT value FROM json_each(:passed))
  ORDER BY next_run_at LIMIT 1;
-
--- name: overdue
-SELECT count(*), min(next_run_at) FROM schedules WHERE status = 'active' AND next_run_at <= :now;
 
 -- name: claim
 SELECT id, name, cron, timezone, kind, target, CAST(payload AS BLOB), policy, attempts, allow_private, next_run_at
@@ -48,21 +39,8 @@ UPDATE schedules SET next_run_at = a.value ->> 1, last_run_at = coalesce(a.value
   FROM json_each(:rows) AS a
  WHERE schedules.id = a.value ->> 0;
 
--- name: touched
-UPDATE schedules SET last_run_at = :now, updated_at = :now WHERE id = :id;
-
 -- name: remove
 DELETE FROM schedules WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
-
--- name: prune
-DELETE FROM schedule_firing WHERE id IN (
-    SELECT id FROM schedule_firing WHERE fired_at < :before ORDER BY fired_at LIMIT :limit
-) RETURNING id;
-
--- name: active
--- A page of the active schedules, to see whether their due times are possible.
-SELECT id, name, cron, timezone, next_run_at FROM schedules
- WHERE status = 'active' AND id > :after AND next_run_at > :now ORDER BY id LIMIT :limit;
 
 -- name: bring_back
 UPDATE schedules SET next_run_at = a.value ->> 2, updated_at = :now

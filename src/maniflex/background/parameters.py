@@ -1,0 +1,60 @@
+"""Times, lists and rows as parameters of fixed statements: SQLite takes texts, PostgreSQL its own types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from maniflex.sql.codec import encode_datetime
+from maniflex.sql.statement import Dialect, by_dialect
+
+
+class Parameters(Protocol):
+    """How one dialect takes what has no type that all of them share."""
+
+    def time(self, moment: datetime | None) -> Any: ...
+
+    def texts(self, values: Sequence[str]) -> Any:
+        """Many texts as one parameter."""
+
+    def rows(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """Many rows as few parameters: one for each of the columns `names`, or `rows` for all."""
+
+
+class SqliteParameters:
+    """Times are texts that sort like times; lists and rows are JSON."""
+
+    def time(self, moment: datetime | None) -> str | None:
+        return None if moment is None else encode_datetime(moment)
+
+    def texts(self, values: Sequence[str]) -> str:
+        return _json(values)
+
+    def rows(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        return {"rows": _json(rows)}
+
+
+class PostgresParameters:
+    """Times are times, and lists are arrays."""
+
+    def time(self, moment: datetime | None) -> datetime | None:
+        return moment
+
+    def texts(self, values: Sequence[str]) -> Sequence[str]:
+        return values
+
+    def rows(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        return dict(zip(names, zip(*rows, strict=True), strict=True))
+
+
+def parameters_of(dialect: Dialect) -> Parameters:
+    """The parameters of a dialect."""
+    parameters: Parameters = by_dialect(dialect, sqlite=SqliteParameters(), postgres=PostgresParameters())
+    return parameters
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
