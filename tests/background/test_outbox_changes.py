@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from maniflex._backoff import Backoff
+from maniflex.background.outbox.model import MessageStatus
 from maniflex.background.outbox.outcomes import DeliveryFailed, HandedBack, Hopeless, Policy, change
 from maniflex.background.outbox.rows import ClaimedMessage, MessageChange
 
@@ -24,21 +25,23 @@ def a_message(attempts: int) -> ClaimedMessage:
 )
 def test_a_failure_is_tried_again_after_a_doubling_pause(attempts: int, seconds: int) -> None:
     assert change(a_message(attempts), DeliveryFailed("no"), POLICY, NOW) == MessageChange(
-        "m", "pending", NOW + timedelta(seconds=seconds), last_error="no", key="k"
+        "m", MessageStatus.PENDING, NOW + timedelta(seconds=seconds), last_error="no", key="k"
     )
 
 
 def test_the_last_failure_is_the_end() -> None:
     assert change(a_message(10), DeliveryFailed("no"), POLICY, NOW) == MessageChange(
-        "m", "dead", last_error="no"
+        "m", MessageStatus.DEAD, last_error="no"
     )
 
 
 def test_what_is_hopeless_ends_at_once_and_keeps_its_bytes() -> None:
     assert change(a_message(1), Hopeless("not JSON", "{"), POLICY, NOW) == MessageChange(
-        "m", "dead", last_error="not JSON", raw="{"
+        "m", MessageStatus.DEAD, last_error="not JSON", raw="{"
     )
 
 
 def test_what_is_handed_back_is_not_charged() -> None:
-    assert change(a_message(4), HandedBack(), POLICY, NOW) == MessageChange("m", "pending", unspent=1)
+    assert change(a_message(4), HandedBack(), POLICY, NOW) == MessageChange(
+        "m", MessageStatus.PENDING, unspent=1
+    )

@@ -9,6 +9,7 @@ import pytest
 from cronsim import CronSim
 
 from maniflex.background.schedules.cron import NAMED, Cron, Times
+from maniflex.background.schedules.model import FiringOutcome
 from maniflex.background.schedules.plan import Firing, plan
 from maniflex.errors import InvalidSchedule
 
@@ -269,7 +270,7 @@ def test_once_fires_the_latest_and_skips_the_rest() -> None:
     made = plan(HOURLY, "once", DUE, utc("2026-01-01T13:30"), grace=GRACE)
 
     latest = utc("2026-01-01T13:00")
-    assert made.firings == (Firing(DUE, latest, "skipped"), Firing(latest))
+    assert made.firings == (Firing(DUE, latest, FiringOutcome.SKIPPED), Firing(latest))
     assert made.next_run_at == utc("2026-01-01T14:00")
 
 

@@ -52,8 +52,9 @@ class PostgresParameters:
 
 def parameters_of(dialect: Dialect) -> Parameters:
     """The parameters of a dialect."""
-    parameters: Parameters = by_dialect(dialect, sqlite=SqliteParameters(), postgres=PostgresParameters())
-    return parameters
+    sqlite: Parameters = SqliteParameters()
+    postgres: Parameters = PostgresParameters()
+    return by_dialect(dialect, sqlite=sqlite, postgres=postgres)
 
 
 def _json(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 from maniflex.db.port import Executor
 from maniflex.model.meta import FieldMeta, Kind
@@ -53,10 +54,12 @@ async def read_columns(run: Executor, model: ModelSql) -> Columns:
     """The columns of the model's table by name; none when there is no such table."""
     if model.dialect is Dialect.SQLITE:
         rows = await run.fetch(Sql(_SQLITE_COLUMNS, (model.table.name,)))
-    else:
+    elif model.dialect is Dialect.POSTGRES:
         rows = await run.fetch(Sql(_POSTGRES_COLUMNS, (quote(model.table.name, model.dialect),)))
         model.versioned = all(_text(row[4]) in _WITH_VERSIONS for row in rows)
         model.schema = next((row[5] for row in rows), None)
+    else:
+        assert_never(model.dialect)
     return {row[0]: Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3])) for row in rows}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from maniflex.db.port import Adapter, Tx
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql
 from maniflex.sql.tables import quote
 
 log = logging.getLogger("maniflex.migrate")
@@ -49,10 +49,8 @@ async def migrate_decimals(tx: Tx, model: ModelSql) -> None:
 
 async def use_order_keys_if_there(adapter: Adapter, models: Sequence[ModelSql]) -> None:
     """Compare decimals by their texts in a database that was made without order keys."""
-    if adapter.dialect is not Dialect.SQLITE:
-        return
     for model in models:
-        columns = () if model.readonly else _decimal_columns(model)
+        columns = () if model.readonly else _decimal_columns(model)  # none where the database has the type
         existing = await _table_columns(adapter, model) if columns else set()
         if any(order_column(column) not in existing for column in columns):
             for each in models:

@@ -18,7 +18,7 @@ from maniflex.db.port import Executor
 from maniflex.model.meta import FieldMeta
 from maniflex.sql.decimal_order import order_column
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.tables import quote
 
 _TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? ORDER BY name"
@@ -47,7 +47,7 @@ _IDENTIFIER = re.compile(r'"((?:[^"]|"")+)"|\[([^\]]+)\]|`([^`]+)`|([\w$]+)')
 
 async def discard_statements(run: Executor, model: ModelSql, column: str) -> list[str]:
     """The statements that remove the column, in the order in which the database takes them."""
-    find_derived = _derived_on_postgres if model.dialect is Dialect.POSTGRES else _derived_on_sqlite
+    find_derived = by_dialect(model.dialect, sqlite=_derived_on_sqlite, postgres=_derived_on_postgres)
     return [*await find_derived(run, model, column), f"{_drop_column(model)}{quote(column, model.dialect)}"]
 
 
@@ -92,7 +92,7 @@ def _names_in_index(sql: str) -> Iterator[str]:
 async def nullable_statements(run: Executor, model: ModelSql, field: FieldMeta) -> list[str]:
     """The statements that let the column of the field be null; SQLite does that only to a new column."""
     table, column = advised_table(model), quote(field.column, model.dialect)
-    if model.dialect is Dialect.POSTGRES:
+    if by_dialect(model.dialect, sqlite=False, postgres=True):
         return [f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL"]
     new = quote(f"{field.column}$null", model.dialect)
     # The shell of SQLite does not know our collation, and the next migration makes order keys instead.

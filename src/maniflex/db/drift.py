@@ -25,7 +25,7 @@ from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import by_dialect
 from maniflex.sql.tables import quote
 
 log = logging.getLogger("maniflex.migrate")
@@ -221,7 +221,7 @@ def _never_null(model: ModelSql, field: FieldMeta) -> str:
 
 
 def _tolerated(model: ModelSql, field: FieldMeta, column: Column) -> bool:
-    if model.dialect is not Dialect.SQLITE:
+    if not by_dialect(model.dialect, sqlite=True, postgres=False):
         return False
     if field.name in ("created_at", "updated_at") and column.type == "text":
         return True  # nobody but the framework writes them, so what a text column holds of them are times

@@ -16,7 +16,7 @@ from maniflex.db.port import Executor
 from maniflex.errors import DeclarationError
 from maniflex.sql.decimal_order import decimal_column
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.tables import NAMED_BY_CONDITION, index_name, quote, sa_dialect
 
 log = logging.getLogger("maniflex.migrate")
@@ -63,10 +63,14 @@ SELECT c.relname, i.indisunique AND i.indisvalid, a.attname, pg_get_expr(i.indpr
 
 async def read_indexes(run: Executor, model: ModelSql) -> dict[str, ExistingIndex]:
     """The indexes of the table by name."""
-    if model.dialect is Dialect.SQLITE:
-        rows = await run.fetch(Sql(_SQLITE_INDEXES, (model.table.name,)))
-    else:
-        rows = await run.fetch(Sql(_POSTGRES_INDEXES, (quote(model.table.name, model.dialect),)))
+    name = model.table.name
+    rows = await run.fetch(
+        by_dialect(
+            model.dialect,
+            sqlite=Sql(_SQLITE_INDEXES, (name,)),
+            postgres=Sql(_POSTGRES_INDEXES, (quote(name, model.dialect),)),
+        )
+    )
     columns: dict[str, list[str]] = {}
     for name, _, column, _ in rows:
         columns.setdefault(name, []).append(column or "an expression")
@@ -78,7 +82,7 @@ async def read_indexes(run: Executor, model: ModelSql) -> dict[str, ExistingInde
 
 def _predicate(text: str | None, dialect: Dialect) -> str:
     """The condition of a partial index, bare of what each database puts around it."""
-    if text and dialect is Dialect.SQLITE:  # the whole statement
+    if text and by_dialect(dialect, sqlite=True, postgres=False):  # it is the whole statement
         _, *condition = re.split(r"\sWHERE\s", text, maxsplit=1, flags=re.IGNORECASE)
         text = " ".join(condition)
     return " ".join(re.sub(r'[()"`\[\]]', "", text or "").lower().split())
@@ -151,7 +155,7 @@ async def warn_of_missing_promises(run: Executor, model: ModelSql) -> None:
 
 async def _is_constraint(run: Executor, model: ModelSql, index: str) -> bool:
     """Whether a constraint stands on the index, which then is none of ours."""
-    if model.dialect is not Dialect.POSTGRES:
+    if not by_dialect(model.dialect, sqlite=False, postgres=True):
         return False
     text = "SELECT 1 FROM pg_constraint WHERE conindid = to_regclass($1)"
     return await run.fetch_one(Sql(text, (quote(index, model.dialect),))) is not None

@@ -28,7 +28,7 @@ from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFai
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.literal import literal
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.tables import quote
 
 log = logging.getLogger("maniflex.migrate")
@@ -42,7 +42,7 @@ async def migrate(adapter: Adapter, models: Sequence[ModelSql], extra: Sequence[
     `extra` is what a model cannot declare, in statements that do no harm when they are repeated.
     """
     async with adapter.transaction() as tx:
-        if adapter.dialect is Dialect.POSTGRES:
+        if by_dialect(adapter.dialect, sqlite=False, postgres=True):  # on SQLite, only one writes anyway
             await _take_turn(tx)
         tables = [(model, await read_columns(tx, model)) for model in models]
         await refuse_drift(tx, tables)
@@ -64,7 +64,7 @@ _INDEX_UNLESS_THERE = re.compile(
 async def _index_exists(tx: Tx, statement: Sql) -> bool:
     """Whether `statement` would make an index that exists: asking, PostgreSQL would lock out all writers."""
     match = _INDEX_UNLESS_THERE.match(statement.text)
-    if match is None or tx.dialect is not Dialect.POSTGRES:
+    if match is None or by_dialect(tx.dialect, sqlite=True, postgres=False):
         return False
     row = await tx.fetch_one(Sql("SELECT to_regclass($1) IS NOT NULL", (match[1],)))
     return row is not None and bool(row[0])
@@ -111,13 +111,13 @@ async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta, columns: Column
     if field.default_factory is not None:
         if field.nullable or field.default_factory not in _ALWAYS_EQUAL:
             await _fill(tx, model, field)
-        if model.dialect is Dialect.POSTGRES and not field.nullable:
+        if not field.nullable and by_dialect(model.dialect, sqlite=False, postgres=True):
             await tx.execute(Sql(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT"))
 
 
 async def _add_defaults(tx: Tx, model: ModelSql, columns: Columns) -> None:
     """Give columns the defaults that they were made without; SQLite sets them only with the table."""
-    if model.dialect is not Dialect.POSTGRES:
+    if not by_dialect(model.dialect, sqlite=False, postgres=True):
         return
     missing = [
         f"ALTER COLUMN {quote(column.name, model.dialect)} SET DEFAULT {column.server_default.arg}"
@@ -187,10 +187,9 @@ async def _update_each(tx: Tx, model: ModelSql, field: FieldMeta, pairs: list[tu
 
 
 def _placeholder(position: int, model: ModelSql, type_: str | None = None) -> str:
-    if model.dialect is Dialect.SQLITE:
-        return "?"
     # Without a type, every parameter in a list of VALUES would be text.
-    return f"${position}" if type_ is None else f"CAST(${position} AS {type_})"
+    typed = f"${position}" if type_ is None else f"CAST(${position} AS {type_})"
+    return by_dialect(model.dialect, sqlite="?", postgres=typed)
 
 
 def _factory_value(model: ModelSql, field: FieldMeta) -> Any:

@@ -11,7 +11,7 @@ from maniflex.db.current import executor, transaction
 from maniflex.db.port import Adapter
 from maniflex.errors import DatabaseError
 from maniflex.sql.codec import encode_any, encode_json
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 
 # Everything a "?" may stand in without being a placeholder, and the placeholder itself last.
 _TOKENS = re.compile(
@@ -46,7 +46,7 @@ def _statement(dialect: Dialect, text: str, args: Sequence[Any]) -> Sql:
     own_text, count = translate(dialect, text)
     if count != len(args):
         raise DatabaseError(f"the statement has {count} placeholders and got {len(args)} values")
-    encode = encode_any if dialect is Dialect.SQLITE else _json_as_text
+    encode = by_dialect(dialect, sqlite=encode_any, postgres=_json_as_text)
     return Sql(own_text, tuple(map(encode, args)))
 
 
@@ -81,6 +81,6 @@ def translate(dialect: Dialect, text: str) -> tuple[str, int]:
         if match["escaped"] is not None:
             return "?"
         count += 1
-        return f"${count}" if dialect is Dialect.POSTGRES else "?"
+        return by_dialect(dialect, sqlite="?", postgres=f"${count}")
 
     return _TOKENS.sub(replace, text), count

@@ -25,7 +25,7 @@ from maniflex.sql.search import (
     numbers_table,
     searchable_fields,
 )
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.tables import index_name, quote
 
 log = logging.getLogger("maniflex.migrate")
@@ -35,10 +35,7 @@ _OURS = "maniflex search: "
 
 async def migrate_search(tx: Tx, model: ModelSql) -> None:
     """Make the model searchable as it is declared now, or no longer."""
-    if model.dialect is Dialect.SQLITE:
-        await _on_sqlite(tx, model)
-    else:
-        await _on_postgres(tx, model)
+    await by_dialect(model.dialect, sqlite=_on_sqlite, postgres=_on_postgres)(tx, model)
 
 
 # -- SQLite

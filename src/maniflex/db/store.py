@@ -40,6 +40,7 @@ from maniflex.query.parse import Parser
 from maniflex.query.query import Filter, Models, Query
 from maniflex.sql import cascade, search, select, write
 from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import by_dialect
 from maniflex.sql.where import Scope, parent_keys
 
 
@@ -52,6 +53,8 @@ class Store:
         self.clock = clock
         self.sql = ModelSql(meta, adapter.dialect, metadata)
         self._decode = self.sql.decode
+        # On SQLite the transaction is the lock.
+        self._locks_rows = by_dialect(adapter.dialect, sqlite=False, postgres=True)
         self.models: Models = {meta.name: meta}
         self.query = Parser(meta)
         self.stores_by_model: StoresByModel = {meta.name: self}
@@ -86,8 +89,7 @@ class Store:
 
     async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
         """The live row, which no other transaction can change until the transaction ends."""
-        for_update = self.adapter.dialect != "sqlite"  # there the transaction is the lock
-        row = await tx.fetch_one(select.one(self.sql, record_id, scope, for_update=for_update))
+        row = await tx.fetch_one(select.one(self.sql, record_id, scope, for_update=self._locks_rows))
         if row is None:
             raise self._missing(record_id)
         forget_version(self.sql, record_id, tx)
@@ -95,7 +97,7 @@ class Store:
 
     async def lock_as_read(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
         """As `lock`, for code that may have read the row before: it must not have changed since."""
-        if self.adapter.dialect == "sqlite":
+        if not self._locks_rows:
             return await self.lock(record_id, tx=tx, scope=scope)
         row = await lock_as_read(self.sql, record_id, tx, scope)
         if row is None:
@@ -104,7 +106,7 @@ class Store:
 
     async def lock_unchanged(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
         """As `lock`, for a write that shows its row to no one: it must be as this transaction read it."""
-        if self.adapter.dialect == "sqlite":
+        if not self._locks_rows:
             return await self.lock(record_id, tx=tx, scope=scope)
         row = await lock_unchanged(self.sql, record_id, tx, scope)
         if row is None:

@@ -28,7 +28,7 @@ from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.serializer import Serializer
 from maniflex.query.parse import pairs
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import Dialect, by_dialect
 
 MAX_EXPORT_ROWS = 100_000
 RETRY_AFTER = {"retry-after": "10"}
@@ -68,13 +68,18 @@ def available_formats() -> tuple[Format, ...]:
 def export_endpoints(runtime: Runtime, composer: Composer, models: Iterable[ModelMeta]) -> Iterator[Endpoint]:
     """The export routes of all models; they share the places there are."""
     exportable = [m for m in models if m.options.export and not m.options.headless]
-    if any(runtime.stores[m.cls].adapter.dialect is Dialect.POSTGRES for m in exportable):
+    if any(_takes_a_connection(runtime.stores[m.cls].adapter.dialect) for m in exportable):
         _warn_of_small_pool(runtime)
     if exportable and Format.XLSX not in available_formats():
         runtime.logger.info('exports are csv only; for xlsx: pip install "maniflex[export]"')
     places = Places(runtime.config.max_exports)
     for model in exportable:
         yield from Export(runtime, model, places).endpoints(composer)
+
+
+def _takes_a_connection(dialect: Dialect) -> bool:
+    """Whether an export has a connection of the pool to itself for as long as it lasts."""
+    return by_dialect(dialect, sqlite=False, postgres=True)
 
 
 def _warn_of_small_pool(runtime: Runtime) -> None:

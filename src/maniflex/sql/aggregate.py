@@ -23,7 +23,7 @@ from maniflex.sql.codec import decoder
 from maniflex.sql.decimal_order import has_order_key, number_of
 from maniflex.sql.model import ModelSql
 from maniflex.sql.select import asks_for_deleted
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.where import Scope, parameters, shape, test, values, where
 
@@ -108,15 +108,23 @@ def _measure(model: ModelSql, measure: Measure) -> Any:
             if not model.uses_order_keys and has_order_key(field, model.dialect):
                 return extreme.collate("decimal")  # what a function gives does not inherit it
             return extreme
-        case Fn.SUM | Fn.AVG if model.dialect is Dialect.SQLITE:
-            text = _sqlite_number(measure.fn, field, column)
-            return sa.func.decimal_order(text) if model.uses_order_keys else text.collate("decimal")
-        case Fn.SUM:
-            return _postgres_sum(field, column)
-        case Fn.AVG:
-            digits = _digits(field)
-            total = sa.func.round(_postgres_sum(field, column), sa.literal_column(str(digits + _SPARE)))
-            return sa.func.round(total / sa.func.count(column), sa.literal_column(str(digits)))
+        case Fn.SUM | Fn.AVG:
+            total = by_dialect(model.dialect, sqlite=_total_on_sqlite, postgres=_total_on_postgres)
+            return total(model, measure.fn, field, column)
+
+
+def _total_on_sqlite(model: ModelSql, fn: Fn, field: FieldMeta, column: Any) -> Any:
+    text = _sqlite_number(fn, field, column)
+    return sa.func.decimal_order(text) if model.uses_order_keys else text.collate("decimal")
+
+
+def _total_on_postgres(model: ModelSql, fn: Fn, field: FieldMeta, column: Any) -> Any:
+    total = _postgres_sum(field, column)
+    if fn is Fn.SUM:
+        return total
+    digits = _digits(field)
+    exact = sa.func.round(total, sa.literal_column(str(digits + _SPARE)))
+    return sa.func.round(exact / sa.func.count(column), sa.literal_column(str(digits)))
 
 
 def _digits(field: FieldMeta) -> int:

@@ -10,10 +10,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from maniflex.sql.locks import lock_rows
 from maniflex.sql.model import ID, LOCK, ModelSql
 from maniflex.sql.reference import Reference, key_values, named_rows, shape_of
 from maniflex.sql.select import own_version
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.where import (
     Scope,
@@ -46,9 +47,7 @@ def _children(model: ModelSql, key: str, versioned: bool) -> Compiled:
     # In the order of ids, so that two deletions that meet wait for each other instead of colliding.
     statement = sa.select(*columns).where(refers, *model.live()).order_by(model.id)
     statement = statement.limit(sa.bindparam(_MOST, type_=sa.Integer())).offset(sa.literal_column("0"))
-    if model.dialect is Dialect.POSTGRES:
-        statement = statement.with_for_update()
-    return compile_statement(statement, model.dialect)
+    return compile_statement(lock_rows(statement, model.dialect), model.dialect)
 
 
 def remove(model: ModelSql, ids: Sequence[str], stamps: Mapping[str, Any], *, marked: bool = False) -> Sql:
@@ -126,9 +125,7 @@ def _deleted_row(model: ModelSql, scope: Scope) -> Compiled:
     statement = sa.select(*model.columns).where(
         *_deleted_conditions(model), *scope_conditions(model, model.table, scope)
     )
-    if model.dialect is Dialect.POSTGRES:
-        statement = statement.with_for_update()
-    return compile_statement(statement, model.dialect)
+    return compile_statement(lock_rows(statement, model.dialect), model.dialect)
 
 
 def restore(
@@ -175,9 +172,7 @@ def _deleted_rows(model: ModelSql, keys: tuple[str, ...], scope: Scope) -> Compi
     columns = [model.at(model.table, key) for key in keys]
     is_deleted = sa.not_(sa.and_(*model.live()))
     statement = sa.select(model.id, *columns).where(*_among(model, scope), is_deleted).order_by(model.id)
-    if model.dialect is Dialect.POSTGRES:
-        statement = statement.with_for_update()
-    return compile_statement(statement, model.dialect)
+    return compile_statement(lock_rows(statement, model.dialect), model.dialect)
 
 
 def alive(model: ModelSql, ids: Sequence[str], scope: Scope = ()) -> Sql:
@@ -188,8 +183,7 @@ def alive(model: ModelSql, ids: Sequence[str], scope: Scope = ()) -> Sql:
 
 def _alive(model: ModelSql, scope: Scope) -> Compiled:
     statement = sa.select(model.id).where(*_among(model, scope), *model.live()).order_by(model.id)
-    if model.dialect is Dialect.POSTGRES:
-        statement = statement.with_for_update(read=True, key_share=True)
+    statement = lock_rows(statement, model.dialect, read=True, key_share=True)
     return compile_statement(statement, model.dialect)
 
 

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.model.unreadable import json_guard
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import Dialect, by_dialect
 
 Codec = Callable[[Any], Any]
 
@@ -86,19 +86,19 @@ _POSTGRES_DECODERS: dict[Kind, Codec] = {Kind.DECIMAL: written_out}
 
 def encoder(kind: Kind, dialect: Dialect) -> Codec | None:
     """What turns a value of this kind into a parameter; None when it goes as it is."""
-    return (_SQLITE_ENCODERS if dialect is Dialect.SQLITE else _POSTGRES_ENCODERS).get(kind)
+    return by_dialect(dialect, sqlite=_SQLITE_ENCODERS, postgres=_POSTGRES_ENCODERS).get(kind)
 
 
 def decoder(kind: Kind, dialect: Dialect) -> Codec | None:
     """What turns a stored value of this kind back; None when the driver already gives it."""
-    return (_SQLITE_DECODERS if dialect is Dialect.SQLITE else _POSTGRES_DECODERS).get(kind)
+    return by_dialect(dialect, sqlite=_SQLITE_DECODERS, postgres=_POSTGRES_DECODERS).get(kind)
 
 
 def row_decoder(
     fields: Sequence[FieldMeta], dialect: Dialect, *, guards_json: bool = False
 ) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
     """What turns a stored row into values; None when the driver already gives them."""
-    by_kind = _SQLITE_DECODERS if dialect is Dialect.SQLITE else _POSTGRES_DECODERS
+    by_kind = by_dialect(dialect, sqlite=_SQLITE_DECODERS, postgres=_POSTGRES_DECODERS)
     decoders = [(i, by_kind[f.kind]) for i, f in enumerate(fields) if f.kind in by_kind]
     if guards_json:
         for i, f in enumerate(fields):

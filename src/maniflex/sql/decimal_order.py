@@ -21,7 +21,7 @@ from collections.abc import Container
 from decimal import Decimal
 
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import Dialect, by_dialect
 
 _SUFFIX = "$order"  # no attribute can be called like this
 _WIDTH = 5
@@ -33,7 +33,7 @@ _TURN_BACK = str.maketrans(_REVERSED, _DIGITS)
 
 def has_order_key(field: FieldMeta, dialect: Dialect) -> bool:
     """Whether the column of the field has an order key beside it."""
-    return dialect is Dialect.SQLITE and field.kind is Kind.DECIMAL
+    return field.kind is Kind.DECIMAL and by_dialect(dialect, sqlite=True, postgres=False)
 
 
 def order_column(column: str) -> str:

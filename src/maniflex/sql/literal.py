@@ -9,7 +9,7 @@ from typing import Any
 
 from maniflex.model.meta import Kind
 from maniflex.sql.codec import encoder
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import Dialect, by_dialect
 
 
 def literal(value: Any, kind: Kind, dialect: Dialect) -> str:
@@ -20,13 +20,14 @@ def literal(value: Any, kind: Kind, dialect: Dialect) -> str:
     stored_value = convert(value) if convert else value
     match stored_value.value if isinstance(stored_value, Enum) else stored_value:
         case bool() as flag:
-            return ("TRUE" if flag else "FALSE") if dialect is Dialect.POSTGRES else str(int(flag))
+            return by_dialect(dialect, sqlite=str(int(flag)), postgres=str(flag).upper())
         case Decimal() as number:
             return format(number, "f")
         case int() | float() as number:
             return repr(number)
         case bytes() as content:
-            return f"'\\x{content.hex()}'" if dialect is Dialect.POSTGRES else f"x'{content.hex()}'"
+            digits = content.hex()
+            return by_dialect(dialect, sqlite=f"x'{digits}'", postgres=f"'\\x{digits}'")
         case other:
             text = other.isoformat() if isinstance(other, date | time) else str(other)
             return "'" + text.replace("'", "''") + "'"

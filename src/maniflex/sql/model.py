@@ -14,7 +14,7 @@ from maniflex.query.operators import Op
 from maniflex.sql.codec import encoder, row_decoder
 from maniflex.sql.decimal_order import has_order_key, order_column, order_key
 from maniflex.sql.patterns import TEXT_OPERATORS, pattern_value
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import Dialect, by_dialect
 from maniflex.sql.statement_cache import StatementCache
 from maniflex.sql.tables import build_table, quote
 from maniflex.sql.view import build_view
@@ -38,7 +38,7 @@ class ModelSql:
         else:
             self.table = build_table(meta, dialect, metadata)
         # Whether rows tell their versions; a table that turns out to be a view does not.
-        self.versioned = dialect is Dialect.POSTGRES and not self.readonly
+        self.versioned = by_dialect(dialect, sqlite=False, postgres=not self.readonly)
         self.schema: str | None = None  # where PostgreSQL found the table; None before it was looked for
         self.version = self.version_in(self.table)
         self.guards_json: bool = getattr(meta.cls, "__shows_unreadable__", False)
@@ -47,7 +47,8 @@ class ModelSql:
         # A query model may have none; then nothing that needs one can be asked of it.
         self.id: Any = self.table.c[meta.by_name["id"].column] if "id" in meta.by_name else None
         self.shapes = StatementCache()
-        self.uses_order_keys = dialect is Dialect.SQLITE
+        self.uses_order_keys = by_dialect(dialect, sqlite=True, postgres=False)
+        self._encoders_by_kind = {kind: encoder(kind, dialect) for kind in Kind}
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
         self.all_plain = not any(self.encoders.values())
         self.lock_values = self._lock_values()
@@ -78,8 +79,9 @@ class ModelSql:
     def read_column(self, field: FieldMeta) -> Any:
         """What a row is read by: the column, or where SQLite may hold no text in it, its bytes."""
         column = self.column(field)
-        if self.guards_json and field.kind is Kind.JSON and self.dialect is Dialect.SQLITE:
-            return sa.cast(column, sa.LargeBinary()).label(field.column)
+        if self.guards_json and field.kind is Kind.JSON:
+            content = sa.cast(column, sa.LargeBinary()).label(field.column)
+            return by_dialect(self.dialect, sqlite=content, postgres=column)
         return column
 
     def decoder(self, fields: Sequence[FieldMeta]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
@@ -116,11 +118,11 @@ class ModelSql:
         if op in TEXT_OPERATORS:
             return pattern_value(self.dialect, op, value)
         by_order_key = self.uses_order_keys and has_order_key(field, self.dialect)
-        convert = order_key if by_order_key else encoder(field.kind, self.dialect)
+        convert = order_key if by_order_key else self._encoders_by_kind[field.kind]
         if op in (Op.IN, Op.NOT_IN):
+            if field.kind is Kind.BOOL:  # JSON has a type for them, SQLite has none
+                convert = by_dialect(self.dialect, sqlite=int, postgres=convert)
             items = [item if convert is None else convert(item) for item in value]
-            if self.dialect is Dialect.SQLITE and field.kind is Kind.BOOL:
-                items = [int(item) for item in items]
             return list_value(self.dialect, items)
         return value if convert is None or value is None else convert(value)
 

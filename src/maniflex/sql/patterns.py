@@ -6,12 +6,12 @@ matching one is a single call that no time limit can interrupt, and long texts o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 import sqlalchemy as sa
 
 from maniflex.query.operators import Op
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import Dialect, by_dialect
 
 Condition = sa.ColumnElement[bool]
 
@@ -25,28 +25,26 @@ def matches(dialect: Dialect, column: Any, op: Op, name: str) -> Condition:
     if op in (Op.LIKE, Op.ILIKE):
         return _matches_pattern(dialect, column, op, name)
     text, length = _text(name), sa.bindparam(name + LENGTH, type_=sa.Integer())
-    condition: Condition
-    if dialect is Dialect.POSTGRES:
-        column = sa.collate(column, "C")
-        if op is Op.CONTAINS:
-            condition = sa.func.strpos(sa.func.lower(column), text) > _number(0)
-        else:
-            end = sa.func.left if op is Op.STARTS_WITH else sa.func.right
-            condition = sa.func.lower(end(column, length)) == text
-    elif op is Op.CONTAINS:
-        condition = sa.func.instr(sa.func.lower(column), text) > _number(0)
-    else:
-        start = _number(1) if op is Op.STARTS_WITH else -length
-        condition = sa.func.substr(column, start, length) == sa.collate(text, "NOCASE")
-    return condition
+    if op is Op.CONTAINS:
+        place = by_dialect(dialect, sqlite=sa.func.instr, postgres=sa.func.strpos)
+        subject = by_dialect(dialect, sqlite=column, postgres=sa.collate(column, "C"))
+        contains: Condition = place(sa.func.lower(subject), text) > _number(0)
+        return contains
+    start = _number(1) if op is Op.STARTS_WITH else -length
+    end = sa.func.left if op is Op.STARTS_WITH else sa.func.right
+    return by_dialect(
+        dialect,
+        sqlite=sa.func.substr(column, start, length) == sa.collate(text, "NOCASE"),
+        postgres=sa.func.lower(end(sa.collate(column, "C"), length)) == text,
+    )
 
 
 def _matches_pattern(dialect: Dialect, column: Any, op: Op, name: str) -> Condition:
-    if dialect is Dialect.POSTGRES:
-        return column.op("LIKE" if op is Op.LIKE else "ILIKE", is_comparison=True)(_text(name))  # type: ignore[no-any-return]
     # SQLite's LIKE ignores case, so patterns go to GLOB, which does not.
-    subject: Any = column if op is Op.LIKE else sa.func.lower(column)
-    return subject.op("GLOB", is_comparison=True)(_text(name))  # type: ignore[no-any-return]
+    lowered: Any = column if op is Op.LIKE else sa.func.lower(column)
+    operator = by_dialect(dialect, sqlite="GLOB", postgres="LIKE" if op is Op.LIKE else "ILIKE")
+    subject = by_dialect(dialect, sqlite=lowered, postgres=column)
+    return subject.op(operator, is_comparison=True)(_text(name))  # type: ignore[no-any-return]
 
 
 def _text(name: str) -> Any:
@@ -61,9 +59,11 @@ def pattern_value(dialect: Dialect, op: Op, text: str) -> str:
     """The text of a text operator as the parameter of `matches`."""
     if op not in (Op.LIKE, Op.ILIKE):
         return _lower_ascii(text)
+    if dialect is Dialect.SQLITE:
+        return _as_glob(text if op is Op.LIKE else _lower_ascii(text))
     if dialect is Dialect.POSTGRES:
         return text
-    return _as_glob(text if op is Op.LIKE else _lower_ascii(text))
+    assert_never(dialect)
 
 
 def _lower_ascii(text: str) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from maniflex.sql.statement import Dialect
+from maniflex.sql.locks import lock_rows
+from maniflex.sql.statement import by_dialect
 from maniflex.sql.where import Condition, Scope, scope_conditions
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ def _named_row(place: int, reference: Reference, scope: Scope) -> Condition:
         *target.live(table),
         *scope_conditions(target, table, scope),
     )
-    if target.dialect is Dialect.SQLITE:
-        return sa.exists(rows)
-    locked_rows = rows.with_for_update(read=True, key_share=True).cte(f"ref${place}")
-    return sa.exists(sa.select(sa.literal_column("1")).select_from(locked_rows))
+    locked_rows = lock_rows(rows, target.dialect, read=True, key_share=True).cte(f"ref${place}")
+    exists = sa.exists(sa.select(sa.literal_column("1")).select_from(locked_rows))
+    return by_dialect(target.dialect, sqlite=sa.exists(rows), postgres=exists)

@@ -8,9 +8,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from maniflex.sql.locks import lock_rows
 from maniflex.sql.model import ModelSql
 from maniflex.sql.scheduled_indexes import ScheduleIndex, Waiting
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.where import list_value, one_of
 
@@ -57,7 +58,7 @@ def _take(model: ModelSql, schedule_index: ScheduleIndex, whole: bool) -> Compil
 def _rows(model: ModelSql, waiting: Waiting, whole: bool) -> sa.Select[Any]:
     columns = [column.label(None) for column in model.columns] if whole else []
     statement = sa.select(*waiting.order, *columns).order_by(*waiting.order)
-    return statement.with_for_update(skip_locked=True) if model.dialect is Dialect.POSTGRES else statement
+    return lock_rows(statement, model.dialect, skip_locked=True)
 
 
 def take_again(

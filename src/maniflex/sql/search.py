@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import string
 import unicodedata
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import CTE, FromClause
@@ -17,7 +17,7 @@ from sqlalchemy.sql.selectable import CTE, FromClause
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.tables import quote
 from maniflex.sql.where import Condition, Scope, scope_conditions, shape, values
@@ -87,6 +87,8 @@ def query_text(model: ModelSql, text: str) -> str:
     words = list(dict.fromkeys(_words(text)))
     if model.dialect is Dialect.POSTGRES:
         return " ".join(words).translate(FORMS)
+    if model.dialect is not Dialect.SQLITE:
+        assert_never(model.dialect)
     if language(model.meta) == ENGLISH:
         words = [word for word in words if word.lower() not in STOP_WORDS]
     return " ".join(f'"{word}"' for word in words) or '""'
@@ -99,8 +101,14 @@ def _words(text: str) -> list[str]:
 def matches(model: ModelSql) -> Condition:
     """The condition that a row matches the parameter `q`, for statements that need no order."""
     _check(model)
-    if model.dialect is Dialect.POSTGRES:
-        return _vector(model).op("@@", is_comparison=True)(_query(model))  # type: ignore[no-any-return]
+    return by_dialect(model.dialect, sqlite=_matches_on_sqlite, postgres=_matches_on_postgres)(model)
+
+
+def _matches_on_postgres(model: ModelSql) -> Condition:
+    return _vector(model).op("@@", is_comparison=True)(_query(model))  # type: ignore[no-any-return]
+
+
+def _matches_on_sqlite(model: ModelSql) -> Condition:
     index, numbers = _tables(model)
     rows = sa.select(numbers.c.id).select_from(index.join(numbers, numbers.c.docid == index.c.rowid))
     condition: Condition = model.id.in_(rows.where(_match(model)))
@@ -109,9 +117,15 @@ def matches(model: ModelSql) -> Condition:
 
 def ranked_matches(model: ModelSql, scope: Scope) -> RankedMatches:
     """The rows that match the parameter `q`, the most relevant first."""
-    if model.dialect is Dialect.POSTGRES:
-        return RankedMatches(model.table, [matches(model)], _rank(model).desc())
     _check(model)
+    return by_dialect(model.dialect, sqlite=_ranked_on_sqlite, postgres=_ranked_on_postgres)(model, scope)
+
+
+def _ranked_on_postgres(model: ModelSql, scope: Scope) -> RankedMatches:
+    return RankedMatches(model.table, [matches(model)], _rank(model).desc())
+
+
+def _ranked_on_sqlite(model: ModelSql, scope: Scope) -> RankedMatches:
     hits = _hits(model, scope)
     return RankedMatches(model.table.join(hits, hits.c.id == model.id), [], hits.c.rank.asc())
 
@@ -126,9 +140,8 @@ def best(model: ModelSql, text: str, limit: int, scope: Scope) -> Sql:
 def _best(model: ModelSql, scope: Scope) -> Compiled:
     _check(model)
     conditions = [*model.live(), *scope_conditions(model, model.table, scope)]
-    if model.dialect is Dialect.POSTGRES:
-        return compile_statement(_best_on_postgres(model, conditions), model.dialect)
-    return compile_statement(_best_on_sqlite(model, conditions, scope), model.dialect)
+    select = by_dialect(model.dialect, sqlite=_best_on_sqlite, postgres=_best_on_postgres)
+    return compile_statement(select(model, conditions, scope), model.dialect)
 
 
 def _best_on_sqlite(model: ModelSql, conditions: list[Condition], scope: Scope) -> sa.Select[Any]:
@@ -144,7 +157,7 @@ def _best_on_sqlite(model: ModelSql, conditions: list[Condition], scope: Scope) 
     return sa.select(*columns).order_by(top.c.rank, top.c.id)
 
 
-def _best_on_postgres(model: ModelSql, conditions: list[Condition]) -> sa.Select[Any]:
+def _best_on_postgres(model: ModelSql, conditions: list[Condition], scope: Scope) -> sa.Select[Any]:
     rank = _rank(model)
     inner = sa.select(
         model.id.label("id"), sa.literal_column(joined_text(model)).label(TEXT), rank.label("score")
@@ -160,7 +173,7 @@ def joined_text(model: ModelSql, row: str = "") -> str:
     """SQL of everything that is searched in one record, as one text; `row` is a trigger's `new`."""
     most = longest(model.meta)
     table = row or quote(model.table.name, model.dialect)
-    cut = "left(CAST({} AS text), {})" if model.dialect is Dialect.POSTGRES else "substr({}, 1, {})"
+    cut = by_dialect(model.dialect, sqlite="substr({}, 1, {})", postgres="left(CAST({} AS text), {})")
     columns = [f"{table}.{quote(f.column, model.dialect)}" for f in searchable_fields(model.meta)]
     return " || ' ' || ".join(f"coalesce({cut.format(column, most)}, '')" for column in columns)
 

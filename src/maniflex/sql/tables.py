@@ -17,7 +17,7 @@ from maniflex.model.meta import Kind, ModelMeta, RelationKind, TableRules
 from maniflex.sql.decimal_order import has_order_key, order_column
 from maniflex.sql.defaults import column_default
 from maniflex.sql.scheduled_indexes import Waiting, schedule_indexes
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import Dialect, by_dialect
 
 NAMED_BY_CONDITION = "named_by_condition"  # of an index: its name changes with its condition
 _INDEX_ENTRY = 2600  # bytes of text
@@ -87,7 +87,7 @@ def sa_dialect(dialect: Dialect) -> SaDialect:
 
 def column_type(kind: Kind, dialect: Dialect) -> TypeEngine[Any]:
     """The database type of a kind."""
-    return (_SQLITE_TYPES if dialect is Dialect.SQLITE else _POSTGRES_TYPES)[kind]
+    return by_dialect(dialect, sqlite=_SQLITE_TYPES, postgres=_POSTGRES_TYPES)[kind]
 
 
 def _name(name: str) -> str:
@@ -111,9 +111,9 @@ def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.
     order_columns = {f.column: order_column(f.column) for f in meta.fields if has_order_key(f, dialect)}
     keys = [sa.Column(_name(name), sa.Text()) for name in order_columns.values()]
     table = sa.Table(_name(meta.table), metadata, *columns, *keys)
-    if dialect is Dialect.SQLITE:  # takes them only with the table; those of Postgres are in background/sql
-        for name, condition in rules.checks.items():
-            table.append_constraint(sa.CheckConstraint(sa.text(condition), name=name))
+    # SQLite takes them only with the table; those of Postgres are in background/sql.
+    for name, condition in by_dialect(dialect, sqlite=rules.checks, postgres={}).items():
+        table.append_constraint(sa.CheckConstraint(sa.text(condition), name=name))
     index_names: set[str] = metadata.info.setdefault("indexes", set())
     for name, names, unique in _indexes(meta):
         if name in index_names:  # idx_a_b_c is b_c of table a, and c of table a_b

@@ -15,7 +15,7 @@ from sqlalchemy.sql.selectable import Subquery
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, ModelMeta, TypedSelect
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_cache import compile_statement
 from maniflex.sql.tables import column_type, quote
 
@@ -68,10 +68,10 @@ def gives(meta: ModelMeta, dialect: Dialect, field: FieldMeta, *, typed: bool) -
     column: sa.ColumnElement[object] = inner.c[field.column]
     if typed:
         column = sa.cast(column, column_type(field.kind, dialect))
-    elif dialect is Dialect.POSTGRES:
-        # There `q.count` may also be the function, called on the row. (On SQLite a quoted name that
-        # no column has, and no table goes before, is a text.)
-        column = sa.column(field.column)
+    else:
+        # On Postgres `q.count` may also be the function, called on the row; on SQLite a quoted name that
+        # no column has, and no table goes before, is a text.
+        column = by_dialect(dialect, sqlite=column, postgres=sa.column(field.column))
     statement = (
         sa.select(column).select_from(inner).limit(sa.literal_column("0")).offset(sa.literal_column("0"))
     )

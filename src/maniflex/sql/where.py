@@ -7,7 +7,7 @@ every record on the way must be alive and inside the scope.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
@@ -19,7 +19,7 @@ from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed
 from maniflex.query.query import Scope as Scope
 from maniflex.sql.codec import encode_json
 from maniflex.sql.patterns import ENDS, LENGTH, TEXT_OPERATORS, matches
-from maniflex.sql.statement import Dialect
+from maniflex.sql.statement import Dialect, by_dialect
 
 if TYPE_CHECKING:
     from maniflex.sql.model import ModelSql
@@ -214,8 +214,9 @@ def _along(
         return _test(model, table, item, name)
     target, alias, joins = join(model, table, path[0], scope)
     rest = _along(target, alias, path[1:], item, name, scope)
-    if item.few and model.dialect is Dialect.SQLITE and path[0].kind is RelationKind.BELONGS_TO:
-        # SQLite asks an EXISTS for every row; only a list can be where it begins.
+    # SQLite asks an EXISTS for every row; only a list can be where it begins.
+    begins_with_few = item.few and by_dialect(model.dialect, sqlite=True, postgres=False)
+    if begins_with_few and path[0].kind is RelationKind.BELONGS_TO:
         ids = sa.select(alias.c[target.id.name]).where(*joins[1:], rest)
         return model.at(table, path[0].key or "").in_(ids)  # type: ignore[no-any-return]
     return sa.exists(sa.select(sa.literal_column("1")).where(*joins, rest))
@@ -289,6 +290,8 @@ def one_of(dialect: Dialect, column: Any, name: str, *, negated: bool = False) -
     if dialect is Dialect.POSTGRES:
         items: Any = sa.bindparam(name)
         return column != sa.all_(items) if negated else column == sa.any_(items)  # type: ignore[no-any-return]
+    if dialect is not Dialect.SQLITE:
+        assert_never(dialect)
     each = sa.func.json_each(sa.bindparam(name, type_=sa.Text()))
     rows: Any = sa.select(sa.column("value")).select_from(each)
     return column.not_in(rows) if negated else column.in_(rows)  # type: ignore[no-any-return]
@@ -296,4 +299,8 @@ def one_of(dialect: Dialect, column: Any, name: str, *, negated: bool = False) -
 
 def list_value(dialect: Dialect, items: Sequence[Any]) -> Any:
     """A list as one parameter."""
-    return list(items) if dialect is Dialect.POSTGRES else encode_json([*items])
+    if dialect is Dialect.SQLITE:
+        return encode_json([*items])
+    if dialect is Dialect.POSTGRES:
+        return list(items)
+    assert_never(dialect)

@@ -9,10 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from maniflex.model.meta import Kind
+from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.model import ID, LOCK, VERSION, ModelSql
 from maniflex.sql.reference import Reference, key_parameter, key_values, named_rows, shape_of
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.where import (
     Condition,
@@ -36,7 +36,7 @@ def _insert(model: ModelSql, ignore_existing: bool) -> Compiled:
     row: dict[str, Any] = {f.column: sa.bindparam(f.name) for f in model.meta.fields}
     statement: Any = sa.insert(model.table)
     if ignore_existing:
-        dialect: Any = sqlite if model.dialect is Dialect.SQLITE else postgresql
+        dialect: Any = by_dialect(model.dialect, sqlite=sqlite, postgres=postgresql)
         # On any index: two at once may meet on another unique one before they meet on the id.
         statement = dialect.insert(model.table).on_conflict_do_nothing()
     return compile_statement(statement.values(row).returning(*model.columns), model.dialect)
@@ -132,11 +132,8 @@ def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...],
         column = model.column(field)
         after = column + sa.bindparam(name, type_=column.type)
         row[field.column] = after
-        if model.dialect is Dialect.SQLITE and field.kind is Kind.INT:
-            # SQLite turns a sum beyond 64 bits into a float; Postgres refuses it by itself.
-            conditions.append(sa.func.typeof(after) == sa.literal_column("'integer'"))
-        elif model.dialect is Dialect.SQLITE:
-            conditions.append(sa.func.abs(after) <= sa.literal_column(repr(sys.float_info.max)))
+        # SQLite turns a sum beyond 64 bits into a float; Postgres refuses it by itself.
+        conditions += by_dialect(model.dialect, sqlite=[_fits(field, after)], postgres=[])
         if field.nullable:
             conditions.append(column.is_not(None))
         if field.min is not None:
@@ -145,6 +142,12 @@ def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...],
             conditions.append(after <= sa.literal_column(str(field.max)))
     statement = sa.update(model.table).values(row).where(*conditions).returning(*model.columns)
     return compile_statement(statement, model.dialect)
+
+
+def _fits(field: FieldMeta, number: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    if field.kind is Kind.INT:
+        return sa.func.typeof(number) == sa.literal_column("'integer'")
+    return sa.func.abs(number) <= sa.literal_column(repr(sys.float_info.max))
 
 
 def delete(

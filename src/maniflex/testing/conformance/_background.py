@@ -12,7 +12,7 @@ import pytest
 
 from maniflex.db.port import Adapter, Executor
 from maniflex.errors import ConstraintViolation, DatabaseError, RequestError, TransactionError, Unavailable
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.testing.conformance._case import Case, add, endless, names, sql
 
 CHANNEL = "things"
@@ -248,8 +248,9 @@ class Ringing:
 async def announce(db: Executor, channel: str = CHANNEL) -> None:
     """Change something, and say so where the database does not notice by itself."""
     await db.write(sql(db, "INSERT INTO things (id, name) SELECT count(*) + 1, 'more' FROM things"))
-    if db.dialect is Dialect.POSTGRES:
-        text = "SELECT pg_notify(left(CAST(? AS text) || '.' || current_schema(), 63), '')"
+    notify = "SELECT pg_notify(left(CAST(? AS text) || '.' || current_schema(), 63), '')"
+    text = by_dialect(db.dialect, sqlite=None, postgres=notify)
+    if text is not None:
         await db.write(sql(db, text, channel))
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from maniflex.db.port import Adapter, Executor
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 
 _ENDLESS = {
     Dialect.SQLITE: "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000000)"
@@ -19,10 +19,9 @@ _ENDLESS = {
 
 def sql(executor: Executor, text: str, *params: Any) -> Sql:
     """A statement written with `?`, in the placeholder style of the executor's dialect."""
-    if executor.dialect is Dialect.POSTGRES:
-        pieces, number = text.split("?"), count(1)
-        text = pieces[0] + "".join(f"${next(number)}{piece}" for piece in pieces[1:])
-    return Sql(text, params)
+    pieces, number = text.split("?"), count(1)
+    numbered = pieces[0] + "".join(f"${next(number)}{piece}" for piece in pieces[1:])
+    return Sql(by_dialect(executor.dialect, sqlite=text, postgres=numbered), params)
 
 
 def endless(executor: Executor) -> Sql:

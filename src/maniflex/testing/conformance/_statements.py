@@ -9,7 +9,7 @@ import pytest
 
 from maniflex.db.port import Adapter
 from maniflex.errors import DatabaseError, RequestError, Unavailable, ValidationFailed
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.testing.conformance._case import Case, add, endless, names, sql
 
 INSERT = "INSERT INTO things (id, name) VALUES (?, ?)"
@@ -138,7 +138,7 @@ class Statements(Case):
 
     @pytest.mark.parametrize("value", [b"", bytes(range(256)), b"\0" * 100_000])
     async def test_bytes_come_back(self, adapter: Adapter, value: bytes) -> None:
-        kind = "BLOB" if adapter.dialect is Dialect.SQLITE else "BYTEA"
+        kind = by_dialect(adapter.dialect, sqlite="BLOB", postgres="BYTEA")
         await adapter.execute(Sql(f"CREATE TABLE files (content {kind})"))
         await adapter.execute(sql(adapter, "INSERT INTO files VALUES (?)", value))
         [row] = await adapter.fetch(Sql("SELECT content FROM files"))
