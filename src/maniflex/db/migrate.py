@@ -188,8 +188,8 @@ async def _update_each(tx: Tx, model: ModelSql, field: FieldMeta, pairs: list[tu
 
 def _placeholder(position: int, model: ModelSql, type_: str | None = None) -> str:
     # Without a type, every parameter in a list of VALUES would be text.
-    typed = f"${position}" if type_ is None else f"CAST(${position} AS {type_})"
-    return by_dialect(model.dialect, sqlite="?", postgres=typed)
+    placeholder = f"${position}" if type_ is None else f"CAST(${position} AS {type_})"
+    return by_dialect(model.dialect, sqlite="?", postgres=placeholder)
 
 
 def _factory_value(model: ModelSql, field: FieldMeta) -> Any:

@@ -41,9 +41,9 @@ def matches(dialect: Dialect, column: Any, op: Op, name: str) -> Condition:
 
 def _matches_pattern(dialect: Dialect, column: Any, op: Op, name: str) -> Condition:
     # SQLite's LIKE ignores case, so patterns go to GLOB, which does not.
-    lowered: Any = column if op is Op.LIKE else sa.func.lower(column)
+    glob_subject: Any = column if op is Op.LIKE else sa.func.lower(column)
     operator = by_dialect(dialect, sqlite="GLOB", postgres="LIKE" if op is Op.LIKE else "ILIKE")
-    subject = by_dialect(dialect, sqlite=lowered, postgres=column)
+    subject = by_dialect(dialect, sqlite=glob_subject, postgres=column)
     return subject.op(operator, is_comparison=True)(_text(name))  # type: ignore[no-any-return]
 
 

@@ -30,12 +30,8 @@ class ClaimedMessage(NamedTuple):
     def of(cls, row: Row) -> ClaimedMessage:
         """The message of a row that the statement `claim` returned."""
         id, seq, kind, key, payload, attempts, created_at, claimed_with, last_error = row
-        stored, created, orphaned = (
-            b"" if payload is None else payload,
-            instant(created_at),
-            claimed_with == 0,
-        )
-        return cls(id, seq, kind, key, stored, attempts, created, orphaned, last_error)
+        content = b"" if payload is None else payload
+        return cls(id, seq, kind, key, content, attempts, instant(created_at), claimed_with == 0, last_error)
 
 
 @dataclass(slots=True)

@@ -153,8 +153,8 @@ class OutboxStore:
     async def renew(self, run: Executor, held: Sequence[Held], until: datetime) -> set[str]:
         """Prolong leases; the ids that are no longer ours."""
         columns = self._rows(("ids", "leases"), held)
-        renewed = await run.write(self._sql["renew"].bind(until=self._time(until), **columns))
-        renewed_ids = {id for (id,) in renewed}
+        rows = await run.write(self._sql["renew"].bind(until=self._time(until), **columns))
+        renewed_ids = {id for (id,) in rows}
         return {one.id for one in held} - renewed_ids
 
     async def kinds_behind(self, after: str, limit: int) -> list[str]:

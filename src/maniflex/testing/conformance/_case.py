@@ -20,8 +20,8 @@ _ENDLESS = {
 def sql(executor: Executor, text: str, *params: Any) -> Sql:
     """A statement written with `?`, in the placeholder style of the executor's dialect."""
     pieces, number = text.split("?"), count(1)
-    numbered = pieces[0] + "".join(f"${next(number)}{piece}" for piece in pieces[1:])
-    return Sql(by_dialect(executor.dialect, sqlite=text, postgres=numbered), params)
+    with_numbers = pieces[0] + "".join(f"${next(number)}{piece}" for piece in pieces[1:])
+    return Sql(by_dialect(executor.dialect, sqlite=text, postgres=with_numbers), params)
 
 
 def endless(executor: Executor) -> Sql:
