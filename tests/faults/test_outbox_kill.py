@@ -66,7 +66,7 @@ def a_relay(url: str, folder: Path) -> Iterator[Relay]:
     process = subprocess.Popen(
         [sys.executable, script, url],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

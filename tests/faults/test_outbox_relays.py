@@ -118,7 +118,7 @@ def relays(database_url: str, log: Log, tmp_path: Path) -> Iterator[list[Relay]]
         subprocess.Popen(
             [sys.executable, script, database_url, log.path],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
