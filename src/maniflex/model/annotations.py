@@ -21,23 +21,25 @@ from typing_extensions import is_typeddict
 from maniflex.model.field import FieldSpec, LocaleString
 from maniflex.model.meta import Kind
 
-_SCALARS: dict[Any, Kind] = {
-    str: Kind.TEXT,
-    int: Kind.INT,
-    float: Kind.FLOAT,
-    bool: Kind.BOOL,
-    Decimal: Kind.DECIMAL,
-    datetime: Kind.DATETIME,
-    date: Kind.DATE,
-    time: Kind.TIME,
-    UUID: Kind.UUID,
-    bytes: Kind.BYTES,
+# The annotation of a kind; None: JSON has several (`_is_json`).
+_TYPES: dict[Kind, type | None] = {
+    Kind.TEXT: str,
+    Kind.INT: int,
+    Kind.FLOAT: float,
+    Kind.BOOL: bool,
+    Kind.DECIMAL: Decimal,
+    Kind.DATETIME: datetime,
+    Kind.DATE: date,
+    Kind.TIME: time,
+    Kind.UUID: UUID,
+    Kind.BYTES: bytes,
+    Kind.JSON: None,
 }
+_SCALARS: dict[Any, Kind] = {cls: kind for kind, cls in _TYPES.items() if cls is not None}
 SUPPORTED = (
-    "str, int, float, bool, Decimal, datetime, date, time, UUID, bytes, Literal, StrEnum, dict, list, "
+    f"{', '.join(cls.__name__ for cls in _SCALARS)}, Literal, StrEnum, dict, list, "
     "a dataclass, a TypedDict or a pydantic model, each with or without `| None`"
 )
-NUMBERS = frozenset({Kind.INT, Kind.FLOAT, Kind.DECIMAL})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ class Kind(StrEnum):
     JSON = "json"
 
 
+NUMBERS = frozenset({Kind.INT, Kind.FLOAT, Kind.DECIMAL})
+
+
 class RelationKind(StrEnum):
     """How two models are joined."""
 
