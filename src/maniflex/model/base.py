@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import ValidationError
 
 from maniflex._ids import new_id
+from maniflex._limits import Limits
 from maniflex.model.class_body import ClassBody, add_marker, build, read_options, settle_fields, utc_now
 from maniflex.model.field import field, file, scheduled
 from maniflex.model.messages import by_attribute, details, refusal
@@ -111,6 +112,7 @@ class Model(_Base, metaclass=ModelType):
             middleware: Any = ...,
             query: str | Mapping[str, str] | None = ...,
             restore: bool | None = ...,
+            limits: Limits | None = ...,
         ) -> None: ...
 
         def model_dump(self, **options: Any) -> dict[str, Any]:
