@@ -18,8 +18,8 @@ from uuid import UUID
 from pydantic import BaseModel, JsonValue
 from typing_extensions import is_typeddict
 
+from maniflex.model.declared import Kind
 from maniflex.model.field import FieldSpec, LocaleString
-from maniflex.model.meta import Kind
 
 # The annotation of a kind; None: JSON has several (`_is_json`).
 _TYPES: dict[Kind, type | None] = {
@@ -143,15 +143,16 @@ def _is_structured(bare: Any) -> bool:
 
 
 def _relation_hint(bare: Any) -> str | None:
-    from maniflex.model.base import Model
-
-    if _issubclass(bare, Model):
+    if _is_model(bare):
         return f"{bare.__name__} is a model: write `= belongs_to()` beside a column for its id"
-    if get_origin(bare) is list and any(
-        isinstance(a, type) and _issubclass(a, Model) for a in get_args(bare)
-    ):
+    if get_origin(bare) is list and any(map(_is_model, get_args(bare))):
         return "a list of models is a relation: write `= has_many()` or `= many_to_many(through=...)`"
     return None
+
+
+def _is_model(candidate: Any) -> bool:
+    """Whether it is a model class; by what all of them have, because `Model` is made with this module."""
+    return isinstance(candidate, type) and hasattr(candidate, "__relations__")
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

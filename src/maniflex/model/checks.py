@@ -13,8 +13,8 @@ from typing import Any, get_args, get_origin
 
 from maniflex._names import MAX_IDENTIFIER, did_you_mean, is_api_name, is_identifier
 from maniflex.model.annotations import Shape
+from maniflex.model.declared import NUMBERS, Kind, OnDelete
 from maniflex.model.field import FLAGS, LocaleString
-from maniflex.model.meta import NUMBERS, Kind, OnDelete
 from maniflex.model.relation import reference_name
 from maniflex.model.value_rules import INT_MAX, INT_MIN, exact, number
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from maniflex._names import MAX_IDENTIFIER, is_identifier
 from maniflex.model.checks import LOCALE_MODES, is_locale_code
-from maniflex.model.meta import Index, ModelOptions, SoftDelete
+from maniflex.model.declared import Index, ModelOptions, SoftDelete
 from maniflex.model.query_model import query_value_problems
 
 _FLAGS = tuple(option.name for option in fields(ModelOptions) if option.type == "bool | None")

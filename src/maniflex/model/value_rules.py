@@ -24,8 +24,8 @@ from pydantic import GetCoreSchemaHandler, PydanticUserError, TypeAdapter
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaError, SchemaValidator, core_schema
 
 from maniflex.model.annotations import Shape
+from maniflex.model.declared import Kind
 from maniflex.model.field import FieldSpec, LocaleString
-from maniflex.model.meta import Kind
 
 T = TypeVar("T")
 

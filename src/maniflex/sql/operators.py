@@ -30,7 +30,7 @@ _FIRST, _SECOND, _LENGTH = "$a", "$b", "$n"  # end the names of further paramete
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class OperatorWriter:
     """How one operator is written.
 
     `condition` takes the dialect, a column or any other expression, and the name of the parameter; the
@@ -40,7 +40,7 @@ class Writer:
 
     condition: Callable[[Dialect, Any, Any], Any]
     bind: Callable[[Arguments, str, ModelSql, FieldMeta, Any], None]
-    null: Callable[[Any], Any] | None = None  # the condition where the value is None
+    null: Callable[[Dialect, Any, Any], Any] | None = None  # the condition where the value is None
 
 
 # -- conditions
@@ -54,11 +54,11 @@ def _compare_fields(compare: Callable[[Any, Any], Any]) -> Callable[[Dialect, An
     return lambda dialect, column, other: compare(column, other)
 
 
-def _is_null(column: Any) -> Any:
+def _is_null(dialect: Dialect, column: Any, name: str) -> Any:
     return column.is_(None)
 
 
-def _is_not_null(column: Any) -> Any:
+def _is_not_null(dialect: Dialect, column: Any, name: str) -> Any:
     return column.is_not(None)
 
 
@@ -205,27 +205,27 @@ _FOLDED_PATTERN_TEXT: dict[Dialect, Callable[[str], str]] = {
 }
 
 
-WRITERS: dict[Op, Writer] = {
-    Op.EQ: Writer(_compare(operator.eq), _bind_value, null=_is_null),
-    Op.NEQ: Writer(_compare(operator.ne), _bind_value, null=_is_not_null),
-    Op.GT: Writer(_compare(operator.gt), _bind_value),
-    Op.GTE: Writer(_compare(operator.ge), _bind_value),
-    Op.LT: Writer(_compare(operator.lt), _bind_value),
-    Op.LTE: Writer(_compare(operator.le), _bind_value),
-    Op.LIKE: Writer(_text(_LIKE), _bind_pattern),
-    Op.ILIKE: Writer(_text(_ILIKE), _bind_folded_pattern),
-    Op.CONTAINS: Writer(_text(_CONTAINS), _bind_text),
-    Op.STARTS_WITH: Writer(_end(_STARTS_WITH), _bind_end),
-    Op.ENDS_WITH: Writer(_end(_ENDS_WITH), _bind_end),
-    Op.IN: Writer(one_of, _bind_list),
-    Op.NOT_IN: Writer(_none_of, _bind_list),
-    Op.BETWEEN: Writer(_between, _bind_two),
-    Op.IS_NULL: Writer(lambda dialect, column, name: _is_null(column), _bind_nothing, null=_is_null),
-    Op.NOT_NULL: Writer(lambda dialect, column, name: _is_not_null(column), _bind_nothing, null=_is_not_null),
-    Op.EQ_FIELD: Writer(_compare_fields(operator.eq), _bind_nothing),
-    Op.NEQ_FIELD: Writer(_compare_fields(operator.ne), _bind_nothing),
-    Op.GT_FIELD: Writer(_compare_fields(operator.gt), _bind_nothing),
-    Op.GTE_FIELD: Writer(_compare_fields(operator.ge), _bind_nothing),
-    Op.LT_FIELD: Writer(_compare_fields(operator.lt), _bind_nothing),
-    Op.LTE_FIELD: Writer(_compare_fields(operator.le), _bind_nothing),
+WRITERS: dict[Op, OperatorWriter] = {
+    Op.EQ: OperatorWriter(_compare(operator.eq), _bind_value, null=_is_null),
+    Op.NEQ: OperatorWriter(_compare(operator.ne), _bind_value, null=_is_not_null),
+    Op.GT: OperatorWriter(_compare(operator.gt), _bind_value),
+    Op.GTE: OperatorWriter(_compare(operator.ge), _bind_value),
+    Op.LT: OperatorWriter(_compare(operator.lt), _bind_value),
+    Op.LTE: OperatorWriter(_compare(operator.le), _bind_value),
+    Op.LIKE: OperatorWriter(_text(_LIKE), _bind_pattern),
+    Op.ILIKE: OperatorWriter(_text(_ILIKE), _bind_folded_pattern),
+    Op.CONTAINS: OperatorWriter(_text(_CONTAINS), _bind_text),
+    Op.STARTS_WITH: OperatorWriter(_end(_STARTS_WITH), _bind_end),
+    Op.ENDS_WITH: OperatorWriter(_end(_ENDS_WITH), _bind_end),
+    Op.IN: OperatorWriter(one_of, _bind_list),
+    Op.NOT_IN: OperatorWriter(_none_of, _bind_list),
+    Op.BETWEEN: OperatorWriter(_between, _bind_two),
+    Op.IS_NULL: OperatorWriter(_is_null, _bind_nothing),
+    Op.NOT_NULL: OperatorWriter(_is_not_null, _bind_nothing),
+    Op.EQ_FIELD: OperatorWriter(_compare_fields(operator.eq), _bind_nothing),
+    Op.NEQ_FIELD: OperatorWriter(_compare_fields(operator.ne), _bind_nothing),
+    Op.GT_FIELD: OperatorWriter(_compare_fields(operator.gt), _bind_nothing),
+    Op.GTE_FIELD: OperatorWriter(_compare_fields(operator.ge), _bind_nothing),
+    Op.LT_FIELD: OperatorWriter(_compare_fields(operator.lt), _bind_nothing),
+    Op.LTE_FIELD: OperatorWriter(_compare_fields(operator.le), _bind_nothing),
 }

@@ -118,21 +118,21 @@ def where(
 def scope_conditions(model: ModelSql, table: FromClause, scope: Scope) -> list[Condition]:
     """The scope on the rows of one table, as far as its model has such fields."""
     conditions = []
-    for i, forced in enumerate(scope):
-        condition = forced.on(model.meta)
+    for i, rule in enumerate(scope):
+        condition = rule.on(model.meta)
         if condition is not None:
             conditions.append(
-                _scope_condition(model, table, condition, f"{_SCOPE}{i}${model.meta.table}", forced)
+                _scope_condition(model, table, condition, f"{_SCOPE}{i}${model.meta.table}", rule)
             )
     return conditions
 
 
 def _scope_condition(
-    model: ModelSql, table: FromClause, condition: Filter, name: str, forced: Forced | Narrowed
+    model: ModelSql, table: FromClause, condition: Filter, name: str, rule: Forced | Narrowed
 ) -> Condition:
     if isinstance(condition, Compare) and not condition.path:
         return _test(model, table, condition, name)
-    if isinstance(condition, Compare) and isinstance(forced, Forced):
+    if isinstance(condition, Compare) and isinstance(rule, Forced):
         return _belongs(model, model.at(table, condition.path[0].key or ""), condition.path, condition, name)
     named_leaves = _named_leaves(condition, name)
     return sa.or_(*[_along(model, table, item.path, item, leaf_name, ()) for leaf_name, item in named_leaves])
@@ -237,6 +237,5 @@ def _test(model: ModelSql, table: FromClause, item: Compare, name: str) -> Condi
 def test(dialect: Dialect, column: Any, item: Compare, name: str) -> Condition:
     """The condition on a column or any other expression; its parameter goes by `name` (`parameters`)."""
     writer = WRITERS[item.op]
-    if item.value is None and writer.null is not None:
-        return writer.null(column)  # type: ignore[no-any-return]
-    return writer.condition(dialect, column, name)  # type: ignore[no-any-return]
+    write = writer.condition if item.value is not None or writer.null is None else writer.null
+    return write(dialect, column, name)  # type: ignore[no-any-return]
