@@ -44,12 +44,12 @@ class Takes(StrEnum):
     """What stands behind an operator."""
 
     NOTHING = "nothing"
-    EXACT = "one value, of an enum a member; `null` for none"
-    ONE = "one value"
-    TEXT = "a text, nothing in it special"
-    PATTERN = "a pattern with `%` and `_`"
-    MANY = "comma-separated values"
-    TWO = "two comma-separated values"
+    EXACT = "a value or `null`"  # of an enum a member
+    ONE = "a value"
+    TEXT = "a text"  # nothing in it is special
+    PATTERN = "a pattern"
+    MANY = "a list"
+    TWO = "two values"
     FIELD = "a field"
 
 
