@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import pytest
+import sqlalchemy as sa
 
 from maniflex.background import statements
 from maniflex.background.clock import ClockKeeper, ServerClock
@@ -31,10 +32,9 @@ from maniflex.model.query_model import DIALECTS
 from maniflex.query.operators import Op
 from maniflex.sql.codec import decoder, encoder
 from maniflex.sql.literal import literal
-from maniflex.sql.patterns import pattern_value
+from maniflex.sql.operators import WRITERS, list_value, one_of
 from maniflex.sql.statement import Dialect, by_dialect
 from maniflex.sql.tables import column_type, sa_dialect
-from maniflex.sql.where import list_value, one_of
 
 SOURCE = Path(__file__).parent.parent / "src" / "maniflex"
 SQL = SOURCE / "background" / "sql"
@@ -67,7 +67,7 @@ CHOOSERS: dict[str, Callable[[], Any]] = {
     "encoder": lambda: encoder(Kind.DATETIME, THIRD),
     "decoder": lambda: decoder(Kind.DATETIME, THIRD),
     "literal": lambda: literal(True, Kind.BOOL, THIRD),
-    "pattern": lambda: pattern_value(THIRD, Op.LIKE, "a%"),
+    "pattern": lambda: WRITERS[Op.LIKE].condition(THIRD, sa.column("a"), "pattern"),
     "list": lambda: list_value(THIRD, ["a"]),
     "one_of": lambda: one_of(THIRD, None, "ids"),
 }

@@ -21,7 +21,7 @@ LAYERS = (
     "query",
     "model",
     "config settings errors _backoff _caller _clock _shutdown _fence _ids _json _limits _logging _names"
-    " _service",
+    " _service _tables",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
 LEAVES = len(LAYERS) - 1

@@ -348,6 +348,8 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "LOG_JSON": ("log_json", _bool),
     "ACCESS_LOG": ("access_log", _bool),
 }
+# Objects and functions, which no text of the environment can be.
+WITHOUT_VARIABLE = frozenset({"limits", "logger", "panic_logger", "trace", "on_start", "on_shutdown"})
 
 
 def sqlite_path(url: str) -> str:

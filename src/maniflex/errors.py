@@ -14,6 +14,7 @@
         ├── Conflict                                                         409
         │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted
         │   └── SerializationFailure    retryable
+        ├── AnswerTooLarge 400 · OwnAnswerTooLarge 500 (an AnswerTooLarge)
         ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
         ├── UnsupportedMediaType 415
         ├── ValidationFailed · RecordLocked                                  422
@@ -33,7 +34,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 Detail = Mapping[str, Any]
-_MOST_TOLD = 10
+_MOST_SHOWN = 10
 MOST_DETAILS = 100  # in one answer
 
 
@@ -62,7 +63,7 @@ class Fatal(ManiflexError):
 
 
 class RunCancelled(ManiflexError):
-    """The run was cancelled; whoever works on it stops."""
+    """The run was cancelled; its handler is stopped by this."""
 
 
 class LeaseLost(ManiflexError):
@@ -113,12 +114,12 @@ class RequestError(ManiflexError):
     def __str__(self) -> str:
         subject = self._subject()
         text = f"{self.message} ({subject})" if subject else self.message
-        listed = [] if isinstance(self.details, Mapping) else list(self.details or ())
-        left = (detail for detail in listed[:_MOST_TOLD] if not _says(text, detail))
-        told = [offence for offence in map(self._offence, left) if offence and offence not in text]
-        if len(listed) > _MOST_TOLD:
-            told.append(f"and {len(listed) - _MOST_TOLD} more")
-        return f"{text}: {'; '.join(told)}" if told else text
+        details = [] if isinstance(self.details, Mapping) else list(self.details or ())
+        further = (detail for detail in details[:_MOST_SHOWN] if not _says(text, detail))
+        offences = [offence for offence in map(self._offence, further) if offence and offence not in text]
+        if len(details) > _MOST_SHOWN:
+            offences.append(f"and {len(details) - _MOST_SHOWN} more")
+        return f"{text}: {'; '.join(offences)}" if offences else text
 
     def _subject(self) -> str:
         """The record the error is about."""
@@ -220,7 +221,7 @@ class MethodNotAllowed(RequestError):
 
 
 class Conflict(RequestError):
-    """The write contradicts what is stored."""
+    """The write contradicts stored data."""
 
     status, code, message = 409, "CONFLICT", "the write conflicts with stored data"
 

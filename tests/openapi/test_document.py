@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from examples.blog.app import create_server
 from maniflex import Context, Model, Next, Operation, Server, field
 from maniflex.errors import InvalidQuery
-from maniflex.query.operators import OPERATORS, Takes
+from maniflex.query.operators import OPERATORS, Op, Takes
 from maniflex.query.parse import parse
 from tests.fuzz.app import fuzzed_server
 from tests.openapi.app import Thing, rich_server
@@ -269,17 +269,17 @@ VALUES = {
 }
 
 
-def spelled(name: str, op: str) -> str:
+def spelled(name: str, op: Op) -> str:
     value = VALUES[name].replace(",", "")
     match OPERATORS[op].takes:
         case Takes.NOTHING:
             return f"{name}:{op}"
         case Takes.FIELD:
             return f"{name}:{op}:{name.rpartition('.')[2]}"
-        case Takes.ONE:
-            return f"{name}:{op}:{VALUES[name]}"
-        case _:
+        case Takes.MANY | Takes.TWO:
             return f"{name}:{op}:{value},{value}"
+        case _:
+            return f"{name}:{op}:{VALUES[name]}"
 
 
 @pytest.mark.parametrize("name", VALUES)

@@ -75,7 +75,7 @@ def condition(random: Random, world: World, model: Declared) -> str:
             items = [_quoted(random, _value(random, model, name, kind)) for _ in range(count)]
             return f"{prefix}{name}:{known.op}:{','.join(items)}"
         case _:
-            pattern = known.op in ("like", "ilike") and random.random() < 0.7
+            pattern = known.takes is Takes.PATTERN and random.random() < 0.7
             text = _pattern(random) if pattern else _value(random, model, name, kind)
             return f"{prefix}{name}:{known.op}:{text}"
 

@@ -12,11 +12,15 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
+from maniflex._tables import PartialTable
 from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter, Query
 
 KEYS = ("idempotency_key", "group_key")
-_WIDENED = {Op.EQ: Op.IN, Op.IN: Op.IN, Op.NEQ: Op.NOT_IN, Op.NOT_IN: Op.NOT_IN}
+_WIDENED = PartialTable(
+    {Op.EQ: Op.IN, Op.IN: Op.IN, Op.NEQ: Op.NOT_IN, Op.NOT_IN: Op.NOT_IN},
+    others="compare with something else than whole keys",
+)
 
 
 def mark(tenant_id: str | None, actor_id: str | None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from maniflex._tables import PartialTable
 from maniflex.errors import Forbidden, UnusableScope
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, ModelOptions
@@ -53,12 +54,15 @@ class RouteBuilder:
         return Endpoint("OPTIONS", path, operation, model, main, answer, model.name)
 
 
-_READING = {
-    Operation.LIST: ("list", "List"),
-    Operation.READ: ("get", "Get one"),
-    Operation.HEAD: ("head", "Headers of"),
-    Operation.OPTIONS: ("options", "Methods for"),
-}
+_READING = PartialTable(
+    {
+        Operation.LIST: ("list", "List"),
+        Operation.READ: ("get", "Get one"),
+        Operation.HEAD: ("head", "Headers of"),
+        Operation.OPTIONS: ("options", "Methods for"),
+    },
+    others="have routes with docs of their own",
+)
 
 
 def rename_route(one: str, many: str, endpoint: Endpoint) -> Endpoint:

@@ -89,12 +89,17 @@ def _missing_columns(model: ModelSql, columns: Columns, lost_marks: Mapping[str,
 
 
 # Types of tables made by hand on SQLite that keep the texts we write; worth a warning, no more.
-_TOLERATED: Mapping[Kind, tuple[str, ...]] = {
+_TOLERATED: dict[Kind, tuple[str, ...]] = {
+    Kind.TEXT: (),
+    Kind.INT: (),
+    Kind.FLOAT: (),
     Kind.BOOL: ("bool", "tinyint"),
+    Kind.DECIMAL: (),
     Kind.DATETIME: ("datetime", "timestamp"),
     Kind.DATE: ("date",),
     Kind.TIME: ("time",),
     Kind.UUID: ("uuid", "char", "varchar"),
+    Kind.BYTES: (),
     Kind.JSON: ("json",),
 }
 
@@ -225,7 +230,7 @@ def _tolerated(model: ModelSql, field: FieldMeta, column: Column) -> bool:
         return False
     if field.name in ("created_at", "updated_at") and column.type == "text":
         return True  # nobody but the framework writes them, so what a text column holds of them are times
-    return not column.type or column.type.split("(")[0].strip() in _TOLERATED.get(field.kind, ())
+    return not column.type or column.type.split("(")[0].strip() in _TOLERATED[field.kind]
 
 
 def old_names(model: ModelSql, field: FieldMeta, columns: Columns) -> str:

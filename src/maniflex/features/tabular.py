@@ -20,6 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
+from maniflex._tables import PartialTable
 from maniflex.db.port import Row
 from maniflex.errors import ExportTooLarge
 from maniflex.model.meta import FieldMeta, Kind
@@ -75,10 +76,13 @@ _TEXTS: dict[Kind, Callable[[Any], str]] = {
     Kind.BYTES: _base64,
     Kind.JSON: _json,
 }
-_CSV_TEXTS: dict[Kind, Callable[[Any], str]] = {
-    Kind.TEXT: harmless,
-    Kind.BYTES: lambda value: harmless(_base64(value)),  # "+" is a letter of base64
-}
+_CSV_TEXTS: PartialTable[Kind, Callable[[Any], str]] = PartialTable(
+    {
+        Kind.TEXT: harmless,
+        Kind.BYTES: lambda value: harmless(_base64(value)),  # "+" is a letter of base64
+    },
+    others="are written as in `_TEXTS`; no spreadsheet takes them for a formula",
+)
 
 
 # -- CSV

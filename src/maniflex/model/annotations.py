@@ -18,26 +18,28 @@ from uuid import UUID
 from pydantic import BaseModel, JsonValue
 from typing_extensions import is_typeddict
 
+from maniflex.model.declared import Kind
 from maniflex.model.field import FieldSpec, LocaleString
-from maniflex.model.meta import Kind
 
-_SCALARS: dict[Any, Kind] = {
-    str: Kind.TEXT,
-    int: Kind.INT,
-    float: Kind.FLOAT,
-    bool: Kind.BOOL,
-    Decimal: Kind.DECIMAL,
-    datetime: Kind.DATETIME,
-    date: Kind.DATE,
-    time: Kind.TIME,
-    UUID: Kind.UUID,
-    bytes: Kind.BYTES,
+# The annotation of a kind; None: JSON has several (`_is_json`).
+_TYPES: dict[Kind, type | None] = {
+    Kind.TEXT: str,
+    Kind.INT: int,
+    Kind.FLOAT: float,
+    Kind.BOOL: bool,
+    Kind.DECIMAL: Decimal,
+    Kind.DATETIME: datetime,
+    Kind.DATE: date,
+    Kind.TIME: time,
+    Kind.UUID: UUID,
+    Kind.BYTES: bytes,
+    Kind.JSON: None,
 }
+_SCALARS: dict[Any, Kind] = {cls: kind for kind, cls in _TYPES.items() if cls is not None}
 SUPPORTED = (
-    "str, int, float, bool, Decimal, datetime, date, time, UUID, bytes, Literal, StrEnum, dict, list, "
+    f"{', '.join(cls.__name__ for cls in _SCALARS)}, Literal, StrEnum, dict, list, "
     "a dataclass, a TypedDict or a pydantic model, each with or without `| None`"
 )
-NUMBERS = frozenset({Kind.INT, Kind.FLOAT, Kind.DECIMAL})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,15 +143,16 @@ def _is_structured(bare: Any) -> bool:
 
 
 def _relation_hint(bare: Any) -> str | None:
-    from maniflex.model.base import Model
-
-    if _issubclass(bare, Model):
+    if _is_model(bare):
         return f"{bare.__name__} is a model: write `= belongs_to()` beside a column for its id"
-    if get_origin(bare) is list and any(
-        isinstance(a, type) and _issubclass(a, Model) for a in get_args(bare)
-    ):
+    if get_origin(bare) is list and any(map(_is_model, get_args(bare))):
         return "a list of models is a relation: write `= has_many()` or `= many_to_many(through=...)`"
     return None
+
+
+def _is_model(candidate: Any) -> bool:
+    """Whether it is a model class; by what all of them have, because `Model` is made with this module."""
+    return isinstance(candidate, type) and hasattr(candidate, "__relations__")
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

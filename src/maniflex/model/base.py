@@ -17,30 +17,33 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import ValidationError
 
 from maniflex._ids import new_id
+from maniflex._limits import Limits
 from maniflex.model.class_body import ClassBody, add_marker, build, read_options, settle_fields, utc_now
+from maniflex.model.declared import Index, ModelOptions, SoftDelete
 from maniflex.model.field import field, file, scheduled
 from maniflex.model.messages import by_attribute, details, refusal
-from maniflex.model.meta import Index, ModelOptions, SoftDelete
 from maniflex.model.omission import refuse_loss
 from maniflex.model.relation import RelationAttribute, RelationSpec, belongs_to, has_many, many_to_many
 
 if TYPE_CHECKING:
-
-    @dataclass_transform(
-        kw_only_default=True,
-        field_specifiers=(field, file, scheduled, belongs_to, has_many, many_to_many),
-    )
-    class ModelType(type):
-        """The type of every model class."""
+    _BaseType = type
 
     class _Base:
         pass
 
 else:
     _Base = BaseModel
+    _BaseType = type(BaseModel)
 
-    class ModelType(type(BaseModel)):
-        """The type of every model class."""
+
+@dataclass_transform(
+    kw_only_default=True,
+    field_specifiers=(field, file, scheduled, belongs_to, has_many, many_to_many),
+)
+class ModelType(_BaseType):
+    """The type of every model class."""
+
+    if not TYPE_CHECKING:
 
         def __new__(mcs, name, bases, namespace, **keywords):
             for_pydantic = {k: keywords.pop(k) for k in list(keywords) if k.startswith("__pydantic_")}
@@ -111,6 +114,7 @@ class Model(_Base, metaclass=ModelType):
             middleware: Any = ...,
             query: str | Mapping[str, str] | None = ...,
             restore: bool | None = ...,
+            limits: Limits | None = ...,
         ) -> None: ...
 
         def model_dump(self, **options: Any) -> dict[str, Any]:

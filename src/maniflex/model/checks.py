@@ -7,14 +7,14 @@ The only home of the rules between options. Every check yields sentences without
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, get_args, get_origin
 
 from maniflex._names import MAX_IDENTIFIER, did_you_mean, is_api_name, is_identifier
-from maniflex.model.annotations import NUMBERS, Shape
+from maniflex.model.annotations import Shape
+from maniflex.model.declared import NUMBERS, Kind, OnDelete
 from maniflex.model.field import FLAGS, LocaleString
-from maniflex.model.meta import Kind, OnDelete
 from maniflex.model.relation import reference_name
 from maniflex.model.value_rules import INT_MAX, INT_MIN, exact, number
 
@@ -283,8 +283,21 @@ def is_locale_code(code: Any) -> bool:
 
 def as_bound(shape: Shape, value: Any) -> int | float | Decimal | None:
     """A bound in the field's own kind."""
-    limit = number(value)
-    if limit is None or shape.kind not in NUMBERS:
-        return None
-    convert = {Kind.INT: int, Kind.FLOAT: float, Kind.DECIMAL: exact}[shape.kind]
-    return convert(limit)  # type: ignore[no-any-return,operator]
+    limit, convert = number(value), _BOUNDS[shape.kind]
+    return None if limit is None or convert is None else convert(limit)
+
+
+# What turns a bound into the kind of its field; None where nothing is bounded by `min` and `max`.
+_BOUNDS: dict[Kind, Callable[[Any], int | float | Decimal] | None] = {
+    Kind.TEXT: None,
+    Kind.INT: int,
+    Kind.FLOAT: float,
+    Kind.BOOL: None,
+    Kind.DECIMAL: exact,
+    Kind.DATETIME: None,
+    Kind.DATE: None,
+    Kind.TIME: None,
+    Kind.UUID: None,
+    Kind.BYTES: None,
+    Kind.JSON: None,
+}

@@ -23,8 +23,8 @@ from pydantic_core import PydanticUndefined
 from maniflex._ids import new_id
 from maniflex._names import did_you_mean
 from maniflex.model.annotations import classify, is_unresolved
+from maniflex.model.declared import ModelOptions
 from maniflex.model.field import FieldSpec, field, merge_specs
-from maniflex.model.meta import ModelOptions
 from maniflex.model.relation import RelationSpec, evaluate, find_relation, mentioned_names
 from maniflex.model.value_rules import Rules
 

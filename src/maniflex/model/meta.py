@@ -7,48 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from maniflex._limits import Limits
+# What class bodies say is part of what a model is; the modules that `Model` is made of import it from there.
+from maniflex.model.declared import NUMBERS as NUMBERS
+from maniflex.model.declared import Index as Index
+from maniflex.model.declared import Kind as Kind
+from maniflex.model.declared import ModelOptions as ModelOptions
+from maniflex.model.declared import OnDelete as OnDelete
+from maniflex.model.declared import RelationKind as RelationKind
+from maniflex.model.declared import SoftDelete as SoftDelete
+from maniflex.model.declared import TypedSelect as TypedSelect
 
 if TYPE_CHECKING:
     from maniflex.model.base import Model
     from maniflex.model.validate import Validator
-
-
-class Kind(StrEnum):
-    """The sort of value a column holds."""
-
-    TEXT = "text"
-    INT = "int"
-    FLOAT = "float"
-    BOOL = "bool"
-    DECIMAL = "decimal"
-    DATETIME = "datetime"
-    DATE = "date"
-    TIME = "time"
-    UUID = "uuid"
-    BYTES = "bytes"
-    JSON = "json"
-
-
-class RelationKind(StrEnum):
-    """How two models are joined."""
-
-    BELONGS_TO = "belongs_to"
-    HAS_MANY = "has_many"
-    MANY_TO_MANY = "many_to_many"
-
-
-class OnDelete(StrEnum):
-    """What happens to referencing rows when the referenced one goes."""
-
-    CASCADE = "cascade"
-    SET_NULL = "set_null"
-    RESTRICT = "restrict"
-    NO_ACTION = "no_action"
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # one object for one field; found by identity
@@ -117,28 +91,11 @@ class RelationMeta:
 
 
 @dataclass(frozen=True, slots=True)
-class SoftDelete:
-    """Which field marks a row as deleted, and how."""
-
-    field: str
-    timestamp: bool  # True: null or a time; False: a flag
-
-
-@dataclass(frozen=True, slots=True)
 class Lock:
     """`lock_when`: the record is frozen while `field` equals `value`."""
 
     field: str
     value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """A further index of the table; `columns` are attribute names."""
-
-    columns: tuple[str, ...]
-    unique: bool = False
-    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,39 +112,6 @@ class TableRules:
 def is_one_of(column: str, values: Sequence[str]) -> str:
     """The condition of a check; not written with IN, whose list SQLite indexes anew at every write."""
     return " OR ".join(f"{column} = '{value}'" for value in values)
-
-
-class TypedSelect(str):
-    """A `query=` whose columns are of the types of their fields already, so that indexes serve them."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """Per-model options; the same names are class keywords, and these win over them."""
-
-    table: str | None = None
-    soft_delete: bool | str | SoftDelete | None = None
-    versioned: bool | None = None
-    versioned_diff_only: bool | None = None
-    indices: Sequence[Index | Sequence[str]] | None = None
-    export: bool | None = None
-    max_export_rows: int | None = None
-    aggregate: bool | None = None
-    optimistic_lock: bool | None = None
-    singleton: bool | None = None
-    headless: bool | None = None
-    cursor_field: str | None = None
-    search_language: str | None = None
-    global_searchable: bool | None = None
-    default_locale: str | None = None
-    locale_mode: str | None = None
-    database: Any = None
-    middleware: Any = None
-    query: str | Mapping[str, str] | None = None
-    restore: bool | None = None
-    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

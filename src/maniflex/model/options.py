@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 from maniflex._names import MAX_IDENTIFIER, is_identifier
 from maniflex.model.checks import LOCALE_MODES, is_locale_code
-from maniflex.model.meta import Index, ModelOptions, SoftDelete
+from maniflex.model.declared import Index, ModelOptions, SoftDelete
 from maniflex.model.query_model import query_value_problems
 
-_FLAGS = (
-    "versioned",
-    "versioned_diff_only",
-    "export",
-    "aggregate",
-    "optimistic_lock",
-    "singleton",
-    "headless",
-    "global_searchable",
-    "restore",
-)
+_FLAGS = tuple(option.name for option in fields(ModelOptions) if option.type == "bool | None")
 _LANGUAGE = re.compile(r"[a-z][a-z_]*\Z")
 
 

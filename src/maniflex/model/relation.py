@@ -17,8 +17,8 @@ from types import NoneType
 from typing import Annotated, Any, ForwardRef, Literal, get_args, get_origin
 
 from maniflex._names import did_you_mean
+from maniflex.model.declared import RelationKind
 from maniflex.model.field import OnDeleteName
-from maniflex.model.meta import RelationKind
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 

@@ -8,7 +8,7 @@ with, get the meta and every problem found. Relations are left open; they need t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
@@ -20,19 +20,17 @@ from pydantic.fields import FieldInfo
 
 from maniflex._names import did_you_mean, table_name
 from maniflex.errors import ValidationFailed
-from maniflex.model.annotations import Shape, type_name
+from maniflex.model.annotations import type_name
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
-from maniflex.model.checks import as_bound, locale_settings, option_problems, size_in_bytes, unique_within
+from maniflex.model.checks import option_problems
 from maniflex.model.class_body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
-from maniflex.model.field import FLAGS, FieldSpec, LocaleString
+from maniflex.model.declared_field import DeclaredField, field_meta
 from maniflex.model.json_roundtrip import roundtrip_problems
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.options import index_list, option_value_problems
 from maniflex.model.query_model import query_model_problems
-from maniflex.model.relation import reference_name
 from maniflex.model.scheduled_field import target_problems
 from maniflex.model.validate import Validator, inside
-from maniflex.model.value_rules import json_reader
 
 _OWN_TYPES = {"id": str, "created_at": datetime, "updated_at": datetime}
 
@@ -40,20 +38,6 @@ _OWN_TYPES = {"id": str, "created_at": datetime, "updated_at": datetime}
 def scan(cls: type[Model], options: ModelOptions | None = None) -> tuple[ModelMeta | None, list[str]]:
     """The meta of a class, or None where the class could not even be built, and all its problems."""
     return _Scan(cls, merged_options(cls.__options__, options)).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column as the class body declares it."""
-
-    name: str
-    info: FieldInfo
-    shape: Shape
-    spec: FieldSpec
-
-    @property
-    def required(self) -> bool:
-        return self.info.is_required()
 
 
 class _Scan:
@@ -75,7 +59,7 @@ class _Scan:
             self._check(item)
         self._check_stored(columns)
         soft_delete = self._soft_delete()
-        self.fields = {item.name: _field_meta(item) for item in self._in_column_order(columns, soft_delete)}
+        self.fields = {item.name: field_meta(item) for item in self._in_column_order(columns, soft_delete)}
         self._check_names()
         self._settle_uniqueness()
         validator = Validator(self.cls, list(self.fields.values()))
@@ -129,14 +113,14 @@ class _Scan:
                     self.trouble(name, f"validates a field that does not exist: {self.unknown(target)}")
         return len(self.problems) == before
 
-    def _read_columns(self) -> list[_Column]:
+    def _read_columns(self) -> list[DeclaredField]:
         columns = []
         for name, info in self.model.__pydantic_fields__.items():
             rules = rules_of(info)
             if rules is None:  # to go on without the column would lose what is written to it
                 self.trouble(name, f"the annotation {type_name(info.annotation)} cannot be resolved")
             elif self.options.query is None or self._is_given(name):
-                columns.append(_Column(name, info, rules.shape, rules.spec))
+                columns.append(DeclaredField(name, info, rules.shape, rules.spec))
         return columns
 
     def _is_given(self, name: str) -> bool:
@@ -144,7 +128,7 @@ class _Scan:
         own = [vars(c).get("__annotations__", {}) for c in self.cls.__mro__ if c is not Model]
         return name not in OWN_FIELDS or any(name in annotations for annotations in own)
 
-    def _check(self, item: _Column) -> None:
+    def _check(self, item: DeclaredField) -> None:
         for text in item.spec.unknown:
             self.trouble(item.name, text)
         if item.name in _OWN_TYPES and (item.shape.type, item.shape.nullable) != (
@@ -160,7 +144,7 @@ class _Scan:
         for text in option_problems(item.name, item.shape, item.spec.options, required=is_required):
             self.trouble(item.name, text)
 
-    def _check_stored(self, columns: list[_Column]) -> None:
+    def _check_stored(self, columns: list[DeclaredField]) -> None:
         schema: Any = self.model.__pydantic_core_schema__
         definitions = {item["ref"]: item for item in schema.get("definitions", ())}
         fields, _ = inside(schema)
@@ -169,7 +153,9 @@ class _Scan:
                 for text in roundtrip_problems(fields[item.name]["schema"], definitions):
                     self.trouble(item.name, text)
 
-    def _in_column_order(self, columns: list[_Column], soft_delete: SoftDelete | None) -> list[_Column]:
+    def _in_column_order(
+        self, columns: list[DeclaredField], soft_delete: SoftDelete | None
+    ) -> list[DeclaredField]:
         last = [soft_delete.field] if soft_delete else []
         last += OWN_FIELDS[1:]
         rank = {"id": -1, **{name: position for position, name in enumerate(last, start=1)}}
@@ -200,7 +186,7 @@ class _Scan:
                     group.append(other.name)
             self.fields[item.name] = replace(item, unique_within=tuple(group))
 
-    def _settle_defaults(self, columns: list[_Column], validator: Validator) -> bool:
+    def _settle_defaults(self, columns: list[DeclaredField], validator: Validator) -> bool:
         """Check defaults by the fields' own rules, and keep them in the form the rules give them."""
         has_changes = False
         for item in columns:
@@ -267,7 +253,7 @@ class _Scan:
         self.problems.append(f"{self.name}: soft_delete: {name} must be `datetime | None` or `bool`")
         return None
 
-    def _locks(self, columns: list[_Column], validator: Validator) -> tuple[Lock, ...]:
+    def _locks(self, columns: list[DeclaredField], validator: Validator) -> tuple[Lock, ...]:
         locks: list[Lock] = []
         for item in columns:
             conditions = item.spec.options.get("lock_when", {})
@@ -388,51 +374,6 @@ class _Scan:
             by_name=MappingProxyType({item.name: item for item in fields}),
             by_api=MappingProxyType({item.api: item for item in fields}),
         )
-
-
-def _field_meta(item: _Column) -> FieldMeta:
-    options, shape = item.spec.options, item.shape
-    key_name = options.get("encrypted")
-    return FieldMeta(
-        name=item.name,
-        api=str(options.get("alias", item.name)),
-        column=str(options.get("column", item.name)),
-        kind=shape.kind,
-        type=shape.type,
-        nullable=shape.nullable,
-        required=item.required,
-        has_default=not item.required,
-        default=None if item.required or item.info.default_factory else item.info.default,
-        default_factory=cast(Any, item.info.default_factory),
-        enum=shape.enum,
-        min=as_bound(shape, options.get("min")),
-        max=as_bound(shape, options.get("max")),
-        min_length=options.get("min_length"),
-        max_length=options.get("max_length"),
-        pattern=options.get("pattern"),
-        **{flag: bool(options.get(flag)) for flag in FLAGS},
-        unique_within=unique_within(options.get("unique")),
-        lock_scope=reference_name(options.get("lock_scope")),
-        encrypted="default" if key_name is True else key_name or None,
-        load_json=json_reader(shape) if shape.kind is Kind.JSON and not shape.trouble else None,
-        extra=MappingProxyType(_extra(options, shape)),
-    )
-
-
-def _extra(options: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-    """The declarations of opt-in features, each in a mapping of its own."""
-    extra: dict[str, Any] = {name: options[name] for name in ("relation", "on_delete") if name in options}
-    if "file" in options:
-        file = {"acl": "private", "auto_delete": True, "accept": (), **options["file"]}
-        size = size_in_bytes(file.get("max_size"))
-        accept = file["accept"]
-        file.update(max_size=size, accept=(accept,) if isinstance(accept, str) else tuple(accept or ()))
-        extra["file"] = MappingProxyType(file)
-    if "scheduled" in options:
-        extra["scheduled"] = MappingProxyType(dict(options["scheduled"]))
-    if shape.type is LocaleString:
-        extra["locale"] = MappingProxyType(locale_settings(options.get("locale") or True))
-    return extra
 
 
 def _set_loaders(cls: type[Model], fields: Any) -> None:

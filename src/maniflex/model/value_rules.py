@@ -24,8 +24,8 @@ from pydantic import GetCoreSchemaHandler, PydanticUserError, TypeAdapter
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaError, SchemaValidator, core_schema
 
 from maniflex.model.annotations import Shape
+from maniflex.model.declared import Kind
 from maniflex.model.field import FieldSpec, LocaleString
-from maniflex.model.meta import Kind
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Rules:
         schema = cast(CoreSchema, {**leaf, **self._constraints(leaf["type"])})
         if self.shape.enum is not None:
             return _before(_whole_number, schema) if self.shape.kind is Kind.INT else schema
-        reader = _READERS.get(self.shape.kind)
+        reader = _READERS[self.shape.kind]
         return _before(reader, schema) if reader else schema
 
     def _constraints(self, leaf: str) -> dict[str, Any]:
@@ -293,7 +293,11 @@ def _bytes(value: Any) -> bytes:
         _refuse("format", "must be base64 text")
 
 
-_READERS: dict[Kind, Callable[[Any], Any]] = {
+# What reads a value that JSON has no word for; None where JSON says it itself.
+_READERS: dict[Kind, Callable[[Any], Any] | None] = {
+    Kind.TEXT: None,
+    Kind.INT: None,
+    Kind.BOOL: None,
     Kind.FLOAT: _float,
     Kind.DECIMAL: _decimal,
     Kind.DATETIME: _datetime,
@@ -301,6 +305,7 @@ _READERS: dict[Kind, Callable[[Any], Any]] = {
     Kind.TIME: _time,
     Kind.UUID: _uuid,
     Kind.BYTES: _bytes,
+    Kind.JSON: None,
 }
 
 

@@ -13,12 +13,13 @@ from typing import Any
 from maniflex import errors
 from maniflex.openapi.schema import Schema, ref
 
-_TEXTS = {
+MEANINGS = {
     400: "The request cannot be understood.",
     401: "It is not known who is asking.",
     403: "The caller is not allowed to do this.",
     404: "There is no such record, or it is not the caller's to see.",
     405: "The path has no such method.",
+    408: "The body arrived too slowly.",
     409: "The write contradicts what is stored.",
     412: "The record has changed since it was read.",
     413: "The body, or what was asked for, is too large.",
@@ -36,7 +37,7 @@ QUERY_CODES = frozenset({"INVALID_QUERY"})
 LOCK_CODES = frozenset({"RECORD_LOCKED"})
 EXPORT_CODES = frozenset({"EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"})
 SCHEDULE_CODES = frozenset({"INVALID_SCHEDULE"})
-_OF_SOME = BODY_CODES | QUERY_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES
+CODES_OF_SOME = BODY_CODES | QUERY_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES
 
 ERROR: Schema = {
     "type": "object",
@@ -83,22 +84,24 @@ def response(status: int, headers: Schema) -> Schema:
 
 def meaning(status: int) -> str:
     """What a status means here."""
-    return _TEXTS.get(status, HTTPStatus(status).phrase + ".")
+    return MEANINGS.get(status, HTTPStatus(status).phrase + ".")
 
 
 @lru_cache(maxsize=1024)
 def text(status: int, codes: frozenset[str]) -> str:
     """What a status means here, and the codes an operation gives with it."""
-    names = sorted(code for code in _codes().get(status, ()) if code not in _OF_SOME or code in codes)
+    known_codes = codes_by_status().get(status, set())
+    names = sorted((known_codes - CODES_OF_SOME) | (known_codes & codes))
     code_list = ", ".join(f"`{code}`" for code in names)
     return f"{meaning(status)} Codes: {code_list}." if code_list else meaning(status)
 
 
 @cache
-def _codes() -> dict[int, set[str]]:
+def codes_by_status() -> dict[int, set[str]]:
+    """The codes of the errors there are, by the status they come with."""
     codes: dict[int, set[str]] = {500: {"PANIC"}}
     for error in vars(errors).values():
-        if isinstance(error, type) and issubclass(error, errors.RequestError) and "code" in vars(error):
+        if isinstance(error, type) and issubclass(error, errors.RequestError):
             codes.setdefault(error.status, set()).add(error.code)
     return codes
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from maniflex._limits import Limits
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.openapi.reachable import Reachable
-from maniflex.query.operators import Op, Operator, Takes, fitting
+from maniflex.query.operators import OPERATORS, Operator, Takes, fitting
 from maniflex.query.values import comparable
 
 MOST_NAMES = 150
@@ -26,7 +26,8 @@ _DATE = (
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
 _NUMBER = r"[+-]?(?:[0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100})(?:[eE][+-]?[0-9]{1,2})?"
 _HEX = "[0-9a-fA-F]"
-_VALUES = {
+# What a value looks like behind an operator; None where the parser takes none of the kind.
+_VALUES: dict[Kind, str | None] = {
     Kind.TEXT: ".*",
     Kind.INT: "[+-]?[0-9]{1,18}",
     Kind.FLOAT: _NUMBER,
@@ -36,6 +37,8 @@ _VALUES = {
     Kind.DATE: _DATE,
     Kind.TIME: _CLOCK,
     Kind.UUID: f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
+    Kind.BYTES: None,
+    Kind.JSON: None,
 }
 _ITEM = '[^",]*'  # one text of a comma-separated list
 _FILLED_ITEM = '[^",]+'  # behind which the list is not an empty one
@@ -74,7 +77,8 @@ def expression(model: ModelMeta, reachable: Reachable, limits: Limits) -> str | 
         f"{_any(names)}:{_condition_pattern(kind, enum, limits)}" for (kind, enum), names in alike.items()
     ]
     if empty:
-        groups.append(f"{_any(empty)}:(?:eq|neq):null")
+        exact = [o.op for o in OPERATORS.values() if o.takes is Takes.EXACT]
+        groups.append(f"{_any(empty)}:{_any(exact)}:null")
     return f"^(?:{'|'.join(groups + pairs)})$" if groups else None
 
 
@@ -97,17 +101,20 @@ def _condition_pattern(kind: Kind, enum: tuple[object, ...] | None, limits: Limi
 
 def _value_pattern(operator: Operator, kind: Kind, enum: tuple[object, ...] | None, limits: Limits) -> str:
     value = _VALUES[kind]
+    assert value is not None, kind  # `filterable` leaves such fields out
     members = None if enum is None else _any([_literal(str(member)) for member in enum])
     match operator.takes:
         case Takes.NOTHING:
             return ""
-        case Takes.ONE if operator.op in (Op.LIKE, Op.ILIKE):
+        case Takes.PATTERN:
             run = f"{_PLAIN}{{0,{limits.pattern_length // 2}}}"
             return f":{run}(?:[%_]{run}){{0,{limits.wildcards}}}"
-        case Takes.ONE if operator.op in (Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH):
+        case Takes.TEXT:
             return f":.{{0,{limits.pattern_length}}}"
+        case Takes.EXACT:
+            return f":{members or value}"
         case Takes.ONE:
-            return f":{members if members and operator.op in (Op.EQ, Op.NEQ) else value}"
+            return f":{value}"
         case _:
             item = members or (_ITEM if kind is Kind.TEXT else value)
             if operator.takes is Takes.TWO:

@@ -9,6 +9,7 @@ from typing import Any
 
 from maniflex._limits import Limits
 from maniflex._names import snake_case
+from maniflex._tables import PartialTable
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors, texts
 from maniflex.openapi.parameters import LIST, ONE, Grammar
@@ -23,13 +24,16 @@ HEADERS = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
 _ETAG = {"ETag": {"$ref": "#/components/headers/ETag"}}
 _FAILURES = (500, 503, 504)
 _BODY = (400, 413, 415, 422)
-_ERRORS: dict[Operation, tuple[int, ...]] = {
-    Operation.LIST: (400, 414),
-    Operation.READ: (400, 404, 414),
-    Operation.CREATE: (409, *_BODY),
-    Operation.UPDATE: (404, 409, *_BODY),
-    Operation.DELETE: (404, 409),
-}
+_ERRORS: PartialTable[Operation, tuple[int, ...]] = PartialTable(
+    {
+        Operation.LIST: (400, 414),
+        Operation.READ: (400, 404, 414),
+        Operation.CREATE: (409, *_BODY),
+        Operation.UPDATE: (404, 409, *_BODY),
+        Operation.DELETE: (404, 409),
+    },
+    others="are refused as the docs of their routes say",
+)
 _ALLOWED: Schema = {
     "204": {
         "description": "What the path takes.",
@@ -40,15 +44,18 @@ _ALLOWED: Schema = {
     }
 }
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_VERBS = {
-    Operation.LIST: "list",
-    Operation.CREATE: "create",
-    Operation.READ: "get",
-    Operation.UPDATE: "update",
-    Operation.DELETE: "delete",
-    Operation.HEAD: "head",
-    Operation.OPTIONS: "options",
-}
+_VERBS = PartialTable(
+    {
+        Operation.LIST: "list",
+        Operation.CREATE: "create",
+        Operation.READ: "get",
+        Operation.UPDATE: "update",
+        Operation.DELETE: "delete",
+        Operation.HEAD: "head",
+        Operation.OPTIONS: "options",
+    },
+    others="are named by their methods",
+)
 
 
 class Operations:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum, nonmember
 
+from maniflex._tables import PartialTable
+
 
 class Operation(StrEnum):
     """What a request does to a model."""
@@ -29,10 +31,13 @@ class Operation(StrEnum):
 
 
 # A rule written for the key also covers these: they show the same rows by another way.
-COVERS: dict[Operation, frozenset[Operation]] = {
-    Operation.LIST: frozenset({Operation.EXPORT}),
-    Operation.READ: frozenset({Operation.READ_ATTACHMENT, Operation.READ_HISTORY}),
-}
+COVERS: PartialTable[Operation, frozenset[Operation]] = PartialTable(
+    {
+        Operation.LIST: frozenset({Operation.EXPORT}),
+        Operation.READ: frozenset({Operation.READ_ATTACHMENT, Operation.READ_HISTORY}),
+    },
+    others="cover themselves alone",
+)
 
 
 def covered(operations: frozenset[Operation], operation: Operation, *, item: bool) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
-from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.meta import NUMBERS, FieldMeta, Kind
 from maniflex.query.conditions import ConditionReader, Where, compare, condition_parts, is_open
 from maniflex.query.query import Compare, Filter, Query
 
@@ -23,7 +23,6 @@ DEFAULT_GROUPS = 100
 MOST_GROUPS = 1000
 _PARTS = ("select", "group_by", "where", "having", "order_by", "limit")
 ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_NUMBERS = frozenset({Kind.INT, Kind.FLOAT, Kind.DECIMAL})
 KEYS = frozenset(Kind) - {Kind.JSON, Kind.BYTES}
 
 
@@ -41,8 +40,8 @@ class Fn(StrEnum):
 FITTING: dict[Fn, frozenset[Kind]] = {
     Fn.COUNT: frozenset(Kind),
     Fn.COUNT_DISTINCT: KEYS,
-    Fn.SUM: _NUMBERS,
-    Fn.AVG: _NUMBERS,
+    Fn.SUM: NUMBERS,
+    Fn.AVG: NUMBERS,
     Fn.MIN: KEYS - {Kind.BOOL, Kind.UUID},
     Fn.MAX: KEYS - {Kind.BOOL, Kind.UUID},
 }

@@ -119,6 +119,4 @@ def condition_parts(item: Any, part: str, first: str = "field") -> tuple[Any, An
 def compare(field: FieldMeta, word: Any, value: Any, part: str, limits: Limits | None) -> Compare:
     """A condition on something that is no stored field, such as a computed value."""
     operator = require_operator(word, field, part)
-    if operator.takes is Takes.FIELD:
-        raise InvalidQuery(f"{part}: {operator.op} compares stored fields only")
     return Compare(field, operator.op, operand(operator, field, value, part, limits))

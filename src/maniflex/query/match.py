@@ -1,72 +1,66 @@
 """Conditions on values in memory: what a row about to be written is held against.
 
-The databases evaluate the same operators in SQL (`sql/where.py`); both must agree.
+The databases evaluate the same operators in SQL (`sql/operators.py`); both must agree.
 """
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable
 from typing import Any
 
-from maniflex.query.operators import Op
+from maniflex.query.operators import Op, fold_case
+
+Matcher = Callable[[Any, Any], bool]
 
 
 def holds(op: Op, value: Any, wanted: Any) -> bool:
     """Whether a value satisfies a condition; what cannot be told here does not."""
-    if op is Op.IS_NULL:
-        return value is None
-    if op is Op.NOT_NULL:
-        return value is not None
     if value is None:
-        return False
-    match op:
-        case Op.EQ:
-            return bool(value == wanted)
-        case Op.NEQ:
-            return bool(value != wanted)
-        case Op.GT:
-            return bool(value > wanted)
-        case Op.GTE:
-            return bool(value >= wanted)
-        case Op.LT:
-            return bool(value < wanted)
-        case Op.LTE:
-            return bool(value <= wanted)
-        case Op.IN:
-            return value in wanted
-        case Op.NOT_IN:
-            return value not in wanted
-        case Op.BETWEEN:
-            return bool(wanted[0] <= value <= wanted[1])
-        case _:
-            return _matches(op, value, wanted)
+        return op is Op.IS_NULL
+    return MATCHERS[op](value, wanted)
 
 
-def _matches(op: Op, value: Any, wanted: Any) -> bool:
-    """The text operators, as the databases read them: ASCII letters are alike, except to `like`."""
-    if not isinstance(value, str):
-        return False
-    if op is Op.LIKE:
-        return _pattern(wanted).fullmatch(value) is not None
-    text, wanted_text = _fold_case(value), _fold_case(wanted)
-    match op:
-        case Op.ILIKE:
-            return _pattern(wanted_text).fullmatch(text) is not None
-        case Op.CONTAINS:
-            return wanted_text in text
-        case Op.STARTS_WITH:
-            return text.startswith(wanted_text)
-        case Op.ENDS_WITH:
-            return text.endswith(wanted_text)
-        case _:
-            return False
+def _text(matcher: Callable[[str, str], bool]) -> Matcher:
+    """A comparison of texts in which ASCII letters are alike; no other value satisfies it."""
+    return lambda value, wanted: isinstance(value, str) and matcher(fold_case(value), fold_case(wanted))
 
 
-def _fold_case(text: str) -> str:
-    return "".join(c.lower() if c.isascii() else c for c in text)
-
-
-def _pattern(like: str) -> re.Pattern[str]:
-    parts = re.findall(r"\\.|.", like, re.DOTALL)
+def _matches_pattern(text: str, pattern: str) -> bool:
+    parts = re.findall(r"\\.|.", pattern, re.DOTALL)
     wild = {"%": ".*", "_": "."}
-    return re.compile("".join(wild.get(p) or re.escape(p[-1]) for p in parts), re.DOTALL)
+    expression = "".join(wild.get(p) or re.escape(p[-1]) for p in parts)
+    return re.fullmatch(expression, text, re.DOTALL) is not None
+
+
+def _cannot_be_told(value: Any, wanted: Any) -> bool:
+    """Another field is no value; what it holds is known to the database alone."""
+    return False
+
+
+# Of a value that is not null.
+MATCHERS: dict[Op, Matcher] = {
+    Op.EQ: operator.eq,
+    Op.NEQ: operator.ne,
+    Op.GT: operator.gt,
+    Op.GTE: operator.ge,
+    Op.LT: operator.lt,
+    Op.LTE: operator.le,
+    Op.LIKE: lambda value, wanted: isinstance(value, str) and _matches_pattern(value, wanted),
+    Op.ILIKE: _text(_matches_pattern),
+    Op.CONTAINS: _text(operator.contains),
+    Op.STARTS_WITH: _text(str.startswith),
+    Op.ENDS_WITH: _text(str.endswith),
+    Op.IN: lambda value, wanted: value in wanted,
+    Op.NOT_IN: lambda value, wanted: value not in wanted,
+    Op.BETWEEN: lambda value, wanted: bool(wanted[0] <= value <= wanted[1]),
+    Op.IS_NULL: lambda value, wanted: False,
+    Op.NOT_NULL: lambda value, wanted: True,
+    Op.EQ_FIELD: _cannot_be_told,
+    Op.NEQ_FIELD: _cannot_be_told,
+    Op.GT_FIELD: _cannot_be_told,
+    Op.GTE_FIELD: _cannot_be_told,
+    Op.LT_FIELD: _cannot_be_told,
+    Op.LTE_FIELD: _cannot_be_told,
+}

@@ -14,19 +14,25 @@ from uuid import UUID
 
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
-from maniflex.model.meta import FieldMeta, Kind
+from maniflex.model.meta import NUMBERS, FieldMeta, Kind
 from maniflex.model.value_rules import text_trouble
-from maniflex.query.operators import Op, Operator, Takes, operator
-from maniflex.query.values import check_pattern, parse_value, split_list
+from maniflex.query.operators import Operator, Takes, operator
+from maniflex.query.values import check_pattern, check_text, parse_value, split_list
 
-_OWN_TYPES: dict[Kind, type] = {
+# What code gives as it is. None: text and numbers are read as in a query string, the rest is refused.
+_OWN_TYPES: dict[Kind, type | None] = {
+    Kind.TEXT: None,
+    Kind.INT: None,
+    Kind.FLOAT: None,
     Kind.BOOL: bool,
+    Kind.DECIMAL: None,
     Kind.DATETIME: datetime,
     Kind.DATE: date,
     Kind.TIME: time,
     Kind.UUID: UUID,
+    Kind.BYTES: None,
+    Kind.JSON: None,
 }
-_NUMBERS = (Kind.INT, Kind.FLOAT, Kind.DECIMAL)
 
 
 def require_operator(word: Any, field: FieldMeta, part: str) -> Operator:
@@ -46,9 +52,10 @@ def split_operand(operator: Operator, field: FieldMeta, text: str) -> Any:
             return text or None
         case Takes.MANY | Takes.TWO:
             return split_list(text) if text else []
+        case Takes.EXACT:
+            return None if text == "null" and field.nullable else text
         case _:
-            null = text == "null" and field.nullable and operator.op in (Op.EQ, Op.NEQ)
-            return None if null else text
+            return text
 
 
 def operand(operator: Operator, field: FieldMeta, value: Any, part: str, limits: Limits | None) -> Any:
@@ -71,11 +78,16 @@ def operand(operator: Operator, field: FieldMeta, value: Any, part: str, limits:
                 )
                 raise InvalidQuery(f"{part}: {wrong}")
             return tuple(convert_value(item, field, part) for item in many)
-        case _:
-            if value is None and field.nullable and operator.op in (Op.EQ, Op.NEQ):
-                return None
-            member = operator.op in (Op.EQ, Op.NEQ)
-            return check_pattern(operator.op, convert_value(value, field, part, member=member), part, limits)
+        case Takes.EXACT:
+            return None if value is None and field.nullable else convert_value(value, field, part)
+        case Takes.ONE:
+            return convert_value(value, field, part, member=False)
+        case Takes.TEXT:
+            return check_text(convert_value(value, field, part, member=False), part, limits)
+        case Takes.PATTERN:
+            return check_pattern(convert_value(value, field, part, member=False), part, limits)
+        case Takes.FIELD:
+            raise InvalidQuery(f"{part}: {operator.op} compares stored fields only")
 
 
 def convert_value(value: Any, field: FieldMeta, part: str, *, member: bool = True) -> Any:
@@ -84,7 +96,7 @@ def convert_value(value: Any, field: FieldMeta, part: str, *, member: bool = Tru
         value = value.value
     if isinstance(value, UUID) and field.kind is Kind.TEXT:
         value = str(value)
-    own = _OWN_TYPES.get(field.kind)
+    own = _OWN_TYPES[field.kind]
     if isinstance(value, str):
         if trouble := text_trouble(value):
             raise InvalidQuery(f"{part}: a text {trouble}")
@@ -93,7 +105,7 @@ def convert_value(value: Any, field: FieldMeta, part: str, *, member: bool = Tru
         if isinstance(value, datetime) and value.tzinfo is None:
             return value.replace(tzinfo=UTC)
         return value
-    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and field.kind in _NUMBERS:
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and field.kind in NUMBERS:
         return parse_value(_digits(value), field, part, member=member)
     raise InvalidQuery(f"{part}: the value does not fit {field.api!r}")
 

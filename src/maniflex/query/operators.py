@@ -1,4 +1,9 @@
-"""The filter operators: data, used unchanged by the parser, the SQL writer, OpenAPI and the docs."""
+"""The filter operators as data: what each takes, which kinds of field it is for, what it means.
+
+The parser, OpenAPI and the docs use the data as it is. How an operator is written in SQL is in
+`sql/operators.py: WRITERS`, how it is compared in Python in `query/match.py: MATCHERS`; a test holds
+all three tables to every `Op`.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +44,12 @@ class Takes(StrEnum):
     """What stands behind an operator."""
 
     NOTHING = "nothing"
-    ONE = "one value"
-    MANY = "comma-separated values"
-    TWO = "two comma-separated values"
+    EXACT = "a value or `null`"  # of an enum a member
+    ONE = "a value"
+    TEXT = "a text"  # nothing in it is special
+    PATTERN = "a pattern"
+    MANY = "a list"
+    TWO = "two values"
     FIELD = "a field"
 
 
@@ -60,22 +68,22 @@ _ORDERED = _ANY - {Kind.BOOL}
 _TEXT = frozenset({Kind.TEXT})
 _NULLABLE = frozenset(Kind)
 
-OPERATORS: dict[str, Operator] = {
-    o.op.value: o
+OPERATORS: dict[Op, Operator] = {
+    o.op: o
     for o in (
-        Operator(Op.EQ, Takes.ONE, _ANY, "equals the value; `null` finds the empty ones"),
-        Operator(Op.NEQ, Takes.ONE, _ANY, "differs from the value; `null` finds the filled ones"),
+        Operator(Op.EQ, Takes.EXACT, _ANY, "equals the value; `null` finds the empty ones"),
+        Operator(Op.NEQ, Takes.EXACT, _ANY, "differs from the value; `null` finds the filled ones"),
         Operator(Op.GT, Takes.ONE, _ORDERED, "is greater or later"),
         Operator(Op.GTE, Takes.ONE, _ORDERED, "is greater, later or equal"),
         Operator(Op.LT, Takes.ONE, _ORDERED, "is less or earlier"),
         Operator(Op.LTE, Takes.ONE, _ORDERED, "is less, earlier or equal"),
-        Operator(Op.LIKE, Takes.ONE, _TEXT, "matches a pattern with `%` and `_`, by case"),
-        Operator(Op.ILIKE, Takes.ONE, _TEXT, "matches a pattern with `%` and `_`, whatever the case"),
+        Operator(Op.LIKE, Takes.PATTERN, _TEXT, "matches a pattern with `%` and `_`, by case"),
+        Operator(Op.ILIKE, Takes.PATTERN, _TEXT, "matches a pattern with `%` and `_`, whatever the case"),
         Operator(
-            Op.CONTAINS, Takes.ONE, _TEXT, "contains the text, whatever the case; nothing in it is special"
+            Op.CONTAINS, Takes.TEXT, _TEXT, "contains the text, whatever the case; nothing in it is special"
         ),
-        Operator(Op.STARTS_WITH, Takes.ONE, _TEXT, "starts with the text, whatever the case"),
-        Operator(Op.ENDS_WITH, Takes.ONE, _TEXT, "ends with the text, whatever the case"),
+        Operator(Op.STARTS_WITH, Takes.TEXT, _TEXT, "starts with the text, whatever the case"),
+        Operator(Op.ENDS_WITH, Takes.TEXT, _TEXT, "ends with the text, whatever the case"),
         Operator(Op.IN, Takes.MANY, _ANY, "is one of the values"),
         Operator(Op.NOT_IN, Takes.MANY, _ANY, "is none of the values"),
         Operator(Op.BETWEEN, Takes.TWO, _ORDERED, "lies between the two values, both included"),
@@ -90,13 +98,22 @@ OPERATORS: dict[str, Operator] = {
     )
 }
 ALIASES = {"ne": Op.NEQ.value}
+_BY_NAME: dict[str, Operator] = {
+    **{op.value: operator for op, operator in OPERATORS.items()},
+    **{alias: OPERATORS[Op(name)] for alias, name in ALIASES.items()},
+}
 
 
 def operator(name: str) -> Operator | None:
     """The operator of that name, also by its other spelling."""
-    return OPERATORS.get(ALIASES.get(name, name))
+    return _BY_NAME.get(name)
 
 
 def fitting(kind: Kind) -> tuple[Operator, ...]:
     """The operators a field of that kind can be filtered with."""
     return tuple(o for o in OPERATORS.values() if kind in o.kinds)
+
+
+def fold_case(text: str) -> str:
+    """The text as operators compare it that do not tell case apart: that of ASCII letters, everywhere."""
+    return "".join(c.lower() if c.isascii() else c for c in text)

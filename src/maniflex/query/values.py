@@ -13,7 +13,6 @@ from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.model.value_rules import MAX_DECIMAL_DIGITS, written_digits
-from maniflex.query.operators import Op
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -82,7 +81,8 @@ def _text(text: str) -> str:
     return text
 
 
-_PARSERS: dict[Kind, tuple[Callable[[str], Any], str]] = {
+# None: no value of the kind can be written in a query string.
+_PARSERS: dict[Kind, tuple[Callable[[str], Any], str] | None] = {
     Kind.TEXT: (_text, "text"),
     Kind.INT: (_int, "a whole number"),
     Kind.FLOAT: (_float, "a number"),
@@ -92,12 +92,14 @@ _PARSERS: dict[Kind, tuple[Callable[[str], Any], str]] = {
     Kind.DATE: (_date, "a date such as 2026-01-31"),
     Kind.TIME: (_time, "a time such as 12:30:00"),
     Kind.UUID: (_uuid, "a UUID"),
+    Kind.BYTES: None,
+    Kind.JSON: None,
 }
 
 
 def comparable(field: FieldMeta) -> bool:
     """Whether a value of this field can be written in a query string at all."""
-    return field.kind in _PARSERS
+    return _PARSERS[field.kind] is not None
 
 
 def split_list(text: str) -> list[str]:
@@ -122,7 +124,9 @@ def split_list(text: str) -> list[str]:
 
 def parse_value(text: str, field: FieldMeta, parameter: str, *, member: bool = True) -> Any:
     """The value `text` stands for in a filter on `field`; an enum's must be one of its members."""
-    convert, description = _PARSERS[field.kind]
+    parser = _PARSERS[field.kind]
+    assert parser is not None, field  # no operator that takes a value works on such a field
+    convert, description = parser
     try:
         value = convert(text)
     except (ValueError, KeyError, OverflowError, InvalidOperation):
@@ -135,24 +139,24 @@ def parse_value(text: str, field: FieldMeta, parameter: str, *, member: bool = T
     return value
 
 
-_WILD = (Op.LIKE, Op.ILIKE)
-_TEXTUAL = (*_WILD, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH)
 _WILDCARD = re.compile(r"\\.|([%_])", re.DOTALL)
 LONGEST_PATTERN = 5000  # of code; SQLite refuses patterns of more than 50,000 bytes
 
 
-def check_pattern(op: Op, value: Any, parameter: str, limits: Limits | None) -> Any:
-    """What a text operator looks for, if it is not too much to look for.
+def check_text(value: Any, parameter: str, limits: Limits | None) -> Any:
+    """The text that an operator looks for, if it is not too long to look for.
 
     Matching one text is nothing a time limit can interrupt, so what it may cost is limited here.
     """
-    if op not in _TEXTUAL:
-        return value
     longest = LONGEST_PATTERN if limits is None else limits.pattern_length
     if len(value) > longest:
         raise InvalidQuery(f"{parameter}: at most {longest} characters to look for")
-    if op not in _WILD:
-        return value
+    return value
+
+
+def check_pattern(value: Any, parameter: str, limits: Limits | None) -> Any:
+    """The pattern that an operator looks for, if it is sound and not too much to look for."""
+    check_text(value, parameter, limits)
     if (len(value) - len(value.rstrip("\\"))) % 2:  # it would escape nothing
         raise InvalidQuery(f"{parameter}: a pattern cannot end with a backslash")
     if limits is not None and sum(1 for match in _WILDCARD.finditer(value) if match[1]) > limits.wildcards:

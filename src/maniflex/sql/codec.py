@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.model.unreadable import json_guard
-from maniflex.sql.statement import Dialect, by_dialect
+from maniflex.sql.statement import Dialect
 
 Codec = Callable[[Any], Any]
 
@@ -63,43 +63,82 @@ def encode_any(value: Any) -> Any:
             return value
 
 
-_SQLITE_ENCODERS: dict[Kind, Codec] = {
-    Kind.DATETIME: encode_datetime,
-    Kind.DATE: date.isoformat,
-    Kind.TIME: encode_time,
-    Kind.DECIMAL: encode_decimal,
-    Kind.UUID: str,
-    Kind.JSON: encode_json,
+# What turns a value into a parameter; None where the driver takes it as it is.
+_ENCODERS: dict[Dialect, dict[Kind, Codec | None]] = {
+    Dialect.SQLITE: {
+        Kind.TEXT: None,
+        Kind.INT: None,
+        Kind.FLOAT: None,
+        Kind.BOOL: None,
+        Kind.DECIMAL: encode_decimal,
+        Kind.DATETIME: encode_datetime,
+        Kind.DATE: date.isoformat,
+        Kind.TIME: encode_time,
+        Kind.UUID: str,
+        Kind.BYTES: None,
+        Kind.JSON: encode_json,
+    },
+    Dialect.POSTGRES: {
+        Kind.TEXT: None,
+        Kind.INT: None,
+        Kind.FLOAT: None,
+        Kind.BOOL: None,
+        Kind.DECIMAL: None,
+        Kind.DATETIME: None,
+        Kind.DATE: None,
+        Kind.TIME: None,
+        Kind.UUID: None,
+        Kind.BYTES: None,
+        Kind.JSON: encode_json,
+    },
 }
-_SQLITE_DECODERS: dict[Kind, Codec] = {
-    Kind.DATETIME: datetime.fromisoformat,
-    Kind.DATE: date.fromisoformat,
-    Kind.TIME: time.fromisoformat,
-    Kind.DECIMAL: Decimal,
-    Kind.UUID: UUID,
-    Kind.BOOL: bool,
-    Kind.FLOAT: float,  # what RETURNING gives of a whole number is an int
+# What turns a stored value back; None where the driver already gives it.
+_DECODERS: dict[Dialect, dict[Kind, Codec | None]] = {
+    Dialect.SQLITE: {
+        Kind.TEXT: None,
+        Kind.INT: None,
+        Kind.FLOAT: float,  # what RETURNING gives of a whole number is an int
+        Kind.BOOL: bool,
+        Kind.DECIMAL: Decimal,
+        Kind.DATETIME: datetime.fromisoformat,
+        Kind.DATE: date.fromisoformat,
+        Kind.TIME: time.fromisoformat,
+        Kind.UUID: UUID,
+        Kind.BYTES: None,
+        Kind.JSON: None,  # by `FieldMeta.load_json`, where the record is made
+    },
+    Dialect.POSTGRES: {
+        Kind.TEXT: None,
+        Kind.INT: None,
+        Kind.FLOAT: None,
+        Kind.BOOL: None,
+        Kind.DECIMAL: written_out,
+        Kind.DATETIME: None,
+        Kind.DATE: None,
+        Kind.TIME: None,
+        Kind.UUID: None,
+        Kind.BYTES: None,
+        Kind.JSON: None,
+    },
 }
-_POSTGRES_ENCODERS: dict[Kind, Codec] = {Kind.JSON: encode_json}
-_POSTGRES_DECODERS: dict[Kind, Codec] = {Kind.DECIMAL: written_out}
 
 
 def encoder(kind: Kind, dialect: Dialect) -> Codec | None:
     """What turns a value of this kind into a parameter; None when it goes as it is."""
-    return by_dialect(dialect, sqlite=_SQLITE_ENCODERS, postgres=_POSTGRES_ENCODERS).get(kind)
+    return _ENCODERS[dialect][kind]
 
 
 def decoder(kind: Kind, dialect: Dialect) -> Codec | None:
     """What turns a stored value of this kind back; None when the driver already gives it."""
-    return by_dialect(dialect, sqlite=_SQLITE_DECODERS, postgres=_POSTGRES_DECODERS).get(kind)
+    return _DECODERS[dialect][kind]
 
 
 def row_decoder(
     fields: Sequence[FieldMeta], dialect: Dialect, *, guards_json: bool = False
 ) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
     """What turns a stored row into values; None when the driver already gives them."""
-    by_kind = by_dialect(dialect, sqlite=_SQLITE_DECODERS, postgres=_POSTGRES_DECODERS)
-    decoders = [(i, by_kind[f.kind]) for i, f in enumerate(fields) if f.kind in by_kind]
+    by_kind = _DECODERS[dialect]
+    decoders = [(i, convert) for i, f in enumerate(fields) if (convert := by_kind[f.kind]) is not None]
     if guards_json:
         for i, f in enumerate(fields):
             if f.load_json is not None:

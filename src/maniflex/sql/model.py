@@ -10,15 +10,12 @@ from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.query.operators import Op
-from maniflex.sql.codec import encoder, row_decoder
+from maniflex.sql.codec import Codec, encoder, row_decoder
 from maniflex.sql.decimal_order import has_order_key, order_column, order_key
-from maniflex.sql.patterns import TEXT_OPERATORS, pattern_value
 from maniflex.sql.statement import Dialect, by_dialect
 from maniflex.sql.statement_cache import StatementCache
 from maniflex.sql.tables import build_table, quote
 from maniflex.sql.view import build_view
-from maniflex.sql.where import list_value
 
 # Parameters that are not fields; no attribute can be called like this.
 ID = "$id"
@@ -48,7 +45,6 @@ class ModelSql:
         self.id: Any = self.table.c[meta.by_name["id"].column] if "id" in meta.by_name else None
         self.shapes = StatementCache()
         self.uses_order_keys = by_dialect(dialect, sqlite=True, postgres=False)
-        self._encoders_by_kind = {kind: encoder(kind, dialect) for kind in Kind}
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
         self.all_plain = not any(self.encoders.values())
         self.lock_values = self._lock_values()
@@ -113,22 +109,23 @@ class ModelSql:
         convert = self.encoders[field.name]
         return value if convert is None or value is None else convert(value)
 
-    def encode_as(self, field: FieldMeta, op: Op, value: Any) -> Any:
-        """The value of a filter as a parameter; the field may belong to a related model."""
-        if op in TEXT_OPERATORS:
-            return pattern_value(self.dialect, op, value)
-        by_order_key = self.uses_order_keys and has_order_key(field, self.dialect)
-        convert = order_key if by_order_key else self._encoders_by_kind[field.kind]
-        if op in (Op.IN, Op.NOT_IN):
-            if field.kind is Kind.BOOL:  # JSON has a type for them, SQLite has none
-                convert = by_dialect(self.dialect, sqlite=int, postgres=convert)
-            items = [item if convert is None else convert(item) for item in value]
-            return list_value(self.dialect, items)
+    def comparison_encoder(self, field: FieldMeta) -> Codec | None:
+        """What turns a value into a parameter for `comparison_column`; None when it goes as it is.
+
+        The field may belong to a related model.
+        """
+        if self.uses_order_keys and has_order_key(field, self.dialect):
+            return order_key
+        return encoder(field.kind, self.dialect)
+
+    def encode_comparable(self, field: FieldMeta, value: Any) -> Any:
+        """The value as a parameter for `comparison_column`."""
+        convert = self.comparison_encoder(field)
         return value if convert is None or value is None else convert(value)
 
     def _lock_values(self) -> dict[str, Any]:
         return {
-            f"{LOCK}{i}": self.encode_as(self.meta.by_name[lock.field], Op.EQ, lock.value)
+            f"{LOCK}{i}": self.encode_comparable(self.meta.by_name[lock.field], lock.value)
             for i, lock in enumerate(self.meta.locks)
         }
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from maniflex.sql.locks import lock_rows
+from maniflex.sql.operators import Condition
 from maniflex.sql.statement import by_dialect
-from maniflex.sql.where import Condition, Scope, scope_conditions
+from maniflex.sql.where import Scope, scope_conditions
 
 if TYPE_CHECKING:
     from maniflex.sql.model import ModelSql

@@ -17,10 +17,11 @@ from sqlalchemy.sql.selectable import CTE, FromClause
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.sql.model import ModelSql
+from maniflex.sql.operators import Condition
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.tables import quote
-from maniflex.sql.where import Condition, Scope, scope_conditions, shape, values
+from maniflex.sql.where import Scope, scope_conditions, shape, values
 
 VECTOR = "search_vector"  # the column on Postgres
 TEXT = "words"  # the column of the FTS5 table

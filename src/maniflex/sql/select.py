@@ -11,14 +11,14 @@ from sqlalchemy.sql.selectable import FromClause
 
 from maniflex._limits import DEFAULT_LIMIT
 from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
-from maniflex.query.operators import Op
 from maniflex.query.query import Cursor, Filter, Query, Sort
 from maniflex.sql import search
 from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import ModelSql
+from maniflex.sql.operators import list_value, one_of
 from maniflex.sql.statement import LookupText, Sql
 from maniflex.sql.statement_cache import Compiled, compile_statement
-from maniflex.sql.where import Scope, join, leaves, list_value, one_of, scope_conditions, shape, values, where
+from maniflex.sql.where import Scope, join, leaves, scope_conditions, shape, values, where
 
 
 class Listing(NamedTuple):
@@ -137,7 +137,7 @@ def _listing(model: ModelSql, query: Query, *, counted: bool = True, versioned: 
     arguments["limit"] = limit + 1 if query.cursor is not None else limit
     arguments["offset"] = (query.page - 1) * limit
     if query.cursor is not None and query.cursor.after is not None:
-        arguments["after"] = model.encode_as(query.cursor.field, Op.EQ, query.cursor.after[0])
+        arguments["after"] = model.encode_comparable(query.cursor.field, query.cursor.after[0])
         arguments["after_id"] = query.cursor.after[1]
     if query.search is not None:
         arguments["q"] = search.query_text(model, query.search)

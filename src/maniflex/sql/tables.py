@@ -39,31 +39,33 @@ class _DeclaredType(UserDefinedType[Any]):
 
 
 # Sorting text by code point is what SQLite does and the only order every Postgres has.
-_POSTGRES_TYPES: dict[Kind, TypeEngine[Any]] = {
-    Kind.TEXT: sa.Text(collation="C"),
-    Kind.INT: sa.BigInteger(),
-    Kind.FLOAT: sa.Double(),
-    Kind.BOOL: sa.Boolean(),
-    Kind.DECIMAL: sa.Numeric(),
-    Kind.DATETIME: sa.DateTime(timezone=True),
-    Kind.DATE: sa.Date(),
-    Kind.TIME: sa.Time(),
-    Kind.UUID: sa.Uuid(),
-    Kind.BYTES: sa.LargeBinary(),
-    Kind.JSON: postgresql.JSON(),
-}
-_SQLITE_TYPES: dict[Kind, TypeEngine[Any]] = {
-    Kind.TEXT: sa.Text(),
-    Kind.INT: sa.BigInteger(),
-    Kind.FLOAT: sa.Double(),
-    Kind.BOOL: sa.Boolean(),
-    Kind.DECIMAL: _DeclaredType("DECIMAL_TEXT COLLATE decimal"),
-    Kind.DATETIME: _DeclaredType("DATETIME_TEXT"),
-    Kind.DATE: _DeclaredType("DATE_TEXT"),
-    Kind.TIME: _DeclaredType("TIME_TEXT"),
-    Kind.UUID: _DeclaredType("UUID_TEXT"),
-    Kind.BYTES: sa.LargeBinary(),
-    Kind.JSON: _DeclaredType("JSON_TEXT"),
+_TYPES: dict[Dialect, dict[Kind, TypeEngine[Any]]] = {
+    Dialect.POSTGRES: {
+        Kind.TEXT: sa.Text(collation="C"),
+        Kind.INT: sa.BigInteger(),
+        Kind.FLOAT: sa.Double(),
+        Kind.BOOL: sa.Boolean(),
+        Kind.DECIMAL: sa.Numeric(),
+        Kind.DATETIME: sa.DateTime(timezone=True),
+        Kind.DATE: sa.Date(),
+        Kind.TIME: sa.Time(),
+        Kind.UUID: sa.Uuid(),
+        Kind.BYTES: sa.LargeBinary(),
+        Kind.JSON: postgresql.JSON(),
+    },
+    Dialect.SQLITE: {
+        Kind.TEXT: sa.Text(),
+        Kind.INT: sa.BigInteger(),
+        Kind.FLOAT: sa.Double(),
+        Kind.BOOL: sa.Boolean(),
+        Kind.DECIMAL: _DeclaredType("DECIMAL_TEXT COLLATE decimal"),
+        Kind.DATETIME: _DeclaredType("DATETIME_TEXT"),
+        Kind.DATE: _DeclaredType("DATE_TEXT"),
+        Kind.TIME: _DeclaredType("TIME_TEXT"),
+        Kind.UUID: _DeclaredType("UUID_TEXT"),
+        Kind.BYTES: sa.LargeBinary(),
+        Kind.JSON: _DeclaredType("JSON_TEXT"),
+    },
 }
 
 
@@ -87,7 +89,7 @@ def sa_dialect(dialect: Dialect) -> SaDialect:
 
 def column_type(kind: Kind, dialect: Dialect) -> TypeEngine[Any]:
     """The database type of a kind."""
-    return by_dialect(dialect, sqlite=_SQLITE_TYPES, postgres=_POSTGRES_TYPES)[kind]
+    return _TYPES[dialect][kind]
 
 
 def _name(name: str) -> str:

@@ -7,24 +7,20 @@ every record on the way must be alive and inside the scope.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.errors import InvalidQuery, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
-from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed
 from maniflex.query.query import Scope as Scope
-from maniflex.sql.codec import encode_json
-from maniflex.sql.patterns import ENDS, LENGTH, TEXT_OPERATORS, matches
+from maniflex.sql.operators import WRITERS, Condition
 from maniflex.sql.statement import Dialect, by_dialect
 
 if TYPE_CHECKING:
     from maniflex.sql.model import ModelSql
-
-Condition = sa.ColumnElement[bool]
 
 # No attribute can be called like these.
 _SCOPE = "$scope$"  # then its place and the table
@@ -70,7 +66,7 @@ def values(model: ModelSql, filters: Sequence[Filter], scope: Scope, names: Sequ
     arguments: dict[str, Any] = {}
     for i, item in enumerate(leaves(filters)):
         if item.value is not None and not isinstance(item.value, FieldMeta):
-            _add_argument(arguments, f"f{i}", model.encode_as, item.field, item.op, item.value)
+            WRITERS[item.op].bind(arguments, f"f{i}", model, item.field, item.value)
     if scope:
         for name in names:
             if name.startswith(_SCOPE) and name not in arguments:
@@ -79,13 +75,12 @@ def values(model: ModelSql, filters: Sequence[Filter], scope: Scope, names: Sequ
                 assert condition is not None
                 if type(condition) is Compare and type(condition.value) is not FieldMeta:
                     bound_name = f"{_SCOPE}{place}${table}"
-                    _add_argument(
-                        arguments, bound_name, model.encode_as, condition.field, condition.op, condition.value
-                    )
+                    bind = WRITERS[condition.op].bind
+                    bind(arguments, bound_name, model, condition.field, condition.value)
                     continue
                 for leaf_name, item in _named_leaves(condition, f"{_SCOPE}{place}${table}"):
                     if not isinstance(item.value, FieldMeta):
-                        _add_argument(arguments, leaf_name, model.encode_as, item.field, item.op, item.value)
+                        WRITERS[item.op].bind(arguments, leaf_name, model, item.field, item.value)
     return arguments
 
 
@@ -100,20 +95,8 @@ def parameters(model: ModelSql, item: Compare, name: str) -> dict[str, Any]:
     """The parameters of one `test`."""
     arguments: dict[str, Any] = {}
     if item.value is not None:
-        _add_argument(arguments, name, model.encode_as, item.field, item.op, item.value)
+        WRITERS[item.op].bind(arguments, name, model, item.field, item.value)
     return arguments
-
-
-def _add_argument(
-    arguments: dict[str, Any], name: str, encode: Any, field: FieldMeta, op: Op, value: Any
-) -> None:
-    if op is Op.BETWEEN:
-        arguments[name + "$a"] = encode(field, op, value[0])
-        arguments[name + "$b"] = encode(field, op, value[1])
-    else:
-        arguments[name] = encode(field, op, value)
-        if op in ENDS:
-            arguments[name + LENGTH] = len(value)
 
 
 def where(
@@ -135,21 +118,21 @@ def where(
 def scope_conditions(model: ModelSql, table: FromClause, scope: Scope) -> list[Condition]:
     """The scope on the rows of one table, as far as its model has such fields."""
     conditions = []
-    for i, forced in enumerate(scope):
-        condition = forced.on(model.meta)
+    for i, rule in enumerate(scope):
+        condition = rule.on(model.meta)
         if condition is not None:
             conditions.append(
-                _scope_condition(model, table, condition, f"{_SCOPE}{i}${model.meta.table}", forced)
+                _scope_condition(model, table, condition, f"{_SCOPE}{i}${model.meta.table}", rule)
             )
     return conditions
 
 
 def _scope_condition(
-    model: ModelSql, table: FromClause, condition: Filter, name: str, forced: Forced | Narrowed
+    model: ModelSql, table: FromClause, condition: Filter, name: str, rule: Forced | Narrowed
 ) -> Condition:
     if isinstance(condition, Compare) and not condition.path:
         return _test(model, table, condition, name)
-    if isinstance(condition, Compare) and isinstance(forced, Forced):
+    if isinstance(condition, Compare) and isinstance(rule, Forced):
         return _belongs(model, model.at(table, condition.path[0].key or ""), condition.path, condition, name)
     named_leaves = _named_leaves(condition, name)
     return sa.or_(*[_along(model, table, item.path, item, leaf_name, ()) for leaf_name, item in named_leaves])
@@ -247,60 +230,13 @@ def join(
 def _test(model: ModelSql, table: FromClause, item: Compare, name: str) -> Condition:
     column = model.comparison_column(item.field, table)
     if isinstance(item.value, FieldMeta):
-        return _compare(column, item.op, model.comparison_column(item.value, table))
+        other = model.comparison_column(item.value, table)
+        return WRITERS[item.op].condition(model.dialect, column, other)  # type: ignore[no-any-return]  # SQLAlchemy's
     return test(model.dialect, column, item, name)
 
 
 def test(dialect: Dialect, column: Any, item: Compare, name: str) -> Condition:
     """The condition on a column or any other expression; its parameter goes by `name` (`parameters`)."""
-    if item.op is Op.IS_NULL or (item.op is Op.EQ and item.value is None):
-        return column.is_(None)  # type: ignore[no-any-return]  # SQLAlchemy's operators
-    if item.op is Op.NOT_NULL or (item.op is Op.NEQ and item.value is None):
-        return column.is_not(None)  # type: ignore[no-any-return]
-    if item.op is Op.BETWEEN:
-        return sa.and_(column >= sa.bindparam(name + "$a"), column <= sa.bindparam(name + "$b"))
-    if item.op in (Op.IN, Op.NOT_IN):
-        return one_of(dialect, column, name, negated=item.op is Op.NOT_IN)
-    if item.op in TEXT_OPERATORS:
-        return matches(dialect, column, item.op, name)
-    return _compare(column, item.op, sa.bindparam(name))
-
-
-def _compare(column: Any, op: Op, other: Any) -> Condition:
-    match op:
-        case Op.EQ | Op.EQ_FIELD:
-            result = column == other
-        case Op.NEQ | Op.NEQ_FIELD:
-            result = column != other
-        case Op.GT | Op.GT_FIELD:
-            result = column > other
-        case Op.GTE | Op.GTE_FIELD:
-            result = column >= other
-        case Op.LT | Op.LT_FIELD:
-            result = column < other
-        case Op.LTE | Op.LTE_FIELD:
-            result = column <= other
-        case _:
-            raise InvalidQuery(f"{op} compares nothing")
-    return result  # type: ignore[no-any-return]  # SQLAlchemy's operators
-
-
-def one_of(dialect: Dialect, column: Any, name: str, *, negated: bool = False) -> Condition:
-    """The column is in a list that travels as one parameter, so its length is not part of the shape."""
-    if dialect is Dialect.POSTGRES:
-        items: Any = sa.bindparam(name)
-        return column != sa.all_(items) if negated else column == sa.any_(items)  # type: ignore[no-any-return]
-    if dialect is not Dialect.SQLITE:
-        assert_never(dialect)
-    each = sa.func.json_each(sa.bindparam(name, type_=sa.Text()))
-    rows: Any = sa.select(sa.column("value")).select_from(each)
-    return column.not_in(rows) if negated else column.in_(rows)  # type: ignore[no-any-return]
-
-
-def list_value(dialect: Dialect, items: Sequence[Any]) -> Any:
-    """A list as one parameter."""
-    if dialect is Dialect.SQLITE:
-        return encode_json([*items])
-    if dialect is Dialect.POSTGRES:
-        return list(items)
-    assert_never(dialect)
+    writer = WRITERS[item.op]
+    write = writer.condition if item.value is not None or writer.null is None else writer.null
+    return write(dialect, column, name)  # type: ignore[no-any-return]

@@ -11,11 +11,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.model import ID, LOCK, VERSION, ModelSql
+from maniflex.sql.operators import Condition
 from maniflex.sql.reference import Reference, key_parameter, key_values, named_rows, shape_of
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.where import (
-    Condition,
     Scope,
     parent_values,
     parents_inside,
