@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from maniflex.app.databases import Databases, link_stores, make_stores
@@ -29,6 +30,8 @@ from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.model import ModelSql
 
+Prefixed = list[tuple[str, Endpoint]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
@@ -49,8 +52,8 @@ class Assembly:
 
     def routes(self) -> list[tuple[str, str, str]]:
         """Method, path and owner of every endpoint."""
-        config = self.runtime.config
-        return [(e.method, prefix + e.path, e.owner) for prefix, e in _with_prefix(config, self.endpoints)]
+        of_api, at_root = _with_prefix(self.runtime.config, self.endpoints)
+        return [(e.method, prefix + e.path, e.owner) for prefix, e in (*of_api, *at_root)]
 
 
 def assemble(declaration: Declaration) -> Assembly:
@@ -145,7 +148,7 @@ def _make_draft(
         description=Description(
             RouteBuilder(runtime, spec_composer, context=OpenAPIContext),
             pipeline.openapi,
-            lambda: document.make(_with_prefix(config, endpoints)),
+            lambda: document.make(chain.from_iterable(_with_prefix(config, endpoints))),
         ),
     )
     return draft, problems
@@ -162,18 +165,18 @@ def _is_guarded(pipeline: Pipeline, composer: Composer, endpoint: Endpoint) -> b
     return any(matching) or bool(composer.guards_of_reachable(endpoint.model, endpoint.operation, item=item))
 
 
-def _with_prefix(config: Config, endpoints: Sequence[Endpoint]) -> list[tuple[str, Endpoint]]:
-    """The endpoints with the prefix of their mount, those of the API first."""
+def _with_prefix(config: Config, endpoints: Sequence[Endpoint]) -> tuple[Prefixed, Prefixed]:
+    """The endpoints of the API and those at the root, each with its prefix."""
     of_api = [(config.path_prefix, e) for e in endpoints if e.mount is Mount.API]
-    return of_api + [("", e) for e in endpoints if e.mount is not Mount.API]
+    return of_api, [("", e) for e in endpoints if e.mount is not Mount.API]
 
 
 def _mount_endpoints(config: Config, endpoints: Sequence[Endpoint]) -> tuple[Router[Endpoint], list[str]]:
     """What answers a path, and every path two want."""
     router: Router[Endpoint] = Router()
     problems = []
-    at_root_first = sorted(_with_prefix(config, endpoints), key=lambda entry: entry[1].mount is Mount.API)
-    for prefix, endpoint in at_root_first:
+    of_api, at_root = _with_prefix(config, endpoints)
+    for prefix, endpoint in (*at_root, *of_api):
         existing = router.add(endpoint.method, prefix + endpoint.path, endpoint)
         if existing is not None:
             where = f"{endpoint.method} {prefix}{endpoint.path}"
