@@ -26,7 +26,7 @@ from maniflex.background_api.schedules import ScheduleRoutes
 from maniflex.config import Config
 from maniflex.features.actions import Action
 from maniflex.model.base import Model
-from maniflex.model.registry import Registry
+from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.statement import Dialect, Sql
@@ -50,32 +50,26 @@ class Durable:
         )
         self.keeper: ClockKeeper | None = None
         self.repairer: Repairer | None = None
-        self._registered: set[type[Model]] = set()
         self._action_problems: list[str] = []
 
     def _all(self) -> Iterator[Part]:
         yield from (self.work, self.outbox, self.schedules, self.scheduled, self.jobs)
 
-    def register(self, registry: Registry, actions: Sequence[Action]) -> None:
-        """Register the tables of the parts in use, once; tell schedules which `actions` they can call."""
+    def know_actions(self, actions: Sequence[Action]) -> None:
+        """Tell schedules which of the application's actions they can call."""
         self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
         self._action_problems = schedulable_problems(actions)
-        models = [model for part in self._all() for model in part.models()]
-        missing = [model for model in models if model not in self._registered]
-        if missing:
-            options = {
-                model: own_options
-                for part_routes in self.part_routes
-                for model, own_options in part_routes.options().items()
-            }
-            for model in missing:
-                registry.register(model, *([options[model]] if model in options else []))
-            self._registered.update(missing)
 
-    @property
-    def tables(self) -> frozenset[type[Model]]:
-        """The models that are registered."""
-        return frozenset(self._registered)
+    def models(self) -> Iterator[tuple[type[Model], ModelOptions | None]]:
+        """The tables of the parts in use, with the options their routes need."""
+        options = {
+            model: own_options
+            for part_routes in self.part_routes
+            for model, own_options in part_routes.options().items()
+        }
+        for part in self._all():
+            for model in part.models():
+                yield model, options.get(model)
 
     def problems(self) -> list[str]:
         return [*self._action_problems, *(problem for part in self._all() for problem in part.problems())]
@@ -115,7 +109,7 @@ class Durable:
 
     async def learn_time(self) -> None:
         """Learn the database's time once, for a process that does no more than submit or sweep."""
-        if self.keeper is not None and self._registered:
+        if self.keeper is not None and any(part.models() for part in self._all()):
             await self.keeper.tick()
 
     def with_time_services(self, services: Sequence[Service]) -> list[Service]:

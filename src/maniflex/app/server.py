@@ -3,58 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import json
 import logging
 import sys
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Unpack
 
 from maniflex._clock import Clock, SystemClock, check_clock
 from maniflex._names import did_you_mean, title_of_module
-from maniflex._service import Service, StartOnly
-from maniflex.app.assembly import Assembly, Declaration, assemble
+from maniflex._service import Service
+from maniflex.app.assembly import Assembly, assemble
+from maniflex.app.data_access import WithDataAccess
+from maniflex.app.declaring import WithDeclarations
+from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
 from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState
 from maniflex.background.loop import stalled
 from maniflex.background.watch import dead_parts
 from maniflex.config import Config
-from maniflex.db.current import detached_context, transaction
+from maniflex.db.current import detached_context
 from maniflex.db.decimal_schema import use_order_keys_if_there
 from maniflex.db.drift import check_drift
 from maniflex.db.migrate import migrate
-from maniflex.db.port import Adapter, Isolation, Tx
+from maniflex.db.port import Adapter
 from maniflex.db.query_models import check_queries
-from maniflex.db.raw import execute_raw, query_raw
-from maniflex.db.records import Records
-from maniflex.errors import ConfigError, DeclarationError, InvalidJson, ManiflexError, NotFound
-from maniflex.features.actions import Action
-from maniflex.features.search import GlobalSearch
+from maniflex.errors import ConfigError, DeclarationError, ManiflexError
 from maniflex.http.asgi import App
 from maniflex.http.probes import Health
 from maniflex.http.signals import on_stop_signal
 from maniflex.http.streaming import Send
-from maniflex.model.base import Model
-from maniflex.model.registry import Registry
-from maniflex.model.value_rules import text_trouble
-from maniflex.pipeline.answer import answer
-from maniflex.pipeline.computed import Computed
-from maniflex.pipeline.context import AsgiScope, AuthInfo, Context, Receive
-from maniflex.pipeline.openapi_context import OpenAPIContext
-from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware, Pipeline
-from maniflex.pipeline.response import Response, error_response
+from maniflex.pipeline.context import AsgiScope, Receive
 from maniflex.settings import Settings
 
-M = TypeVar("M", bound=Model)
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-class Server(WithDurableWork):
+class Server(WithDeclarations, WithDurableWork, WithDataAccess):
     """An application: register models, then serve it. It *is* an ASGI application."""
 
     def __init__(
@@ -66,18 +50,12 @@ class Server(WithDurableWork):
         **settings: Unpack[Settings],
     ) -> None:
         self.config = _config(database, config, dict(settings))
-        self.pipeline = Pipeline()
+        super().__init__()
         self._title = title_of_module(sys._getframe(1).f_globals)
         self._clock = SystemClock() if clock is None else check_clock(clock)
         self._logger = self.config.logger or logging.getLogger("maniflex")
-        self._registry = Registry()
-        self._actions: list[Action] = []
-        self._computed: dict[type[Model], list[Computed]] = {}
-        self._search: GlobalSearch | None = None
         self._durable = Durable(self.config)
         self._lifecycle = Lifecycle(self._logger, self.config.shutdown_timeout.total_seconds())
-        self._assembly: Assembly | None = None
-        self._sealing = threading.RLock()
         self._starting: asyncio.Task[None] | None = None
         self._lifecycle.on_shutdown.append(self._durable.close)
         for hook, hooks in (
@@ -90,96 +68,6 @@ class Server(WithDurableWork):
     def __repr__(self) -> str:
         return f"<Server {self._lifecycle.state} {self.config.path_prefix or '/'}>"
 
-    # -- declaring -----------------------------------------------------------------------------
-
-    def register(self, *models: Any) -> None:
-        """Register models; `ModelOptions` behind one override its class keywords, lists are flattened."""
-        with self._sealing:
-            self._open("models are registered")
-            self._registry.register(*models)
-
-    def action(
-        self,
-        method: str,
-        path: str,
-        *,
-        request: Any = None,
-        response: Any = None,
-        middleware: Iterable[Middleware] = (),
-        name: str | None = None,
-        summary: str = "",
-        tags: Iterable[str] = (),
-        deprecated: bool = False,
-        description: str | None = None,
-        query_params: Mapping[str, Any] | None = None,
-        security: Sequence[Mapping[str, Sequence[str]]] | None = None,
-        schedulable: bool = False,
-        errors: Iterable[int] = (),
-    ) -> Callable[[F], F]:
-        """Mount a handler of your own below the path prefix; `request` validates its body.
-
-        With `schedulable`, schedules that are made over REST may call it; code may schedule any action. The
-        rest is for the API description; what it says is the handler's docstring unless told.
-        """
-
-        def decorate(fn: F) -> F:
-            with self._sealing:
-                self._open("actions are added")
-                label = name or str(getattr(fn, "__name__", "action"))
-                text = description if description is not None else inspect.getdoc(fn) or ""
-                about = (dict(query_params or {}), security, schedulable, tuple(errors))
-                texts = (label, summary, tuple(tags), deprecated, text, *about)
-                self._actions.append(
-                    Action(method.upper(), path, fn, request, response, tuple(middleware), *texts)
-                )
-            return fn
-
-        return decorate
-
-    def computed(self, model: type[Model], name: str, *, batch: bool = False) -> Callable[[F], F]:
-        """Add a field to every response of a model: `fn(record)` or `fn(ctx, record)`.
-
-        In batch, `fn` gets all records of a page and returns a value for each.
-        """
-
-        def decorate(fn: F) -> F:
-            with self._sealing:
-                self._open("computed fields are added")
-                self._computed.setdefault(model, []).append(Computed.of(name, fn, batch))
-            return fn
-
-        return decorate
-
-    def enable_global_search(
-        self, path: str = "/search", *, default_limit: int = 20, max_limit: int = 100
-    ) -> None:
-        """Mount a search over every model with `global_searchable=True`; only auth middleware guards it."""
-        with self._sealing:
-            self._open("global search is enabled")
-            if self._search is not None:
-                raise DeclarationError("enable_global_search was called already")
-            self._search = GlobalSearch(path, default_limit, max_limit)
-
-    def add_service(self, service: Service | Callable[[], Any]) -> None:
-        """Start and stop this with the server, after the services added before it."""
-        with self._sealing:
-            self._open("services are added")
-            self._lifecycle.services.append(StartOnly(service) if inspect.isroutine(service) else service)  # type: ignore[arg-type]
-
-    def on_start(self, fn: F) -> F:
-        """Call `fn` when the database is ready and before services start."""
-        with self._sealing:
-            self._open("hooks are added")
-            self._lifecycle.on_start.append(fn)
-        return fn
-
-    def on_shutdown(self, fn: F) -> F:
-        """Call `fn` after services have stopped and before the database closes."""
-        with self._sealing:
-            self._open("hooks are added")
-            self._lifecycle.on_shutdown.append(fn)
-        return fn
-
     def now(self) -> datetime:
         """The time by the server's clock, which tests can move."""
         return self._clock.now()
@@ -187,10 +75,6 @@ class Server(WithDurableWork):
     def go(self, fn: Callable[[], Awaitable[Any]]) -> None:
         """Run `fn` beside the server until it stops; its task is cancelled when shutdown begins."""
         self._lifecycle.go(fn)
-
-    def _open(self, what: str) -> None:
-        if self._assembly is not None:
-            raise DeclarationError(f"the server is sealed; {what} before it starts")
 
     def seal(self) -> None:
         """Check the whole declaration and build everything from it; every mistake in one message."""
@@ -200,32 +84,31 @@ class Server(WithDurableWork):
         if self._assembly is None:
             with self._sealing:
                 if self._assembly is None:
-                    self._durable.register(self._registry, self._actions)
+                    self._durable.know_actions(self._actions)
                     assembly = self._assembly = assemble(self._declaration())
                     self._durable.attach(assembly.runtime, assembly.endpoints)
         return self._assembly
 
     def _declaration(self) -> Declaration:
+        # Asked when a probe comes: another life has another lifecycle.
+        health = Health(
+            accepting=lambda: self._lifecycle.accepting,
+            stalled=lambda: stalled(self._lifecycle.running),
+            dead=lambda: dead_parts(self._lifecycle.running),
+        )
         return Declaration(
-            self.config,
-            self._clock,
-            self._logger,
-            self._registry,
-            self.pipeline,
-            self._actions,
-            self._computed,
-            self._search,
-            self._durable.part_routes,
-            self._durable.metrics,
-            # Asked when a probe comes: another life has another lifecycle.
-            Health(
-                lambda: self._lifecycle.accepting,
-                lambda: stalled(self._lifecycle.running),
-                lambda: dead_parts(self._lifecycle.running),
-            ),
-            self._durable.problems(),
-            self._durable.tables,
-            self._title,
+            config=self.config,
+            clock=self._clock,
+            logger=self._logger,
+            registry=self._registry,
+            internal_tables=self._internal_tables,
+            pipeline=self.pipeline,
+            actions=self._actions,
+            computed=self._computed,
+            search=self._search,
+            durable=self._durable,
+            health=health,
+            title=self._title,
         )
 
     # -- living --------------------------------------------------------------------------------
@@ -364,63 +247,6 @@ class Server(WithDurableWork):
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    # -- the database from code ----------------------------------------------------------------
-
-    @overload
-    def db(self, model: type[M], tx: Tx | None = None) -> Records[M]: ...
-    @overload
-    def db(self, model: str, tx: Tx | None = None) -> Records[Any]: ...
-    def db(self, model: type[Model] | str, tx: Tx | None = None) -> Records[Any]:
-        """Typed access to the records of a model, for workers and scripts."""
-        return Records(self._seal().runtime.store(model), tx)
-
-    def transaction(self, *, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
-        """A transaction on the default database; code inside joins it by itself."""
-        return transaction(self._seal().runtime.adapter, isolation=isolation)
-
-    async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        """Rows of a SELECT, or of a write with RETURNING, with `?` placeholders, on either database."""
-        return await query_raw(self._seal().runtime.adapter, sql, args)
-
-    async def raw_exec(self, sql: str, *args: Any) -> int:
-        """Run any other statement with `?` placeholders; returns how many rows it touched."""
-        return await execute_raw(self._seal().runtime.adapter, sql, args)
-
-    async def execute(
-        self,
-        operation: Operation | str,
-        model: type[Model] | str,
-        id: str = "",
-        *,
-        body: Mapping[str, Any] | None = None,
-        query: str | Mapping[str, Any] | Sequence[tuple[str, Any]] = "",
-        headers: Mapping[str, str] | None = None,
-        auth: AuthInfo | None = None,
-    ) -> Response:
-        """Run an operation through the whole pipeline in-process; without `auth` it is anonymous."""
-        assembly = self._seal()
-        try:
-            endpoint, scope, receive = assembly.in_process_request(
-                Operation(operation), model, id, body, query, headers
-            )
-        except UnicodeError:
-            return error_response(InvalidJson("a text in the body is not valid Unicode"))
-        if text_trouble(id):
-            return error_response(NotFound())
-        ctx = Context(assembly.runtime, scope, receive, endpoint.operation, "in-process")
-        ctx.model, ctx.resource_id, ctx.auth = endpoint.model, id, auth  # type: ignore[assignment]  # has a model
-        response: Response = await answer(endpoint, ctx, assembly.runtime.watch)
-        return response
-
-    async def openapi(self) -> dict[str, Any]:
-        """The API description as the generate step leaves it; needs no database."""
-        assembly = self._seal()
-        scope: AsgiScope = {"type": "http", "method": "GET", "path": "", "query_string": b"", "headers": []}
-        ctx = OpenAPIContext(assembly.runtime, scope, _nothing, Operation.READ, "in-process")
-        await assembly.description.generate(ctx)
-        document: dict[str, Any] = ctx.spec or json.loads(assembly.description.document())
-        return document
-
     @property
     def probes(self) -> App:
         """`/live`, `/ready`, `/health` and `/metrics` alone: an ASGI application for a process that works."""
@@ -429,12 +255,7 @@ class Server(WithDurableWork):
     @property
     def routes(self) -> list[tuple[str, str, str]]:
         """Method, path and owner of everything that is mounted."""
-        return self._seal().routes
-
-
-async def _nothing() -> dict[str, Any]:
-    """The body of a request that has none."""
-    return {"type": "http.request", "body": b"", "more_body": False}
+        return self._seal().routes()
 
 
 def _why(error: Exception) -> str:

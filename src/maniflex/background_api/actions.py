@@ -14,8 +14,9 @@ from maniflex.features.actions import Action
 from maniflex.model.base import Model
 from maniflex.pipeline.answer import answer
 from maniflex.pipeline.binding import bind
-from maniflex.pipeline.context import AsgiScope, AuthInfo, Context
+from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.in_process import in_process_context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, status_of
 from maniflex.pipeline.runtime import Runtime
@@ -98,19 +99,16 @@ class ActionCaller:
         return response.data if isinstance(response, Response) else None
 
     def _context(self, endpoint: Endpoint, payload: Any) -> Context:
-        content = b"" if payload is None else encode(payload, "payload").encode()
-        scope: AsgiScope = {
-            "type": "http",
-            "method": endpoint.method,
-            "path": endpoint.path,
-            "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
-        }
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": content, "more_body": False}
-
-        ctx = Context(self._runtime, scope, receive, Operation.ACTION, "schedule")
+        ctx = in_process_context(
+            Context,
+            self._runtime,
+            Operation.ACTION,
+            method=endpoint.method,
+            path=endpoint.path,
+            headers=[(b"content-type", b"application/json")],
+            body=b"" if payload is None else encode(payload, "payload").encode(),
+            request_id="schedule",
+        )
         ctx.auth = AuthInfo(user_id="schedule", identity_type="service_account", auth_method="in-process")
         return ctx
 

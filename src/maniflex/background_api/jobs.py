@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from maniflex.background.jobs.api import Jobs
 from maniflex.background.jobs.status import OF_ROWS, OF_RUNS, StatusModel
 from maniflex.background_api.failures import drop_added_fields, hide_text_of_job, select_deciding_fields
-from maniflex.background_api.part_routes import RouteBuilder, rename_route
+from maniflex.background_api.own_rows import bind_to_caller
+from maniflex.background_api.part_routes import rename_route
 from maniflex.background_api.reach import CallerReach, is_operator, reach_of, require_identity
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
@@ -19,6 +20,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
+from maniflex.pipeline.routes import RouteBuilder
 
 
 def _as_job_status(endpoint: Endpoint) -> Endpoint:
@@ -57,14 +59,8 @@ class JobRoutes:
 
     def _bind(self, ctx: Context, reach: CallerReach) -> None:
         auth = require_identity(ctx)
-        if ctx.operation is Operation.OPTIONS or reach is CallerReach.ALL:
-            return
-        if reach is CallerReach.OWN:
-            ctx.query.force("actor_id", auth.user_id)
-        if auth.tenant_id:
-            ctx.query.force("tenant_id", auth.tenant_id)
-        else:
-            ctx.query.force("tenant_id", op="is_null")
+        if ctx.operation is not Operation.OPTIONS and reach is not CallerReach.ALL:
+            bind_to_caller(ctx.query.force, auth, reach)
 
     async def _hide_texts(self, ctx: Context, next: Next) -> None:
         """Show the texts of exceptions to operators alone."""

@@ -10,11 +10,10 @@ from importlib.util import find_spec
 from maniflex.background.metrics import Metrics, Sample
 from maniflex.config import Config
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
-from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.routes import RouteBuilder
 
 PREFIX = "maniflex_"
 HELP = {
@@ -61,8 +60,9 @@ def metrics_problems(config: Config) -> Iterator[str]:
         yield _MISSING
 
 
-def metrics_endpoints(runtime: Runtime, metrics: Metrics) -> Iterator[Endpoint]:
+def metrics_endpoints(routes: RouteBuilder, metrics: Metrics) -> Iterator[Endpoint]:
     """The route, where the application has opted in."""
+    runtime = routes.runtime
     if not runtime.config.metrics_enabled:
         return
     patience = runtime.config.health_timeout.total_seconds()
@@ -77,11 +77,8 @@ def metrics_endpoints(runtime: Runtime, metrics: Metrics) -> Iterator[Endpoint]:
         body, kind = exposition([*metrics.counters()], gauges)
         ctx.response = Response(200, body=body, content_type=kind)
 
-    async def as_it_is(ctx: Context) -> None:
-        """The answer is there already."""
-
     for method, about in (("GET", _ABOUT), ("HEAD", _ABOUT_HEAD)):
-        yield Endpoint(method, "/metrics", Operation.READ, None, show, as_it_is, "metrics", about)
+        yield routes.bare(method, "/metrics", show, owner="metrics", about=about, mount=Mount.PROBE)
 
 
 def exposition(counters: Sequence[Sample], gauges: Sequence[Sample]) -> tuple[bytes, str]:

@@ -1,13 +1,14 @@
-"""Which runs a request may see: the caller's own, those of an admin's tenant, or all for operators.
+"""Which rows a request may see: the caller's own, those of an admin's tenant, or all for operators.
 
 The condition is forced on the request, so it holds for lists, counts, single records, aggregates,
-exports and writes alike. A run is the caller's by actor and by tenant; a caller without a tenant sees
-runs without one. Hidden types, the texts of exceptions, stack traces and the names of workers are shown to
+exports and writes alike. A row is the caller's by actor and by tenant; a caller without a tenant sees
+rows without one. Hidden types, the texts of exceptions, stack traces and the names of workers are shown to
 operators alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -28,6 +29,16 @@ from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter
 
 _WORKER = "leased_by"  # names a machine and a process of the application
+
+
+def bind_to_caller(bind: Callable[..., None], auth: AuthInfo, reach: CallerReach, path: str = "") -> None:
+    """Leave the caller's own rows or, with the reach of a tenant, all rows of that tenant."""
+    if reach is CallerReach.OWN:
+        bind(f"{path}actor_id", auth.user_id)
+    if auth.tenant_id:
+        bind(f"{path}tenant_id", auth.tenant_id)
+    else:
+        bind(f"{path}tenant_id", op="is_null")
 
 
 class Guard:
@@ -51,15 +62,11 @@ class Guard:
             raise InvalidQuery(f"filter: {_WORKER} is for operators")
         # What has no such field itself is bound through the run it belongs to.
         bind = ctx.query.add_filter if self._path else ctx.query.force
-        if reach is CallerReach.OWN:
-            bind(f"{self._path}actor_id", auth.user_id)
-            if self._path and not ctx.resource_id and not any(map(_is_narrow, ctx.query.filters)):
-                *others, actor = ctx.query.filters
-                ctx.query.filters = (*others, replace(cast(Compare, actor), few=True))
-        if auth.tenant_id:
-            bind(f"{self._path}tenant_id", auth.tenant_id)
-        else:
-            bind(f"{self._path}tenant_id", op="is_null")
+        bind_to_caller(bind, auth, reach, self._path)
+        is_own_list = reach is CallerReach.OWN and self._path and not ctx.resource_id
+        if is_own_list and not any(map(_is_narrow, ctx.query.filters)):
+            *others, actor, tenant = ctx.query.filters
+            ctx.query.filters = (*others, replace(cast(Compare, actor), few=True), tenant)
         match_client_keys(ctx.query, _mark(auth))
         hidden_types = self._work.handlers.hidden_types()
         if hidden_types:

@@ -6,53 +6,19 @@ A `PartRoutes` says with which options the models are registered, and which rout
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from maniflex._tables import PartialTable
 from maniflex.errors import Forbidden, UnusableScope
 from maniflex.model.base import Model
-from maniflex.model.meta import ModelMeta, ModelOptions
-from maniflex.pipeline.chain import Composer, Default, Handler
-from maniflex.pipeline.computed import Computed
+from maniflex.model.meta import ModelOptions
+from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allow_step
+from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.runtime import Runtime
-
-
-@dataclass(frozen=True, slots=True)
-class RouteBuilder:
-    """Builds the routes of a durable part."""
-
-    runtime: Runtime
-    composer: Composer
-    computed: Mapping[type[Model], Sequence[Computed]]
-
-    def endpoint(
-        self,
-        model: ModelMeta,
-        method: str,
-        path: str,
-        operation: Operation,
-        steps: dict[str, Default],
-        respond: Default,
-        about: RouteDocs,
-    ) -> Endpoint:
-        """A route of a model that goes through its whole pipeline."""
-        build, item = self.composer.steps, "{" in path
-        main = build(MAIN, steps, model, operation, item=item)
-        answer = build(("response",), {"response": respond}, model, operation, item=item)
-        return Endpoint(method, path, operation, model, main, answer, model.name, about)
-
-    def options(self, model: ModelMeta, path: str, methods: str) -> Endpoint:
-        """What OPTIONS answers on a path of a model."""
-        build, item, operation = self.composer.steps, "{" in path, Operation.OPTIONS
-        main = build(TRIMMED, {}, model, operation, item=item)
-        answer = build(("response",), {"response": allow_step(methods)}, model, operation, item=item)
-        return Endpoint("OPTIONS", path, operation, model, main, answer, model.name)
-
+from maniflex.pipeline.routes import RouteBuilder
 
 _READING = PartialTable(
     {
@@ -72,6 +38,21 @@ def rename_route(one: str, many: str, endpoint: Endpoint) -> Endpoint:
     noun = one if "{" in endpoint.path else many
     verb, summary = _READING[endpoint.operation]
     return replace(endpoint, about=RouteDocs(f"{verb}_{noun}", f"{summary} {noun.replace('_', ' ')}"))
+
+
+def add_options(
+    routes: RouteBuilder, endpoints: Sequence[Endpoint], models: Collection[type[Model]]
+) -> list[Endpoint]:
+    """The endpoints, and the answers to OPTIONS on the paths of these models.
+
+    A command on one record, such as `POST …/{id}/cancel`, has no OPTIONS; an action has none either.
+    """
+    own = [e for e in endpoints if e.model is not None and e.model.cls in models and not _is_command(e)]
+    return [*endpoints, *routes.options(own)]
+
+
+def _is_command(endpoint: Endpoint) -> bool:
+    return endpoint.method == "POST" and "{id}/" in endpoint.path
 
 
 def refuse_foreign_scopes(endpoints: Iterable[Endpoint], tables: Collection[type[Model]]) -> list[Endpoint]:

@@ -23,7 +23,7 @@ from maniflex.background.runs.handlers import PRIORITIES, RunHandlers
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
 from maniflex.background_api.caller_keys import KEYS, mark
 from maniflex.background_api.own_rows import Guard, HideInternals
-from maniflex.background_api.part_routes import RouteBuilder
+from maniflex.background_api.part_routes import add_options
 from maniflex.background_api.payloads import run_payload
 from maniflex.background_api.reach import CallerReach, reach_of, require_identity
 from maniflex.errors import Detail, Forbidden, InvalidJson, InvalidQuery, ValidationFailed
@@ -36,6 +36,7 @@ from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.scope import stamp
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.response import Respond
@@ -147,65 +148,72 @@ class RunRoutes:
     def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
         if not (self._work.used and self._work.access.routes and WorkflowRun in routes.runtime.stores):
             return usual
-        endpoints = [
-            e for e in usual if e.model is None or e.model.cls not in _MODELS or e.operation in _READING
+        remaining = [
+            e
+            for e in usual
+            if e.model is None or e.model.cls not in _MODELS or e.operation in Operation.READS
         ]
-        return [*endpoints, *_RunRoutes(self._work, routes).endpoints()]
+        own = _RunEndpoints(self._work, routes).endpoints()
+        return add_options(routes, [*remaining, *own], _MODELS)
 
 
-_MODELS = frozenset({WorkflowRun, WorkflowEvent})
-_READING = Operation.READS
+_MODELS: frozenset[type[Model]] = frozenset({WorkflowRun, WorkflowEvent})
 
 
-class _RunRoutes:
+class _RunEndpoints:
     """What a client may do with its runs."""
 
     def __init__(self, work: Work, routes: RouteBuilder) -> None:
         self._work = work
-        self._builder = routes
+        self._routes = routes
         self._store = routes.runtime.stores[WorkflowRun]
         self._meta = self._store.meta
         computed_fields = routes.computed.get(WorkflowRun, ())
         self._respond = Respond(routes.runtime.serializers[WorkflowRun], computed_fields, etags=False)
 
     def endpoints(self) -> Iterator[Endpoint]:
-        runs = f"/{self._meta.table}"
-        reading = "GET, HEAD, OPTIONS"
         submits = self._work.access.public_types(self._work.handlers)
         if submits:
-            steps: dict[str, Default] = {
+            yield self._submission(submits)
+        yield self._routes.endpoint(
+            "DELETE",
+            f"/{self._meta.table}/{{id}}",
+            Operation.DELETE,
+            model=self._meta,
+            defaults={"deserialize": self._reason, "db": self._delete},
+            respond=self._respond.answer_empty,
+            about=_DELETE,
+        )
+        yield self._command("cancel", self._work.cancel, _CANCEL)
+        yield self._command("retry", self._work.retry, _RETRY)
+
+    def _submission(self, types: Sequence[str]) -> Endpoint:
+        return self._routes.endpoint(
+            "POST",
+            f"/{self._meta.table}",
+            Operation.CREATE,
+            model=self._meta,
+            defaults={
                 "deserialize": Deserialize(self._store).body,
                 "validate": self._check,
                 "db": self._submit,
-            }
-            about = replace(_SUBMIT, request_schema=_submission_schema(submits, self._work.handlers))
-            yield self._builder.endpoint(
-                self._meta, "POST", runs, Operation.CREATE, steps, self._answer_submission, about
-            )
-        yield self._builder.options(self._meta, runs, f"{reading}, POST" if submits else reading)
-        one = f"{runs}/{{id}}"
-        steps = {"deserialize": self._reason, "db": self._delete}
-        yield self._builder.endpoint(
-            self._meta, "DELETE", one, Operation.DELETE, steps, self._respond.answer_empty, _DELETE
+            },
+            respond=self._answer_submission,
+            about=replace(_SUBMIT, request_schema=_submission_schema(types, self._work.handlers)),
         )
-        yield self._builder.options(self._meta, one, f"DELETE, {reading}")
-        for name, call, about in (
-            ("cancel", self._work.cancel, _CANCEL),
-            ("retry", self._work.retry, _RETRY),
-        ):
-            steps = {"db": self._change_step(call)}
-            yield self._builder.endpoint(
-                self._meta,
-                "POST",
-                f"{one}/{name}",
-                Operation.UPDATE,
-                steps,
-                self._respond.answer_record,
-                about,
-            )
-        events = self._builder.runtime.models[WorkflowEvent]
-        yield self._builder.options(events, f"/{events.table}", reading)
-        yield self._builder.options(events, f"/{events.table}/{{id}}", reading)
+
+    def _command(
+        self, name: str, change: Callable[[str], Awaitable[WorkflowRun]], about: RouteDocs
+    ) -> Endpoint:
+        return self._routes.endpoint(
+            "POST",
+            f"/{self._meta.table}/{{id}}/{name}",
+            Operation.UPDATE,
+            model=self._meta,
+            defaults={"db": self._change_step(change)},
+            respond=self._respond.answer_record,
+            about=about,
+        )
 
     # -- submitting
 

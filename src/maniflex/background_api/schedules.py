@@ -15,9 +15,10 @@ from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.definition import CHANGEABLE
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.background_api import schedule_docs as docs
-from maniflex.background_api.part_routes import RouteBuilder
+from maniflex.background_api.admins_only import AdminsOnly
+from maniflex.background_api.part_routes import add_options
 from maniflex.background_api.payloads import schedule_payload
-from maniflex.background_api.reach import require_identity, require_operator
+from maniflex.background_api.reach import require_identity
 from maniflex.errors import InvalidQuery, InvalidSchedule, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
@@ -28,12 +29,14 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.validate import Validate
 
 _TARGET = ("kind", "target")
 _SAYS_WHAT = {*_TARGET, "payload"}
+_MODELS: frozenset[type[Model]] = frozenset({Schedule, ScheduleFiring})
 
 
 class ScheduleRoutes:
@@ -41,11 +44,11 @@ class ScheduleRoutes:
 
     def __init__(self, schedules: Schedules) -> None:
         self._schedules = schedules
-        self._guard = AdminsOnly(schedules)
+        self._guard = AdminsOnly(lambda: schedules.admin_role)
 
     def options(self) -> Mapping[type[Model], ModelOptions]:
         if not self._schedules.routes:
-            return dict.fromkeys((Schedule, ScheduleFiring), ModelOptions(headless=True))
+            return dict.fromkeys(_MODELS, ModelOptions(headless=True))
         keep: Mapping[str, Any] = {"auth": self._guard, "service": self._keep}
         return {
             Schedule: ModelOptions(middleware=keep),
@@ -55,14 +58,15 @@ class ScheduleRoutes:
     def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
         if not (self._schedules.used and self._schedules.routes and Schedule in routes.runtime.stores):
             return usual
-        endpoints = [_with_codes(e) for e in usual if not _replaced(e)]
+        remaining = [_with_codes(e) for e in usual if not _is_replaced(e)]
         meta = routes.runtime.models[Schedule]
         puts = [
             replace(e, method="PUT", about=docs.PUT)
-            for e in endpoints
+            for e in remaining
             if e.model is meta and e.method == "PATCH"
         ]
-        return [*endpoints, *puts, *_ScheduleRoutes(self._schedules, routes).endpoints()]
+        own = _ScheduleEndpoints(self._schedules, routes).endpoints()
+        return add_options(routes, [*remaining, *puts, *own], _MODELS)
 
     async def _keep(self, ctx: Context, next: Next) -> None:
         """Check what a schedule says, and stamp when it is due."""
@@ -109,12 +113,12 @@ class ScheduleRoutes:
             raise InvalidSchedule(details[0]["field"], details[0]["message"]) from None
 
 
-class _ScheduleRoutes:
+class _ScheduleEndpoints:
     """What there is beside the usual routes, behind the same rules as they."""
 
     def __init__(self, schedules: Schedules, routes: RouteBuilder) -> None:
         self._schedules = schedules
-        self._builder = routes
+        self._routes = routes
         self._store = store = routes.runtime.stores[Schedule]
         self._meta = store.meta
         serializer = routes.runtime.serializers[Schedule]
@@ -123,72 +127,90 @@ class _ScheduleRoutes:
         self._respond = Respond(serializer, routes.computed.get(Schedule, ()), etags=False)
 
     def endpoints(self) -> Iterator[Endpoint]:
-        base = f"/{self._meta.table}"
-        listing: dict[str, Default] = {"deserialize": self._select_due, "db": self._db.list}
+        yield from self._listing()
+        yield from self._changing()
+        yield from self._deleting()
+
+    def _listing(self) -> Iterator[Endpoint]:
         for method, operation, about in (
             ("GET", Operation.LIST, docs.DUE),
             ("HEAD", Operation.HEAD, docs.DUE_HEAD),
         ):
-            yield self._builder.endpoint(
-                self._meta, method, f"{base}/due", operation, listing, self._respond.answer_list, about
+            yield self._endpoint(
+                method,
+                "/due",
+                operation,
+                defaults={"deserialize": self._select_due, "db": self._db.list},
+                respond=self._respond.answer_list,
+                about=about,
             )
-        yield self._builder.options(self._meta, f"{base}/due", "GET, HEAD, OPTIONS")
-        for name, status, about in (
-            ("activate", "active", docs.ACTIVATE),
-            ("deactivate", "inactive", docs.DEACTIVATE),
+
+    def _changing(self) -> Iterator[Endpoint]:
+        for method, name, read, about in (
+            ("POST", "activate", _set_status("active"), docs.ACTIVATE),
+            ("POST", "deactivate", _set_status("inactive"), docs.DEACTIVATE),
+            ("PUT", "status", _status_in_body, docs.STATUS),
         ):
-            path = f"{base}/{{id}}/{name}"
-            yield self._builder.endpoint(
-                self._meta,
-                "POST",
-                path,
+            yield self._endpoint(
+                method,
+                f"/{{id}}/{name}",
                 Operation.UPDATE,
-                self._status_steps(status),
-                self._respond.answer_record,
-                about,
+                defaults={"deserialize": read, "validate": self._validate.update, "db": self._db.update},
+                respond=self._respond.answer_record,
+                about=about,
             )
-        path, change = f"{base}/{{id}}/status", self._update_steps(_status_in_body)
-        yield self._builder.endpoint(
-            self._meta, "PUT", path, Operation.UPDATE, change, self._respond.answer_record, docs.STATUS
+        yield self._endpoint(
+            "POST",
+            "/{id}/run",
+            Operation.UPDATE,
+            defaults={"deserialize": _firing, "db": self._run},
+            respond=_answer_started,
+            about=docs.RUN,
         )
-        yield self._builder.options(self._meta, path, "OPTIONS, PUT")
-        steps: dict[str, Default] = {"deserialize": _firing, "db": self._run}
-        yield self._builder.endpoint(
-            self._meta, "POST", f"{base}/{{id}}/run", Operation.UPDATE, steps, _answer_started, docs.RUN
-        )
-        for method, path, read, about in (
-            ("POST", f"{base}/delete", _ids_in_body, docs.DELETE_MANY),
-            ("DELETE", base, _ids_in_query, docs.DELETE),
+
+    def _deleting(self) -> Iterator[Endpoint]:
+        for method, below, read, about in (
+            ("POST", "/delete", _ids_in_body, docs.DELETE_MANY),
+            ("DELETE", "", _ids_in_query, docs.DELETE),
         ):
-            steps = {"deserialize": read, "db": self._delete}
-            yield self._builder.endpoint(
-                self._meta, method, path, Operation.DELETE, steps, _answer_deleted, about
+            yield self._endpoint(
+                method,
+                below,
+                Operation.DELETE,
+                defaults={"deserialize": read, "db": self._delete},
+                respond=_answer_deleted,
+                about=about,
             )
-        one = f"{base}/{{id}}"
-        steps = {"db": self._delete_named}
         # A database step of the application's own leaves no trace of a delete; it is trusted.
-        own = self._builder.composer.replaces("db", self._meta, Operation.DELETE)
-        respond = self._respond.answer_empty if own else self._respond.answer_deleted
-        yield self._builder.endpoint(
-            self._meta, "DELETE", one, Operation.DELETE, steps, respond, docs.DELETE_ONE
+        own = self._routes.composer.replaces("db", self._meta, Operation.DELETE)
+        yield self._endpoint(
+            "DELETE",
+            "/{id}",
+            Operation.DELETE,
+            defaults={"db": self._delete_named},
+            respond=self._respond.answer_empty if own else self._respond.answer_deleted,
+            about=docs.DELETE_ONE,
         )
-        yield self._builder.options(self._meta, one, "DELETE, GET, HEAD, OPTIONS, PATCH, PUT")
-        yield self._builder.options(self._meta, base, "DELETE, GET, HEAD, OPTIONS, POST")
-        yield self._builder.options(self._meta, f"{base}/delete", "OPTIONS, POST")
-        firings = self._builder.runtime.models[ScheduleFiring]
-        for path in (f"/{firings.table}", f"/{firings.table}/{{id}}"):
-            yield self._builder.options(firings, path, "GET, HEAD, OPTIONS")
 
-    def _status_steps(self, status: str) -> dict[str, Default]:
-        """A change like any other, whose body we write ourselves."""
-
-        def body(ctx: Context) -> None:
-            ctx.set_field("status", status)
-
-        return self._update_steps(body)
-
-    def _update_steps(self, read: Default) -> dict[str, Default]:
-        return {"deserialize": read, "validate": self._validate.update, "db": self._db.update}
+    def _endpoint(
+        self,
+        method: str,
+        below: str,
+        operation: Operation,
+        *,
+        defaults: Mapping[str, Default],
+        respond: Default,
+        about: RouteDocs,
+    ) -> Endpoint:
+        return self._routes.endpoint(
+            method,
+            f"/{self._meta.table}{below}",
+            operation,
+            model=self._meta,
+            defaults=defaults,
+            respond=respond,
+            about=about,
+        )
 
     def _select_due(self, ctx: Context) -> None:
         query = ctx.query
@@ -224,6 +246,15 @@ class _ScheduleRoutes:
                 await self._store.delete(id, scope=ctx.forced, tx=tx)
 
 
+def _set_status(status: str) -> Default:
+    """Writes the body of a change ourselves; the rest is a change like any other."""
+
+    def read(ctx: Context) -> None:
+        ctx.set_field("status", status)
+
+    return read
+
+
 def _firing(ctx: Context) -> None:
     ctx.state.fires = True  # an update to its rules, but it changes no field
 
@@ -257,19 +288,6 @@ def _answer_deleted(ctx: Context) -> None:
         ctx.response = Response(200, ctx.result)
 
 
-class AdminsOnly:
-    """Lets only operators pass: the role that manages schedules, and no tenant, for schedules have none."""
-
-    __name__ = "admins_only"
-
-    def __init__(self, schedules: Schedules) -> None:
-        self._schedules = schedules
-
-    async def __call__(self, ctx: Context, next: Next) -> None:
-        require_operator(ctx, self._schedules.admin_role)
-        await next()
-
-
 def _network_change(before: Schedule, client_changes: Mapping[str, Any]) -> dict[str, Any]:
     """Code opened the inner network to one address; a client that names another does not keep that."""
     return {"allow_private": False} if before.allow_private and _is_elsewhere(before, client_changes) else {}
@@ -287,9 +305,9 @@ def _with_codes(endpoint: Endpoint) -> Endpoint:
     return replace(endpoint, about=RouteDocs(codes=docs.CODES))
 
 
-def _replaced(endpoint: Endpoint) -> bool:
+def _is_replaced(endpoint: Endpoint) -> bool:
     """Writing of history, and the methods we say ourselves."""
-    if endpoint.model is None or endpoint.model.cls not in (Schedule, ScheduleFiring):
+    if endpoint.model is None or endpoint.model.cls not in _MODELS:
         return False
     if endpoint.model.cls is ScheduleFiring:
         return endpoint.method not in ("GET", "HEAD")

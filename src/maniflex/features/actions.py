@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import PydanticUndefinedAnnotation, TypeAdapter, ValidationError
@@ -12,14 +12,15 @@ from starlette.responses import Response as StarletteResponse
 
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.binding import binder
-from maniflex.pipeline.chain import Composer, Handler, is_async
+from maniflex.pipeline.chain import Default, is_async
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import TRIMMED, Endpoint
+from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.large_answers import collect
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, takes
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import TRIMMED, RouteBuilder
 from maniflex.query.parse import pairs
 
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
@@ -110,40 +111,44 @@ def _type_name(kind: Any) -> str:
     return kind.__qualname__ if type(kind) is type else repr(kind)
 
 
-def action_endpoint(action: Action, composer: Composer) -> Endpoint:
+def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
     inner = [(getattr(m, "__name__", type(m).__name__), m) for m in action.middleware]
-    call = _ActionCall(action)
-
-    def respond(ctx: Context) -> None:
-        if ctx.response is None:
-            ctx.response = Response(204) if ctx._result is None else Response(200, ctx._result)
-
-    def chain(*steps: str) -> Handler:
-        return composer.steps(steps, {"action": call}, None, Operation.ACTION, item=False, inner=inner)
-
-    return Endpoint(
+    defaults: dict[str, Default] = {"action": _ActionCall(action)}
+    endpoint = routes.endpoint(
         action.method,
         action.path,
         Operation.ACTION,
-        None,
-        chain(*TRIMMED, "action"),
-        composer.steps(("response",), {"response": respond}, None, Operation.ACTION, item=False),
-        f"action {action.name}",
-        RouteDocs(
-            name=action.name,
-            summary=action.summary,
-            description=action.description,
-            tags=action.tags,
-            deprecated=action.deprecated,
-            request=action.request,
-            response=action.response,
-            query=action.query_params,
-            security=action.security,
-            errors=action.errors,
-        ),
-        behind_auth=chain("action"),
+        steps=(*TRIMMED, "action"),
+        defaults=defaults,
+        inner=inner,
+        respond=_answer_action,
+        owner=f"action {action.name}",
+        about=_about(action),
     )
+    compose = routes.composer.steps
+    behind_auth = compose(("action",), defaults, None, Operation.ACTION, item=False, inner=inner)
+    return replace(endpoint, behind_auth=behind_auth)
+
+
+def _about(action: Action) -> RouteDocs:
+    return RouteDocs(
+        name=action.name,
+        summary=action.summary,
+        description=action.description,
+        tags=action.tags,
+        deprecated=action.deprecated,
+        request=action.request,
+        response=action.response,
+        query=action.query_params,
+        security=action.security,
+        errors=action.errors,
+    )
+
+
+def _answer_action(ctx: Context) -> None:
+    if ctx.response is None:
+        ctx.response = Response(204) if ctx._result is None else Response(200, ctx._result)
 
 
 class _ActionCall:

@@ -17,14 +17,15 @@ from maniflex.db import aggregates as analysis
 from maniflex.db.budget import Budget
 from maniflex.errors import InvalidJson, InvalidQuery
 from maniflex.model.meta import Kind, ModelMeta
-from maniflex.pipeline.chain import Composer, Default
+from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allow_step
+from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import reach_again
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.query.aggregate import ALIAS, DEFAULT_GROUPS, FITTING, KEYS, MOST_GROUPS, Fn, read
 from maniflex.query.conditions import is_open
@@ -34,30 +35,28 @@ from maniflex.query.parse import pairs
 _OF_LISTS = ("page", "limit", "sort", "select", "include", "cursor")
 
 
-def aggregate_endpoints(runtime: Runtime, composer: Composer, model: ModelMeta) -> Iterator[Endpoint]:
+def aggregate_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:
     """The route, where the model has opted in."""
     if not model.options.aggregate or model.options.headless:
         return
-    step = _Aggregate(runtime, model)
+    step = _Aggregate(routes.runtime, model)
     computing: dict[str, Default] = {"deserialize": step.deserialize, "db": step.compute}
-    build, about = composer.steps, _about(model, step.limits)
-
-    def endpoint(method: str, operation: Operation, respond: Default, about: RouteDocs | None) -> Endpoint:
-        steps, defaults = (MAIN, computing) if about is not None else (TRIMMED, {})
-        return Endpoint(
+    about = _about(model, step.limits)
+    yield from routes.with_options(
+        routes.endpoint(
             method,
             f"/{model.table}/aggregate",
             operation,
-            model,
-            build(steps, defaults, model, operation, item=False),
-            build(("response",), {"response": respond}, model, operation, item=False),
-            model.name,
-            about,
+            model=model,
+            defaults=computing,
+            respond=step.respond,
+            about=docs,
         )
-
-    yield endpoint("GET", Operation.LIST, step.respond, about)
-    yield endpoint("HEAD", Operation.HEAD, step.respond, about.of_head())
-    yield endpoint("OPTIONS", Operation.OPTIONS, allow_step("GET, HEAD, OPTIONS"), None)
+        for method, operation, docs in (
+            ("GET", Operation.LIST, about),
+            ("HEAD", Operation.HEAD, about.of_head()),
+        )
+    )
 
 
 class _Aggregate:

@@ -19,12 +19,13 @@ from maniflex.db.store import Store
 from maniflex.errors import ExportBusy, ExportTooLarge, InvalidFormat, InvalidQuery
 from maniflex.features.tabular import MOST_XLSX_ROWS, Batches, write_csv, write_xlsx
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.chain import Composer, Default
+from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.endpoints import MAIN, TRIMMED, Endpoint, allow_step
+from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.serializer import Serializer
 from maniflex.query.parse import pairs
@@ -65,8 +66,9 @@ def available_formats() -> tuple[Format, ...]:
     return (Format.CSV,) if find_spec("xlsxwriter") is None else tuple(Format)
 
 
-def export_endpoints(runtime: Runtime, composer: Composer, models: Iterable[ModelMeta]) -> Iterator[Endpoint]:
+def export_endpoints(routes: RouteBuilder, models: Iterable[ModelMeta]) -> Iterator[Endpoint]:
     """The export routes of all models; they share the places there are."""
+    runtime = routes.runtime
     exportable = [m for m in models if m.options.export and not m.options.headless]
     if any(_takes_a_connection(runtime.stores[m.cls].adapter.dialect) for m in exportable):
         _warn_of_small_pool(runtime)
@@ -74,7 +76,7 @@ def export_endpoints(runtime: Runtime, composer: Composer, models: Iterable[Mode
         runtime.logger.info('exports are csv only; for xlsx: pip install "maniflex[export]"')
     places = Places(runtime.config.max_exports)
     for model in exportable:
-        yield from Export(runtime, model, places).endpoints(composer)
+        yield from routes.with_options(Export(runtime, model, places).endpoints(routes))
 
 
 def _takes_a_connection(dialect: Dialect) -> bool:
@@ -120,34 +122,20 @@ class Export:
         self._places = places
         self._formats = available_formats()
 
-    def endpoints(self, composer: Composer) -> Iterator[Endpoint]:
+    def endpoints(self, routes: RouteBuilder) -> Iterator[Endpoint]:
         steps: dict[str, Default] = {"deserialize": self.deserialize, "db": self.read}
         # HEAD is an export too, so that no rule for exports is passed by asking for the headers only.
         for method in ("GET", "HEAD"):
-            yield self._endpoint(composer, method, Operation.EXPORT, MAIN, steps, self.respond)
-        yield self._endpoint(
-            composer, "OPTIONS", Operation.OPTIONS, TRIMMED, {}, allow_step("GET, HEAD, OPTIONS")
-        )
-
-    def _endpoint(
-        self,
-        composer: Composer,
-        method: str,
-        operation: Operation,
-        steps: Sequence[str],
-        defaults: dict[str, Default],
-        respond: Default,
-    ) -> Endpoint:
-        return Endpoint(
-            method,
-            f"/{self._model.table}/export",
-            operation,
-            self._model,
-            composer.steps(steps, defaults, self._model, operation, item=False),
-            composer.steps(("response",), {"response": respond}, self._model, operation, item=False),
-            f"the export of {self._model.name}",
-            about=_about(self._formats) if operation is Operation.EXPORT else None,
-        )
+            yield routes.endpoint(
+                method,
+                f"/{self._model.table}/export",
+                Operation.EXPORT,
+                model=self._model,
+                defaults=steps,
+                respond=self.respond,
+                owner=f"the export of {self._model.name}",
+                about=_about(self._formats),
+            )
 
     # -- steps -------------------------------------------------------------------------------
 

@@ -10,13 +10,13 @@ from typing import Any
 from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery, RequestError
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import Composer, Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import TRIMMED, Endpoint, allow_step
+from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import Guard, Refused, admit
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import TRIMMED, RouteBuilder
 from maniflex.pipeline.search import DEFAULT_HITS, SearchHit, global_models
 from maniflex.query.parse import pairs
 from maniflex.sql.search import VECTOR, index_table, numbers_table, searchable_fields
@@ -61,12 +61,11 @@ def search_problems(models: Sequence[ModelMeta]) -> Iterator[str]:
 
 
 def search_endpoints(
-    search: GlobalSearch, composer: Composer, models: Sequence[ModelMeta]
+    routes: RouteBuilder, search: GlobalSearch, models: Sequence[ModelMeta]
 ) -> Iterator[Endpoint]:
     """The routes on the configured path, behind the auth step and in front of the response step."""
-
     searchable = [m for m in models if m.options.global_searchable]
-    guards = composer.guards_of_reachable(None, Operation.SEARCH, item=False)
+    guards = routes.composer.guards_of_reachable(None, Operation.SEARCH, item=False)
 
     async def find(ctx: Context) -> None:
         text, names, limit = _read_request(ctx, search)
@@ -78,18 +77,24 @@ def search_endpoints(
         if ctx.response is None:
             ctx.response = Response(200, ctx.result)
 
-    def endpoint(method: str, operation: Operation, respond: Default, about: RouteDocs) -> Endpoint:
-        steps = (*TRIMMED, "search") if operation is Operation.SEARCH else TRIMMED
-        main = composer.steps(steps, {"search": find}, None, operation, item=False)
-        answer = composer.steps(("response",), {"response": respond}, None, operation, item=False)
-        return Endpoint(method, search.path, operation, None, main, answer, "global search", about)
-
     about = _about(search, [m.name for m in searchable])
-    # HEAD is a search too, so that no rule for searches is passed by asking for the headers only.
-    yield endpoint("GET", Operation.SEARCH, respond, about)
-    yield endpoint("HEAD", Operation.SEARCH, respond, about.of_head())
     methods = RouteDocs(name="options_search", summary=f"Methods of {search.path}", tags=about.tags)
-    yield endpoint("OPTIONS", Operation.OPTIONS, allow_step("GET, HEAD, OPTIONS"), methods)
+    yield from routes.with_options(
+        (
+            routes.endpoint(
+                method,
+                search.path,
+                Operation.SEARCH,  # HEAD too: no rule for searches is passed by asking for headers only
+                steps=(*TRIMMED, "search"),
+                defaults={"search": find},
+                respond=respond,
+                owner="global search",
+                about=docs,
+            )
+            for method, docs in (("GET", about), ("HEAD", about.of_head()))
+        ),
+        about=methods,
+    )
 
 
 def _about(search: GlobalSearch, names: Sequence[str]) -> RouteDocs:

@@ -6,10 +6,11 @@ import itertools
 import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
 
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
 from maniflex.http.inbound import Inbound, unread_body
-from maniflex.http.routing import Router
+from maniflex.http.routing import Route, Router
 from maniflex.http.streaming import Send, deliver, quiet_aborts
 from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.answer import answer, failure
@@ -17,7 +18,7 @@ from maniflex.pipeline.context import CONTEXT, AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.read_body import ClientGone
-from maniflex.pipeline.response import JSON, Response, error_response
+from maniflex.pipeline.response import JSON, Response, error_response, panic_response
 from maniflex.pipeline.runtime import Runtime
 
 App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
@@ -54,18 +55,10 @@ class HttpApp:
         method: str = scope["method"]
         route, params = self._find(path, method)
         endpoint = route.methods.get(method) if route is not None else None
-        if endpoint is None and await self._serve_mount(path, scope, receive, send):
+        if endpoint is None:
+            await self._serve_without_endpoint(route, path, scope, receive, send)
             return
         request_id, trace_id = self._identify(scope)
-        if endpoint is None:
-            await self._refuse(
-                NotFound("no such path") if route is None else _not_allowed(route.allow),
-                request_id,
-                send,
-                method,
-                None if method in _WITHOUT_BODY else unread_body(scope, receive, asked=False),
-            )
-            return
         ctx = endpoint.context(self._runtime, scope, receive, endpoint.operation, request_id.decode("ascii"))
         ctx.model = endpoint.model  # type: ignore[assignment]  # an action has none
         if CONTEXT in scope:
@@ -74,8 +67,7 @@ class HttpApp:
         if trace_id:
             ctx.trace_id = trace_id.decode("latin-1")
         if params and ("\x00" in path or not path.isascii()) and text_trouble(path):
-            rest = None if method in _WITHOUT_BODY else unread_body(scope, receive, asked=False)
-            await self._refuse(NotFound(), request_id, send, method, rest)
+            await self._refuse(NotFound(), request_id, scope, receive, send)
             return
         if type(params) is str:
             ctx.resource_id = params
@@ -98,9 +90,26 @@ class HttpApp:
             else:
                 await self._stream(response, response.stream, ctx, request_id, send, method)
         else:
-            for name, value in ((b"x-request-id", request_id), _NO_STORE, *self._service):
-                response.headers.setdefault(name.decode(), value.decode("latin-1"))
+            self._complete_headers(response, request_id)
             await response(scope, receive, send)
+
+    def _complete_headers(self, response: Any, request_id: bytes) -> None:
+        """Give an answer of Starlette the headers that all of ours have, unless it has them."""
+        for name, value in ((b"x-request-id", request_id), _NO_STORE, *self._service):
+            response.headers.setdefault(name.decode(), value.decode("latin-1"))
+
+    async def _serve_without_endpoint(
+        self, route: Route[Endpoint] | None, path: str, scope: AsgiScope, receive: Receive, send: Send
+    ) -> None:
+        """Hand the request to an application mounted under a prefix of its path, or refuse it."""
+        for prefix, app in self._mounts.items():
+            if path == prefix or path.startswith(prefix + "/"):
+                await app(scope, receive, send)
+                return
+        error = (
+            NotFound("no such path") if route is None else MethodNotAllowed(headers={"allow": route.allow})
+        )
+        await self._refuse(error, self._identify(scope)[0], scope, receive, send)
 
     def _identify(self, scope: AsgiScope) -> tuple[bytes, bytes]:
         request_id = trace_id = b""
@@ -133,9 +142,7 @@ class HttpApp:
         except Exception as error:
             about = {"request_id": request_id.decode("ascii")}
             self._runtime.panic_logger.error("an answer could not be encoded", exc_info=error, extra=about)
-            response = Response(
-                500, error={"code": "PANIC", "message": "the server failed to handle the request"}
-            )
+            response = panic_response()
             body, extra = response.encode(self._encode), ()
         kind = _JSON_TYPE if response.content_type == JSON else _header("content-type", response.content_type)
         headers = [kind, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)]
@@ -184,17 +191,12 @@ class HttpApp:
             await self._send(instead, request_id, send, method)
 
     async def _refuse(
-        self, error: RequestError, request_id: bytes, send: Send, method: str, rest: Inbound | None
+        self, error: RequestError, request_id: bytes, scope: AsgiScope, receive: Receive, send: Send
     ) -> None:
+        """Refuse a request before its body is read."""
+        method = scope["method"]
+        rest = None if method in _WITHOUT_BODY else unread_body(scope, receive, asked=False)
         await self._send(error_response(error), request_id, send, method, rest)
-
-    async def _serve_mount(self, path: str, scope: AsgiScope, receive: Receive, send: Send) -> bool:
-        """Hand the request to an application mounted under a prefix of its path, if there is one."""
-        for prefix, app in self._mounts.items():
-            if path == prefix or path.startswith(prefix + "/"):
-                await app(scope, receive, send)
-                return True
-        return False
 
 
 async def _send_before(
@@ -211,10 +213,6 @@ async def _send_before(
 
 def _sets_caching(headers: dict[str, str] | None) -> bool:
     return headers is not None and ("cache-control" in headers or "Cache-Control" in headers)
-
-
-def _not_allowed(allow: str) -> MethodNotAllowed:
-    return MethodNotAllowed(headers={"allow": allow})
 
 
 def _header(name: str, value: str) -> tuple[bytes, bytes]:

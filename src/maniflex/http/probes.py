@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from maniflex.db.port import Adapter
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
-from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
-from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.routes import RouteBuilder
 
 _STATUS = {
     "type": "object",
@@ -66,15 +65,18 @@ class Health:
 class Probes:
     """The three probe endpoints of a server."""
 
-    def __init__(self, runtime: Runtime, adapters: Sequence[Adapter], health: Health) -> None:
-        self._runtime = runtime
+    def __init__(self, routes: RouteBuilder, adapters: Sequence[Adapter], health: Health) -> None:
+        self._routes = routes
+        self._runtime = routes.runtime
         self._adapters = adapters
         self._of = health
 
     def endpoints(self) -> Iterator[Endpoint]:
         for path, main in (("/health", self._health), ("/live", self._live), ("/ready", self._ready)):
             for method in ("GET", "HEAD"):
-                yield Endpoint(method, path, Operation.READ, None, main, _as_it_is, "probe", _ABOUT[path])
+                yield self._routes.bare(
+                    method, path, main, owner="probe", about=_ABOUT[path], mount=Mount.PROBE
+                )
 
     async def _live(self, ctx: Context) -> None:
         if dead_parts := self._of.dead():  # what an outage of the database never does
@@ -112,7 +114,3 @@ class Probes:
             self._runtime.logger.warning("health check of %s failed: %r", adapter.label, error)
             return False
         return True
-
-
-async def _as_it_is(ctx: Context) -> None:
-    """Probes have their answer already."""

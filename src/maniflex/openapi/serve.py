@@ -19,16 +19,16 @@ from typing import Any, cast
 
 import msgspec
 
-from maniflex.config import Config
 from maniflex.errors import NotFound
-from maniflex.pipeline.chain import Composer, Default, Handler
+from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import OpenAPIPipeline
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import RouteBuilder
 
 ASSETS = {"reference.css": "text/css; charset=utf-8", "reference.js": "text/javascript; charset=utf-8"}
 _POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
@@ -52,56 +52,59 @@ class Description:
     """The endpoints that show the API description."""
 
     def __init__(
-        self,
-        config: Config,
-        pipeline: OpenAPIPipeline,
-        composer: Composer,
-        make: Callable[[], dict[str, Any]],
+        self, routes: RouteBuilder, pipeline: OpenAPIPipeline, make: Callable[[], dict[str, Any]]
     ) -> None:
-        self._config = config
+        self._routes = routes
+        self._config = routes.runtime.config
         self._make = make
-        self._composer = composer
         self._plain = not (pipeline.generate.registrations or pipeline.response.registrations)
         self._is_guarded = bool(pipeline.auth.registrations)
         self._document: bytes | None = None
         self._gzip_document: bytes | None = None
         self._making = threading.Lock()
-        self.generate = self._steps("generate")
+        compose = routes.composer.steps
+        self.generate = compose(("generate",), {"generate": self._generate}, None, Operation.READ, item=False)
 
-    def below_prefix(self) -> Iterator[Endpoint]:
-        """The document."""
+    def endpoints(self) -> Iterator[Endpoint]:
+        """The document, and the page that shows it."""
         if self._config.openapi_enabled:
-            main, respond = self._steps("auth", "generate"), self._steps("response")
-            get = replace(_ABOUT, security=None if self._is_guarded else ())
-            yield self._endpoint("GET", "/openapi.json", main, respond, "openapi", get)
-            head = replace(get, name="head_openapi", summary="Headers of this description")
-            yield self._endpoint("HEAD", "/openapi.json", main, respond, "openapi", head)
+            yield from self._document_endpoints()
+            if self._config.docs_enabled:
+                yield from self._page_endpoints()
 
-    def at_root(self) -> Iterator[Endpoint]:
-        """The page that shows it, and what the page needs. Only the page has something to guard."""
-        if not (self._config.openapi_enabled and self._config.docs_enabled):
-            return
+    def _document_endpoints(self) -> Iterator[Endpoint]:
+        get = replace(_ABOUT, security=None if self._is_guarded else ())
+        head = replace(get, name="head_openapi", summary="Headers of this description")
+        for method, about in (("GET", get), ("HEAD", head)):
+            yield self._routes.endpoint(
+                method,
+                "/openapi.json",
+                Operation.READ,
+                steps=("auth", "generate"),
+                defaults={"generate": self._generate},
+                respond=self._respond,
+                owner="openapi",
+                about=about,
+            )
+
+    def _page_endpoints(self) -> Iterator[Endpoint]:
+        """The page and its assets at the root. Only the page has something to guard."""
+        handlers = {"/docs/": _to_docs, **{f"/docs/{name}": self._asset(name) for name in ASSETS}}
+        if self._config.path_prefix:  # without one, the paths at the root are the application's
+            handlers["/"] = self._front
         for method in ("GET", "HEAD"):
-            yield self._endpoint(method, "/docs", self._steps("auth", "page"), _as_it_is, "docs", _PAGE)
-            yield self._endpoint(method, "/docs/", _to_docs, _as_it_is, "docs", _PAGE)
-            for name in ASSETS:
-                yield self._endpoint(method, f"/docs/{name}", self._asset(name), _as_it_is, "docs", _PAGE)
-            if self._config.path_prefix:  # without one, the paths at the root are the application's
-                yield self._endpoint(method, "/", self._front, _as_it_is, "docs", _PAGE)
-
-    def _endpoint(
-        self, method: str, path: str, main: Handler, respond: Handler, owner: str, about: RouteDocs
-    ) -> Endpoint:
-        return Endpoint(method, path, Operation.READ, None, main, respond, owner, about, OpenAPIContext)
-
-    def _steps(self, *names: str) -> Handler:
-        defaults: dict[str, Default] = {
-            "generate": self._generate,
-            "response": self._respond,
-            "page": self._page,
-        }
-        steps = {name: step for name, step in defaults.items() if name in names}
-        return self._composer.steps(names, steps, None, Operation.READ, item=False)
+            yield self._routes.endpoint(
+                method,
+                "/docs",
+                Operation.READ,
+                steps=("auth", "page"),
+                defaults={"page": self._page},
+                owner="docs",
+                about=_PAGE,
+                mount=Mount.ROOT,
+            )
+            for path, handler in handlers.items():
+                yield self._routes.bare(method, path, handler, owner="docs", about=_PAGE, mount=Mount.ROOT)
 
     # -- the document --------------------------------------------------------------------------
 
@@ -199,7 +202,3 @@ def _read(name: str) -> bytes:
 
 async def _to_docs(ctx: Context) -> None:
     ctx.response = Response(308, body=b"", headers={"location": f"{ctx.scope.get('root_path') or ''}/docs"})
-
-
-async def _as_it_is(ctx: Context) -> None:
-    """The answer is there already."""

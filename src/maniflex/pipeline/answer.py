@@ -15,7 +15,7 @@ from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.outages import is_outage
 from maniflex.pipeline.reach import Refused
 from maniflex.pipeline.read_body import ClientGone
-from maniflex.pipeline.response import Response, error_response, status_of
+from maniflex.pipeline.response import Response, error_response, panic_response, status_of
 from maniflex.pipeline.watch import RequestWatch
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -118,4 +118,4 @@ def _panic(ctx: Context, error: Exception) -> Response:
         text,
         extra={"request_id": ctx.request_id},
     )
-    return Response(500, error={"code": "PANIC", "message": "the server failed to handle the request"})
+    return panic_response()

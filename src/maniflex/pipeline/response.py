@@ -112,6 +112,11 @@ def error_response(error: RequestError) -> Response:
     return Response(error.status, error=content, headers=headers)
 
 
+def panic_response() -> Response:
+    """The answer to an unforeseen exception, of which the client learns nothing."""
+    return Response(500, error={"code": "PANIC", "message": "the server failed to handle the request"})
+
+
 def status_of(response: Any) -> int:
     """The status of ours, or of a Starlette response an application answers with."""
     status: int = response.status if isinstance(response, Response) else response.status_code

@@ -1,0 +1,73 @@
+"""The records and operations of a server from code, without HTTP: for workers, scripts and tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar, overload
+
+from maniflex.app.assembly import Assembly
+from maniflex.db.current import transaction
+from maniflex.db.port import Isolation, Tx
+from maniflex.db.raw import execute_raw, query_raw
+from maniflex.db.records import Records
+from maniflex.model.base import Model
+from maniflex.pipeline.context import AuthInfo
+from maniflex.pipeline.in_process import QueryArgument, in_process_context
+from maniflex.pipeline.openapi_context import OpenAPIContext
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+
+M = TypeVar("M", bound=Model)
+
+
+class WithDataAccess:
+    """The database, the operations and the description of a server, for its own code."""
+
+    def _seal(self) -> Assembly:
+        raise NotImplementedError
+
+    @overload
+    def db(self, model: type[M], tx: Tx | None = None) -> Records[M]: ...
+    @overload
+    def db(self, model: str, tx: Tx | None = None) -> Records[Any]: ...
+    def db(self, model: type[Model] | str, tx: Tx | None = None) -> Records[Any]:
+        """Typed access to the records of a model, for workers and scripts."""
+        return Records(self._seal().runtime.store(model), tx)
+
+    def transaction(self, *, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
+        """A transaction on the default database; code inside joins it by itself."""
+        return transaction(self._seal().runtime.adapter, isolation=isolation)
+
+    async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        """Rows of a SELECT, or of a write with RETURNING, with `?` placeholders, on either database."""
+        return await query_raw(self._seal().runtime.adapter, sql, args)
+
+    async def raw_exec(self, sql: str, *args: Any) -> int:
+        """Run any other statement with `?` placeholders; returns how many rows it touched."""
+        return await execute_raw(self._seal().runtime.adapter, sql, args)
+
+    async def execute(
+        self,
+        operation: Operation | str,
+        model: type[Model] | str,
+        id: str = "",
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: QueryArgument = "",
+        headers: Mapping[str, str] | None = None,
+        auth: AuthInfo | None = None,
+    ) -> Response:
+        """Run an operation through the whole pipeline in-process; without `auth` it is anonymous."""
+        return await self._seal().in_process.execute(
+            Operation(operation), model, id, body=body, query=query, headers=headers, auth=auth
+        )
+
+    async def openapi(self) -> dict[str, Any]:
+        """The API description as the generate step leaves it; needs no database."""
+        assembly = self._seal()
+        ctx = in_process_context(OpenAPIContext, assembly.runtime, Operation.READ, method="GET", path="")
+        await assembly.description.generate(ctx)
+        document: dict[str, Any] = ctx.spec or json.loads(assembly.description.document())
+        return document

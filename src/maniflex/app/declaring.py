@@ -1,0 +1,142 @@
+"""What an application declares on its server, until the server is sealed."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from maniflex._service import Service, StartOnly
+from maniflex.app.assembly import Assembly
+from maniflex.app.internal_tables import InternalTables
+from maniflex.app.lifecycle import Lifecycle
+from maniflex.errors import DeclarationError
+from maniflex.features.actions import Action
+from maniflex.features.search import GlobalSearch
+from maniflex.model.base import Model
+from maniflex.model.registry import Registry
+from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.registration import Middleware, Pipeline
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class WithDeclarations:
+    """Models, actions, computed fields, services and hooks of a server."""
+
+    _lifecycle: Lifecycle
+
+    def __init__(self) -> None:
+        self.pipeline = Pipeline()
+        self._registry = Registry()
+        self._internal_tables = InternalTables(self._registry)
+        self._actions: list[Action] = []
+        self._computed: dict[type[Model], list[Computed]] = {}
+        self._search: GlobalSearch | None = None
+        self._assembly: Assembly | None = None
+        self._sealing = threading.RLock()
+
+    def _require_open(self, what: str) -> None:
+        if self._assembly is not None:
+            raise DeclarationError(f"the server is sealed; {what} before it starts")
+
+    def register(self, *models: Any) -> None:
+        """Register models; `ModelOptions` behind one override its class keywords, lists are flattened."""
+        with self._sealing:
+            self._require_open("models are registered")
+            self._registry.register(*models)
+
+    def action(
+        self,
+        method: str,
+        path: str,
+        *,
+        request: Any = None,
+        response: Any = None,
+        middleware: Iterable[Middleware] = (),
+        name: str | None = None,
+        summary: str = "",
+        tags: Iterable[str] = (),
+        deprecated: bool = False,
+        description: str | None = None,
+        query_params: Mapping[str, Any] | None = None,
+        security: Sequence[Mapping[str, Sequence[str]]] | None = None,
+        schedulable: bool = False,
+        errors: Iterable[int] = (),
+    ) -> Callable[[F], F]:
+        """Mount a handler of your own below the path prefix; `request` validates its body.
+
+        With `schedulable`, schedules that are made over REST may call it; code may schedule any action. The
+        rest is for the API description; what it says is the handler's docstring unless told.
+        """
+
+        def decorate(fn: F) -> F:
+            with self._sealing:
+                self._require_open("actions are added")
+                self._actions.append(
+                    Action(
+                        method=method.upper(),
+                        path=path,
+                        handler=fn,
+                        request=request,
+                        response=response,
+                        middleware=tuple(middleware),
+                        name=name or str(getattr(fn, "__name__", "action")),
+                        summary=summary,
+                        tags=tuple(tags),
+                        deprecated=deprecated,
+                        description=description if description is not None else inspect.getdoc(fn) or "",
+                        query_params=dict(query_params or {}),
+                        security=security,
+                        schedulable=schedulable,
+                        errors=tuple(errors),
+                    )
+                )
+            return fn
+
+        return decorate
+
+    def computed(self, model: type[Model], name: str, *, batch: bool = False) -> Callable[[F], F]:
+        """Add a field to every response of a model: `fn(record)` or `fn(ctx, record)`.
+
+        In batch, `fn` gets all records of a page and returns a value for each.
+        """
+
+        def decorate(fn: F) -> F:
+            with self._sealing:
+                self._require_open("computed fields are added")
+                self._computed.setdefault(model, []).append(Computed.of(name, fn, batch))
+            return fn
+
+        return decorate
+
+    def enable_global_search(
+        self, path: str = "/search", *, default_limit: int = 20, max_limit: int = 100
+    ) -> None:
+        """Mount a search over every model with `global_searchable=True`; only auth middleware guards it."""
+        with self._sealing:
+            self._require_open("global search is enabled")
+            if self._search is not None:
+                raise DeclarationError("enable_global_search was called already")
+            self._search = GlobalSearch(path, default_limit, max_limit)
+
+    def add_service(self, service: Service | Callable[[], Any]) -> None:
+        """Start and stop this with the server, after the services added before it."""
+        with self._sealing:
+            self._require_open("services are added")
+            self._lifecycle.services.append(StartOnly(service) if inspect.isroutine(service) else service)  # type: ignore[arg-type]
+
+    def on_start(self, fn: F) -> F:
+        """Call `fn` when the database is ready and before services start."""
+        with self._sealing:
+            self._require_open("hooks are added")
+            self._lifecycle.on_start.append(fn)
+        return fn
+
+    def on_shutdown(self, fn: F) -> F:
+        """Call `fn` after services have stopped and before the database closes."""
+        with self._sealing:
+            self._require_open("hooks are added")
+            self._lifecycle.on_shutdown.append(fn)
+        return fn

@@ -1,0 +1,162 @@
+"""The capabilities of a server, each with its mistakes, its tables and its routes.
+
+`assembly.py` asks them in this order. A new capability is a class and an entry in `FEATURES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from maniflex.app.draft import Declaration, ServerDraft
+from maniflex.background_api.groups import in_groups
+from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
+from maniflex.background_api.part_routes import refuse_foreign_scopes
+from maniflex.features.actions import action_endpoint
+from maniflex.features.aggregate import aggregate_endpoints
+from maniflex.features.computed import computed_problems
+from maniflex.features.export import export_endpoints, export_problems
+from maniflex.features.pending import unavailable_options
+from maniflex.features.search import search_endpoints, search_problems
+from maniflex.http.probes import Probes
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelOptions
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.model_routes import model_endpoints
+
+
+class Feature(Protocol):
+    """One capability of a server; a class that derives from it says only what it has."""
+
+    def models(self, declaration: Declaration) -> Iterable[tuple[type[Model], ModelOptions | None]]:
+        """The internal tables to register, if the application uses the feature."""
+        return ()
+
+    def problems(self, draft: ServerDraft) -> Iterable[str]:
+        """The mistakes in what the application declared, one sentence each."""
+        return ()
+
+    def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
+        """The endpoints it adds. They are made of declarations with mistakes too, to find those of routes."""
+        return ()
+
+    def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
+        """All endpoints so far, given the `usual` ones there are without this feature."""
+        return usual
+
+
+class ModelRecords(Feature):
+    """The routes of every model, with its computed fields."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        models = draft.models if draft.is_readable else None
+        yield from computed_problems(models, draft.declaration.computed)
+        for meta in draft.models:
+            yield from unavailable_options(meta)
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        for meta in draft.stored_models:
+            yield from model_endpoints(draft.routes, meta)
+
+
+class Aggregates(Feature):
+    """`aggregate=True`."""
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        for meta in draft.stored_models:
+            yield from aggregate_endpoints(draft.routes, meta)
+
+
+class Exports(Feature):
+    """`export=True`."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        for meta in draft.models:
+            yield from export_problems(meta)
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        return export_endpoints(draft.routes, draft.stored_models)
+
+
+class Actions(Feature):
+    """`server.action`."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        actions = draft.declaration.actions
+        for action in actions:
+            yield from action.problems()
+        if draft.is_readable:  # a type may hold a model
+            for action in actions:
+                yield from action.type_problems()
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        for action in draft.declaration.actions:
+            if action.is_mountable():
+                yield action_endpoint(draft.routes, action)
+
+
+class Search(Feature):
+    """Searchable models, and `server.enable_global_search`."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        yield from search_problems(draft.models)
+        if draft.declaration.search is not None:
+            yield from draft.declaration.search.problems()
+
+    def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
+        search = draft.declaration.search
+        return () if search is None else search_endpoints(draft.routes, search, draft.models)
+
+
+class DurableRoutes(Feature):
+    """The tables of durable work and their routes, which replace some of those that other models have."""
+
+    def models(self, declaration: Declaration) -> Iterable[tuple[type[Model], ModelOptions | None]]:
+        return declaration.durable.models()
+
+    def problems(self, draft: ServerDraft) -> Iterable[str]:
+        return draft.declaration.durable.problems()
+
+    def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
+        declaration = draft.declaration
+        endpoints = usual
+        for part_routes in declaration.durable.part_routes:
+            endpoints = part_routes.replace_routes(draft.routes, endpoints)
+        return in_groups(refuse_foreign_scopes(endpoints, declaration.internal_tables.models))
+
+
+class HealthProbes(Feature):
+    """`/health`, `/live` and `/ready`."""
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        return Probes(draft.routes, draft.adapters, draft.declaration.health).endpoints()
+
+
+class WorkMetrics(Feature):
+    """`/metrics`."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        return metrics_problems(draft.declaration.config)
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        return metrics_endpoints(draft.routes, draft.declaration.durable.metrics)
+
+
+class Documentation(Feature):
+    """`/openapi.json` and `/docs`."""
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        return draft.description.endpoints()
+
+
+FEATURES: tuple[Feature, ...] = (
+    ModelRecords(),
+    Aggregates(),
+    Exports(),
+    Actions(),
+    Search(),
+    DurableRoutes(),
+    HealthProbes(),
+    WorkMetrics(),
+    Documentation(),
+)

@@ -1,0 +1,38 @@
+"""What can be wrong with computed fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.registration import takes
+
+ComputedFields = Mapping[type[Model], Sequence[Computed]]
+
+
+def computed_problems(models: Sequence[ModelMeta] | None, computed: ComputedFields) -> Iterator[str]:
+    """Functions that cannot be called, and names that are taken; without `models`, the functions alone."""
+    for cls, fields in computed.items():
+        for field in fields:
+            if not takes(field.fn, 2 if field.takes_context else 1):
+                yield (
+                    f"computed {cls.__name__}.{field.name}: it is called with (record) or (ctx, record),"
+                    " neither of which it takes"
+                )
+    if models is not None:
+        yield from _name_problems({meta.cls: meta for meta in models}, computed)
+
+
+def _name_problems(models: Mapping[type[Model], ModelMeta], computed: ComputedFields) -> Iterator[str]:
+    for cls, fields in computed.items():
+        meta = models.get(cls)
+        if meta is None:
+            yield f"computed {cls.__name__}.{fields[0].name}: the model is not registered"
+            continue
+        names = {*meta.by_api, *meta.relations}
+        for field in fields:
+            if field.name in names:
+                yield f"computed {meta.name}.{field.name}: there is a field of that name already"
+            names.add(field.name)

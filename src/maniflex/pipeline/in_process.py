@@ -1,0 +1,124 @@
+"""Requests that the application makes of itself: no wire, the same pipeline.
+
+The only home of how such a request looks: `server.execute`, `server.openapi` and actions that schedules
+call get their `Context` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from maniflex.errors import DeclarationError, InvalidJson, NotFound
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
+from maniflex.model.value_rules import text_trouble
+from maniflex.pipeline.answer import answer
+from maniflex.pipeline.context import AsgiScope, AuthInfo, Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.read_body import IN_PROCESS
+from maniflex.pipeline.response import Response, error_response
+from maniflex.pipeline.runtime import Runtime
+
+C = TypeVar("C", bound=Context)
+QueryArgument = str | Mapping[str, Any] | Sequence[tuple[str, Any]]
+_IN_PROCESS_ID = "in-process"  # such requests have no id of their own
+
+
+def in_process_context(
+    context: type[C],
+    runtime: Runtime,
+    operation: Operation,
+    *,
+    method: str,
+    path: str,
+    query: bytes = b"",
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    body: bytes = b"",
+    request_id: str = _IN_PROCESS_ID,
+) -> C:
+    """The context of a request that is whole already."""
+    scope: AsgiScope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query,
+        "headers": list(headers),
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return context(runtime, scope, receive, operation, request_id)
+
+
+class InProcess:
+    """Runs the operations of models through the whole pipeline."""
+
+    def __init__(self, runtime: Runtime, endpoints: Iterable[Endpoint]) -> None:
+        self._runtime = runtime
+        self._endpoints: dict[tuple[ModelMeta, Operation, bool], Endpoint] = {}
+        for e in endpoints:
+            if e.model is not None:
+                self._endpoints.setdefault((e.model, e.operation, e.path.endswith("}")), e)
+
+    async def execute(
+        self,
+        operation: Operation,
+        model: type[Model] | str,
+        id: str,
+        *,
+        body: Mapping[str, Any] | None,
+        query: QueryArgument,
+        headers: Mapping[str, str] | None,
+        auth: AuthInfo | None,
+    ) -> Response:
+        """The answer of an operation on one record or, without an `id`, on the collection."""
+        meta = self._runtime.store(model).meta
+        endpoint = self._endpoint(meta, operation, on_one=bool(id))
+        try:
+            ctx = self._context(endpoint, meta.table, id, body=body, query=query, headers=headers)
+        except UnicodeError:
+            return error_response(InvalidJson("a text in the body is not valid Unicode"))
+        if text_trouble(id):
+            return error_response(NotFound())
+        ctx.model, ctx.resource_id, ctx.auth = meta, id, auth
+        response: Response = await answer(endpoint, ctx, self._runtime.watch)
+        return response
+
+    def _endpoint(self, meta: ModelMeta, operation: Operation, *, on_one: bool) -> Endpoint:
+        endpoint = self._endpoints.get((meta, operation, on_one))
+        if endpoint is None:
+            where = "one record" if on_one else "the collection"
+            raise DeclarationError(f"{meta.name} has no {operation} operation on {where}")
+        return endpoint
+
+    def _context(
+        self,
+        endpoint: Endpoint,
+        table: str,
+        id: str,
+        *,
+        body: Mapping[str, Any] | None,
+        query: QueryArgument,
+        headers: Mapping[str, str] | None,
+    ) -> Context:
+        # What is no Unicode goes on as it is, to be refused like the same bytes of a client.
+        raw = query if isinstance(query, str) else urlencode(query, doseq=True, errors="surrogatepass")
+        ctx = in_process_context(
+            Context,
+            self._runtime,
+            endpoint.operation,
+            method=endpoint.method,
+            path=f"/{table}/{id}" if id else f"/{table}",
+            query=raw.encode(errors="surrogatepass"),
+            headers=(
+                (name.lower().encode(errors="surrogatepass"), value.encode(errors="surrogatepass"))
+                for name, value in (headers or {}).items()
+            ),
+            body=b"" if body is None else self._runtime.encode(body),
+        )
+        ctx.scope[IN_PROCESS] = True  # the caller may be inside a request, whose end would be waited for
+        return ctx

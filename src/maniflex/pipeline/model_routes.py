@@ -1,0 +1,154 @@
+"""The routes every model has: its list, its records, or the one record of a singleton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.chain import Default
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.steps.db import Database
+from maniflex.pipeline.steps.deserialize import Deserialize
+from maniflex.pipeline.steps.response import Respond
+from maniflex.pipeline.steps.validate import Validate
+
+
+def model_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:
+    """The routes of one model."""
+    if model.options.headless:
+        return
+    own_routes = _ModelRoutes(routes, model)
+    if model.options.singleton:
+        yield from routes.with_options(own_routes.singleton())
+        return
+    yield from routes.with_options(own_routes.collection())
+    if "id" in model.by_name:  # a query model may have none
+        yield from routes.with_options(own_routes.item())
+
+
+class _ModelRoutes:
+    def __init__(self, routes: RouteBuilder, model: ModelMeta) -> None:
+        runtime = routes.runtime
+        store = runtime.stores[model.cls]
+        serializer = runtime.serializers[model.cls]
+        computed_fields = routes.computed.get(model.cls, ())
+        self._routes = routes
+        self._model = model
+        self._deserialize = Deserialize(store)
+        self._validate = Validate(store)
+        self._db = Database(store, serializer, runtime)
+        self._respond = Respond(serializer, computed_fields, etags=bool(model.options.optimistic_lock))
+
+    def collection(self) -> Iterator[Endpoint]:
+        for method, operation in (("GET", Operation.LIST), ("HEAD", Operation.HEAD)):
+            yield self._endpoint(
+                method,
+                operation,
+                defaults={"deserialize": self._deserialize.query, "db": self._db.list},
+                respond=self._respond.answer_list,
+            )
+        if self._model.options.query is None:
+            yield self._endpoint(
+                "POST",
+                Operation.CREATE,
+                defaults={
+                    "deserialize": self._deserialize.body,
+                    "validate": self._validate.create,
+                    "db": self._db.create,
+                },
+                respond=self._respond.answer_created,
+            )
+
+    def item(self) -> Iterator[Endpoint]:
+        yield from self._reading(self._db.read, below="/{id}")
+        if self._model.options.query is None:
+            yield self._updating(self._db.update, below="/{id}")
+            yield self._deleting()
+            if self._model.options.restore:
+                yield self._restoring()
+
+    def singleton(self) -> Iterator[Endpoint]:
+        yield from self._reading(self._db.read_singleton)
+        yield self._updating(self._db.update_singleton)
+
+    def _reading(self, read: Default, below: str = "") -> Iterator[Endpoint]:
+        for method, operation in (("GET", Operation.READ), ("HEAD", Operation.HEAD)):
+            yield self._endpoint(
+                method,
+                operation,
+                below=below,
+                item=True,
+                defaults={"deserialize": self._deserialize.selection, "db": read},
+                respond=self._respond.answer_record,
+            )
+
+    def _updating(self, write: Default, below: str = "") -> Endpoint:
+        check = self._validate.update_unless_locked if self._model.locks else self._validate.update
+        return self._endpoint(
+            "PATCH",
+            Operation.UPDATE,
+            below=below,
+            item=True,
+            defaults={"deserialize": self._deserialize.body, "validate": check, "db": write},
+            respond=self._respond.answer_record,
+        )
+
+    def _deleting(self) -> Endpoint:
+        # A database step of the application's own leaves no trace of a delete; it is trusted.
+        own = self._routes.composer.replaces("db", self._model, Operation.DELETE)
+        return self._endpoint(
+            "DELETE",
+            Operation.DELETE,
+            below="/{id}",
+            item=True,
+            defaults={"db": self._db.delete},
+            respond=self._respond.answer_empty if own else self._respond.answer_deleted,
+        )
+
+    def _restoring(self) -> Endpoint:
+        return self._endpoint(
+            "POST",
+            Operation.UPDATE,
+            below="/{id}/restore",
+            item=True,
+            defaults={"db": self._db.restore},
+            respond=self._respond.answer_record,
+            about=_restore_docs(self._model),
+        )
+
+    def _endpoint(
+        self,
+        method: str,
+        operation: Operation,
+        *,
+        below: str = "",
+        item: bool = False,
+        defaults: Mapping[str, Default],
+        respond: Default,
+        about: RouteDocs | None = None,
+    ) -> Endpoint:
+        return self._routes.endpoint(
+            method,
+            f"/{self._model.table}{below}",
+            operation,
+            model=self._model,
+            defaults=defaults,
+            respond=respond,
+            item=item,
+            about=about,
+        )
+
+
+def _restore_docs(model: ModelMeta) -> RouteDocs:
+    is_versioned = bool(model.options.optimistic_lock)
+    return RouteDocs(
+        summary=f"Bring a deleted {model.name} back",
+        description="Takes the mark of deletion off the record.",
+        answer_texts={200: "The record, which is there again."},
+        response=model.cls,
+        parameters=[{"$ref": "#/components/parameters/If-Match"}] if is_versioned else (),
+        errors=(404, 409, 412) if is_versioned else (404, 409),
+    )
