@@ -357,7 +357,7 @@ class Schedules:
         due = Due(*(getattr(schedule, name) for name in Due.__slots__))
         async with transaction(environment.adapter) as tx:
             [firing] = await store.fire(tx, [(due, Firing(now))], now, manual=True)
-            [(_, run_id)] = pairs = await submit(self.work, [firing], tx)
+            [(_, run_id)] = pairs = await submit(environment.runs, [firing], tx)
             await store.link_runs(tx, pairs)
             await store.touch(tx, schedule.id, now)
             return await Records[WorkflowRun](environment.stores[WorkflowRun], tx).read(run_id)
