@@ -169,25 +169,33 @@ async def test_only_one_job_of_a_group_runs_at_a_time(database_url: str) -> None
     assert most == 1
 
 
-async def test_a_parent_that_calls_a_job_is_woken_at_once(shop: Shop) -> None:
+async def test_a_parent_that_calls_a_job_is_woken_at_once(database_url: str) -> None:
     """And not when it would look again by itself: the clock stands still."""
+    server = Server(database_url, clock=FakeClock(), background=False)
 
-    @shop.server.work.handler("default.parent")
+    @server.work.handler("default.parent")
     async def parent(run: Run) -> Any:
-        await run.call(EMAIL, {"to": "ada"})
-        return "told"
+        return await run.call("email.slow", {"to": "ada"})
 
-    async with working(shop.server) as work:
+    @server.jobs.handler("email.slow")
+    async def send(job: Job) -> str:
+        await eventually(parent_waits, "the parent to leave its worker")
+        await work.engine.wait_for_tasks()
+        return "sent"
+
+    async def parent_waits() -> bool:
+        return (await work.get(made.id)).waiting_for is not None
+
+    async def parent_is_done() -> bool:
+        return await status(work, made.id) == "succeeded"
+
+    async with working(server) as work:
         worker = work.worker(poll_interval=timedelta(hours=1))
         await worker.start()
         made = await work.submit("default.parent")
-
-        async def is_done() -> bool:
-            return await status(work, made.id) == "succeeded"
-
-        await eventually(is_done, "the parent to go on", patience=10)
+        await eventually(parent_is_done, "the parent to go on", patience=10)
         await worker.stop()
-    assert [job.payload for job in shop.jobs] == [{"to": "ada"}]
+        assert (await work.get(made.id)).result == {"url": None, "output": "sent"}
 
 
 async def test_a_job_whose_row_somebody_has_locked_is_not_done_again(postgres_url: str) -> None:

@@ -173,8 +173,15 @@ class RunStore(ABC):
             "limit": limit,
         }
         rows = await self._reap(values, executor(self.adapter, tx))
-        freed = (Status.PENDING, Status.FAILED)  # others were cancelled before, and only lost their lease now
-        return [Reaped(row[0], row[1], row[2]) for row in rows if row[3] == Status.LEASED and row[2] in freed]
+        changed_states = (
+            Status.PENDING,
+            Status.FAILED,
+        )  # others were cancelled before, and lost only their lease
+        return [
+            Reaped(row[0], row[1], row[2])
+            for row in rows
+            if row[3] == Status.LEASED and row[2] in changed_states
+        ]
 
     @abstractmethod
     async def _reap(self, values: dict[str, Any], on: Executor) -> list[Row]:
