@@ -42,7 +42,7 @@ def runs() -> None:
 @_target
 @click.option("--type", help="Of exactly this type.")
 @click.option("--prefix", help="Whose type starts like this.")
-@click.option("--status", type=click.Choice([*Status]), help="In this state.")
+@click.option("--status", type=click.Choice([status.value for status in Status]), help="In this state.")
 @click.option("--actor", help="Of this actor.")
 @click.option("--tenant", help="Of this tenant.")
 @click.option(
