@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -86,14 +86,7 @@ def test_query_models_can_have_a_select_for_every_dialect() -> None:
 # -- the source
 
 
-# Their stores are not cut by dialect yet.
-NOT_YET = {"background/jobs/status.py", "background/runs/claim_store.py", "background/runs/worker.py"}
-MODULES = [
-    pytest.param(path, marks=pytest.mark.xfail(reason="not cut by dialect yet"))
-    if str(path.relative_to(SOURCE)) in NOT_YET
-    else path
-    for path in sorted(SOURCE.rglob("*.py"))
-]
+MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def names_dialect(node: ast.expr) -> bool:
@@ -198,7 +191,7 @@ def test_the_schema_of_a_part_is_made_in_the_order_of_its_numbers(part: str, dia
 
 @pytest.mark.parametrize(
     ("part", "statuses"),
-    [("runs", get_args(Status)), ("outbox", tuple(MessageStatus))],
+    [("runs", tuple(Status)), ("outbox", tuple(MessageStatus))],
     ids=["runs", "outbox"],
 )
 def test_the_diagram_names_every_status_and_only_statements_there_are(

@@ -11,6 +11,7 @@ from random import getrandbits
 from threading import Lock
 from time import time_ns
 
+MOST_EVENTS = 10_000  # of one statement
 _TAIL_END = 1 << 48
 
 
@@ -67,3 +68,25 @@ def new_ids(count: int) -> list[str]:
                     last.start(last.millisecond + 1)
             ids.append(f"{last.prefix}{last.tail:012x}")
     return ids
+
+
+class EventIds:
+    """What a statement makes the ids of its event rows from: a prefix of now and where to count from.
+
+    Later statements of a process count on, so that the ids of a run's events are in their order.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._prefix = ""
+        self._tail = 0
+
+    def __call__(self) -> dict[str, str | int]:
+        with self._lock:
+            prefix = new_id()[:24]
+            self._tail = self._tail + MOST_EVENTS if prefix == self._prefix else getrandbits(46)
+            self._prefix = prefix
+            return {"event": prefix, "tail": self._tail}
+
+
+event_ids = EventIds()

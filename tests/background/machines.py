@@ -71,7 +71,7 @@ class Process:
 
     async def look(self) -> int:
         """Do what a living process does now and then; how many schedules that fired."""
-        await self.worker._rescuer.tick()
+        await self.worker.rescuer.tick()
         return await self.scheduler.tick()
 
     async def hold(self) -> None:
@@ -80,8 +80,8 @@ class Process:
         self.worker.begin(await self.worker.claim(1))
 
     async def renew(self) -> None:
-        await self.worker.renew_own()
-        await self.relay.lease_keeper.beat(self.server.work.store.adapter)
+        await self.worker.leases.renew_own()
+        await self.relay.lease_keeper.beat(self.server.work.engine.store.adapter)
 
 
 class World:
@@ -133,7 +133,7 @@ async def a_world(url: str, cron: Callable[[datetime], str] | None = None) -> As
             finally:
                 ended.set()
                 for process in processes:
-                    await asyncio.gather(*(attempt.task for attempt in list(process.worker._running)))
+                    await asyncio.gather(*(attempt.task for attempt in list(process.worker.running)))
     finally:
         if url.startswith("postgres"):
             await execute(url, f'ALTER DATABASE "{name}" RESET search_path')

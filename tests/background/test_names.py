@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from maniflex import Server
-from maniflex.background.runs.run import FAILED, Run
+from maniflex.background.runs.run import Run
+from maniflex.background.runs.step_memory import FAILED
 from maniflex.errors import DeclarationError, Fatal, ValidationFailed
 from maniflex.testing.clock import FakeClock
 from tests.background.working import minutes, no_pause, working

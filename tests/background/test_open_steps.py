@@ -85,7 +85,7 @@ async def test_a_step_nobody_waited_for_is_done_before_its_run_is(server: Server
         await asyncio.sleep(0)
 
     async with working(server) as work:
-        work.observers.append(lambda id: log.append("settled"))
+        work.engine.observers.append(lambda id: log.append("settled"))
         await work.submit("default.forgetful")
         await work.worker().drain()
     assert log == ["slow", "settled"]
@@ -328,8 +328,12 @@ async def test_to_remember_the_same_step_twice_is_to_remember_it_once(
         await work.submit("default.none")
         [claimed] = await work.worker().claim(1)
         for _ in range(2):
-            await StepMemory(work.store, clock).keep(claimed.held, DoneStep("the id", "a", "a", None), 1)
+            await StepMemory(work.engine.store, clock).keep(
+                claimed.held, DoneStep("the id", "a", "a", None), 1
+            )
         with pytest.raises(LeaseLost):
-            await StepMemory(work.store, clock).keep(claimed.held, DoneStep("another id", "a", "a", None), 2)
-        assert await StepMemory(work.store, clock).steps(claimed.id) == {"a": 1}
+            await StepMemory(work.engine.store, clock).keep(
+                claimed.held, DoneStep("another id", "a", "a", None), 2
+            )
+        assert await StepMemory(work.engine.store, clock).steps(claimed.id) == {"a": 1}
         clock.advance(minutes(1))

@@ -10,11 +10,8 @@ import asyncpg
 import pytest
 
 from maniflex import Context, Run, Server
-from maniflex.background.jobs.job import Job, Result
-from maniflex.background.jobs.sql import SqlQueue
-from maniflex.background.runs.claim_cursor import FOLLOWED_AT_MOST, ClaimCursor
-from maniflex.background.runs.executor import settle
-from maniflex.background.runs.outcomes import Failed, Paused
+from maniflex.background.runs.outcomes import Failed, Paused, settle
+from maniflex.background.runs.rows import FOLLOWED_AT_MOST, ClaimCursor
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
 from maniflex.testing import client
@@ -123,7 +120,7 @@ async def test_what_was_found_again_is_not_lost_with_the_next_failure(server: Se
     async with working(server) as work:
         worker = work.worker(concurrency=4)
         made = await work.submit_many("default.ok", range(2))
-        queue: Any = worker.queue
+        queue: Any = worker.claimer.store
         claim = queue.claim
 
         async def answered_late(*args: Any) -> Any:
@@ -154,14 +151,14 @@ async def test_a_run_that_begins_late_and_cannot_ask_is_handed_back(server: Serv
         worker = work.worker()
         [late] = await worker.claim(1)
         late.until = clock.now()
-        owns = work.store.owns
+        owns = work.engine.store.owns
 
         async def away(held: Any) -> bool:
             raise Unavailable("away")
 
-        work.store.owns = away  # type: ignore[method-assign]
+        work.engine.store.owns = away  # type: ignore[method-assign]
         await worker.begin([late])[0].task
-        work.store.owns = owns  # type: ignore[method-assign]
+        work.engine.store.owns = owns  # type: ignore[method-assign]
         await worker.settler.flush_all()
 
         assert (await status(work, made.id), seen) == ("pending", [])
@@ -175,7 +172,7 @@ async def twice(work: Any, worker: Any, clock: FakeClock) -> tuple[Any, Any]:
     """A run the worker lost and claimed again."""
     [old] = await worker.claim(1)
     clock.advance(seconds(60))
-    await worker._rescuer.at_once()
+    await worker.rescuer.at_once()
     [new] = await worker.claim(1)
     assert old.id == new.id
     assert old.held != new.held
@@ -207,7 +204,7 @@ async def test_the_outcome_of_a_lost_attempt_is_not_taken_for_that_of_the_next(
 
         assert await status(work, made.id) == "pending"
         assert await work.list(type="default.letter") == []
-        assert worker.metrics.value("runs_failed_total") == 0
+        assert worker.engine.metrics.value("runs_failed_total") == 0
 
 
 async def test_a_success_counts_once_for_a_run_that_was_worked_on_twice(
@@ -223,7 +220,7 @@ async def test_a_success_counts_once_for_a_run_that_was_worked_on_twice(
         await worker.settler.flush_all()
 
         assert (await work.get(made.id)).result == "new"
-        assert worker.metrics.value("runs_succeeded_total") == 1
+        assert worker.engine.metrics.value("runs_succeeded_total") == 1
 
 
 async def test_of_two_leases_on_one_run_the_older_is_the_lost_one(server: Server, clock: FakeClock) -> None:
@@ -233,9 +230,9 @@ async def test_of_two_leases_on_one_run_the_older_is_the_lost_one(server: Server
         worker = work.worker(lease=seconds(10))
         old, new = await twice(work, worker, clock)
         lost: list[str] = []
-        worker._lease_keeper.hold(old.held, lambda: lost.append("old"))
-        worker._lease_keeper.hold(new.held, lambda: lost.append("new"))
-        await worker._lease_keeper.beat(work.store.adapter)
+        worker.leases.hold(old.held, lambda: lost.append("old"))
+        worker.leases.hold(new.held, lambda: lost.append("new"))
+        await worker.leases.beat(work.engine.store.adapter)
 
         assert lost == ["old"]
 
@@ -264,7 +261,7 @@ async def test_room_that_opens_during_a_claim_is_used_at_once(database_url: str)
         await work.submit_many("default.first", range(4), priority=5)
         await eventually(lambda: worker.busy == 4, "four that run")
         await work.submit_many("default.long", range(10))
-        queue: Any = worker.queue
+        queue: Any = worker.claimer.store
         claim = queue.claim
 
         async def slow(*args: Any) -> Any:
@@ -281,40 +278,6 @@ async def test_room_that_opens_during_a_claim_is_used_at_once(database_url: str)
         await eventually(lambda: len(begun) == 4, "all places to be taken")
         over.set()
         await worker.stop()
-
-
-# -- jobs
-
-
-async def test_a_job_whose_row_somebody_has_locked_is_not_done_again(postgres_url: str) -> None:
-    server = Server(postgres_url, pool_size=4)
-    server.work.enable()
-    async with working(server) as work:
-        queue = SqlQueue(work)
-        await queue.enqueue(Job("a.b", 1))
-        [delivery] = await queue.claim(["a.b"], 1)
-        connection = await asyncpg.connect(postgres_url)
-        async with connection.transaction():
-            await connection.execute("SELECT 1 FROM workflow_run FOR UPDATE")
-            with pytest.raises(Unavailable, match="locked"):
-                await queue.ack(delivery, Result())
-            with pytest.raises(Unavailable, match="locked"):
-                await queue.bury(delivery, "no", Job("dead", 1))
-        await connection.close()
-
-        assert await queue.ack(delivery, Result()) is True
-        assert await queue.ack(delivery, Result()) is True  # said again, because the answer was lost
-        assert await queue.bury(delivery, "no", None) is False
-
-
-@pytest.mark.parametrize("id", ["a\x1eb", "\x1e", "a,b"])
-async def test_an_id_of_ones_own_may_hold_any_text(server: Server, id: str) -> None:
-    server.work.enable()
-    async with working(server) as work:
-        queue = SqlQueue(work)
-        await queue.enqueue(Job("a.b", {"x": 1}, id=id))
-
-        assert [delivery.job.id for delivery in await queue.claim(["a.b"], 5)] == [id]
 
 
 # -- what `submit_many` gives
@@ -361,12 +324,12 @@ async def test_a_drain_with_a_backlog_claims_along_its_indexes(postgres_url: str
 
     @server.work.handler("default.look")
     async def look(run: Run) -> None:
-        [[setting]] = await worker.queue.adapter.fetch(Sql("SHOW enable_seqscan"))
+        [[setting]] = await worker.claimer.store.adapter.fetch(Sql("SHOW enable_seqscan"))
         steady.append(setting == "off")
 
     async with working(server) as work:
         worker = work.worker(concurrency=2)
         await work.submit_many("default.look", range(6))
         assert await worker.drain() == 6
-        assert worker.queue is work.store
+        assert worker.claimer.store is work.engine.store
     assert steady == [False] * 2 + [True] * 4

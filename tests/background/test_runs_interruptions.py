@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from maniflex import Server
-from maniflex.background.runs.claim_cursor import ClaimCursor
+from maniflex.background.runs.rows import ClaimCursor
 from maniflex.background.runs.run import Run
 from maniflex.errors import DatabaseError, DeclarationError, Fatal, TransactionError
 from maniflex.testing.clock import FakeClock
@@ -67,7 +67,7 @@ async def test_a_stop_that_is_cut_short_renews_nothing_any_more(database_url: st
 
 
 async def _is_expired(server: Server) -> bool:
-    return await server.work.store.has_expired(server.work.clock.now())
+    return await server.work.engine.store.has_expired(server.work.clock.now())
 
 
 async def test_a_drain_that_cannot_write_renews_nothing_any_more(database_url: str) -> None:
@@ -188,8 +188,8 @@ async def test_a_worker_that_has_just_started_gives_the_living_time_to_renew(
         clock.advance(minutes(1))
         worker = work.worker()
         await worker.start()
-        await eventually(lambda: worker._rescuer.ticks, "a look")
-        assert await work.store.owns(held.held)
+        await eventually(lambda: worker.rescuer.ticks, "a look")
+        assert await work.engine.store.owns(held.held)
 
         async def taken_back() -> bool:
             clock.advance(seconds(0.5))
@@ -197,7 +197,7 @@ async def test_a_worker_that_has_just_started_gives_the_living_time_to_renew(
 
         started = clock.now()
         await eventually(taken_back, "the run to be taken back")
-        assert clock.now() - started > worker.beat
+        assert clock.now() - started > worker.leases.beat_interval
         assert (await work.get(made.id)).attempt == 2
         await worker.stop()
 
@@ -211,11 +211,11 @@ async def test_an_outcome_that_was_taken_though_its_answer_was_lost_counts(
     succeeding(server)
     told: list[str] = []
     async with working(server) as work:
-        work.observers.append(told.append)
+        work.engine.observers.append(told.append)
         good, bad = await work.submit_many("default.ok", range(2))
         worker = work.worker()
         first, second = await worker.claim(2)
-        await work.store.succeed([(first.held, "1")], clock.now())
+        await work.engine.store.succeed([(first.held, "1")], clock.now())
         worker.settler.succeed(first, "1")
         worker.settler.succeed(second, "1")
         await worker.settler.flush()
@@ -231,15 +231,17 @@ async def test_a_claim_whose_answer_was_lost_is_begun_all_the_same(server: Serve
     async with working(server) as work:
         made = await work.submit("default.ok", max_attempts=1)
         worker = work.worker()
-        ranges, name, lease = worker._ranges, worker.name, worker.lease
-        assert await work.store.claim(ranges, 1, name, clock.now(), lease, {}, "the token", ClaimCursor())
-        worker._unsure["the token"] = clock.now() + worker.lease
+        ranges, name, lease = worker.claimer.ranges, worker.name, worker.leases.usual
+        assert await work.engine.store.claim(
+            ranges, 1, name, clock.now(), lease, {}, "the token", ClaimCursor()
+        )
+        worker.claimer.unanswered["the token"] = clock.now() + worker.leases.usual
         assert await worker.drain() == 1
         done = await work.get(made.id)
         assert (done.status, done.attempt, len(seen)) == ("succeeded", 1, 1)
-        clock.advance(worker.lease)  # until then, what was sent may still be on its way
+        clock.advance(worker.leases.usual)  # until then, what was sent may still be on its way
         assert await worker.drain() == 0
-        assert worker._unsure == {}
+        assert worker.claimer.unanswered == {}
 
 
 async def test_an_outcome_that_is_refused_is_not_tried_without_pause(server: Server) -> None:

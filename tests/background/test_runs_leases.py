@@ -11,8 +11,7 @@ import pytest
 
 from maniflex import Server
 from maniflex.background.runs.api import Work
-from maniflex.background.runs.executor import settle
-from maniflex.background.runs.outcomes import Done, Failed, Released
+from maniflex.background.runs.outcomes import Done, Failed, Released, settle
 from maniflex.background.runs.rows import ClaimedRun
 from maniflex.background.runs.run import Run
 from maniflex.errors import LeaseLost
@@ -34,7 +33,7 @@ SHORT = seconds(0.6)
 
 async def renewed(work: Work, claimed: ClaimedRun, until: datetime) -> bool:
     """Renew a lease; whether it was still ours."""
-    found = await work.store.renew(work.store.adapter, [(claimed.held, until)])
+    found = await work.engine.store.renew(work.engine.store.adapter, [(claimed.held, until)])
     return claimed.id not in found.gone and not found.locked
 
 
@@ -70,7 +69,7 @@ async def test_a_run_that_keeps_killing_its_worker_ends_failed(server: Server, c
         for _ in range(3):
             assert len(await work.worker().claim(1)) == 1
             clock.advance(minutes(1))
-            await work.reap(clock.now())
+            await work.engine.reap(clock.now())
         assert await work.worker().drain() == 0
         done = await work.get(made.id)
         assert (done.status, done.attempt, done.last_error) == ("failed", 3, "lease_expired")
@@ -122,7 +121,7 @@ async def test_a_deleted_run_of_a_dead_worker_does_not_keep_others_from_being_ta
         assert len(await work.worker().claim(2)) == 2
         await work.delete(deleted.id)
         clock.advance(minutes(1))
-        await work.reap(clock.now())
+        await work.engine.reap(clock.now())
         assert await status(work, other.id) == "failed"
         [letter] = await work.list(type="default.dead")
         assert isinstance(letter.payload, dict)
@@ -179,7 +178,7 @@ async def taken_over(work: Work, clock: FakeClock) -> tuple[ClaimedRun, ClaimedR
     """The claims of a worker that was given up and of its successor."""
     [old] = await work.worker().claim(1)
     clock.advance(minutes(1))
-    await work.reap(clock.now())
+    await work.engine.reap(clock.now())
     [new] = await work.worker().claim(1)
     assert old.id == new.id
     assert old.held != new.held
@@ -199,14 +198,14 @@ async def test_no_write_of_a_given_up_worker_is_taken(
         before = await work.get(made.id)
         change = settle(old, outcome, no_pause, clock.now())
         if change is None:
-            assert await work.store.succeed([(old.held, "1")], clock.now()) == set()
+            assert await work.engine.store.succeed([(old.held, "1")], clock.now()) == set()
         else:
-            assert await work.store.settle([change], clock.now()) == set()
+            assert await work.engine.store.settle([change], clock.now()) == set()
         assert not await renewed(work, old, clock.now() + minutes(9))
-        assert await work.store.let_go([old.held], clock.now()) == set()
+        assert await work.engine.store.let_go([old.held], clock.now()) == set()
 
         assert await work.get(made.id) == before
-        assert await work.store.succeed([(new.held, '"mine"')], clock.now()) == {made.id}
+        assert await work.engine.store.succeed([(new.held, '"mine"')], clock.now()) == {made.id}
         done = await work.get(made.id)
         assert (done.status, done.result) == ("succeeded", "mine")
 
@@ -217,9 +216,9 @@ async def test_the_same_outcome_written_twice_counts_once(server: Server, clock:
     async with working(server) as work:
         made = await work.submit("default.ok")
         [held] = await work.worker().claim(1)
-        assert await work.store.succeed([(held.held, "1")], clock.now()) == {made.id}
+        assert await work.engine.store.succeed([(held.held, "1")], clock.now()) == {made.id}
         clock.advance(minutes(1))
-        assert await work.store.succeed([(held.held, "2")], clock.now()) == set()
+        assert await work.engine.store.succeed([(held.held, "2")], clock.now()) == set()
         assert (await work.get(made.id)).result == 1
         assert await kinds(work, made.id) == ["created", "leased", "succeeded"]
 
@@ -333,7 +332,7 @@ async def test_a_blocked_loop_costs_neither_the_blocker_nor_its_neighbours_their
     async def elsewhere() -> None:
         async with working(other) as work:
             rival = work.worker(lease=SHORT)
-            rival._ranges = [("nothing", "nothinh")]  # it only looks for leases that ran out
+            rival.claimer.ranges = [("nothing", "nothinh")]  # it only looks for leases that ran out
             await rival.start()
             up.set()
             await eventually(stop.is_set, "the end")
@@ -408,7 +407,7 @@ async def test_renewing_and_settling_never_wait_for_each_other_in_a_circle(postg
     async with working(server) as work:
         made = await work.submit_many("default.quick", range(1500))
         worker = work.worker(lease=seconds(0.03), concurrency=200)
-        worker._leases = {"default.quick": seconds(60)}  # renewed every 10 ms, and never too late
+        worker.leases.by_type = {"default.quick": seconds(60)}  # renewed every 10 ms, and never too late
         await worker.start()
         for run in made:
             await work.wait(run.id, 60)

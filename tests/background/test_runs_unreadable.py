@@ -8,8 +8,6 @@ import pytest
 
 from maniflex import Server
 from maniflex.background.jobs.job import Job
-from maniflex.background.jobs.sql import SqlQueue
-from maniflex.background.jobs.worker import Worker as JobWorker
 from maniflex.background.json_text import Unreadable, decode_stored
 from maniflex.background.outbox.handlers import MessageHandler
 from maniflex.background.outbox.handlers import UnreadablePayload as NotReadable
@@ -105,17 +103,16 @@ async def test_a_payload_that_cannot_be_read_has_a_dead_letter_without_it(sqlite
 @pytest.mark.parametrize("value", BROKEN)
 async def test_a_job_that_cannot_be_read_fails_alone(sqlite_url: str, value: str) -> None:
     server = Server(sqlite_url)
-    server.work.enable()
     seen: list[Any] = []
 
+    @server.jobs.handler("mail")
     async def handle(job: Job) -> None:
         seen.append(job.payload)
 
     async with working(server) as work:
-        queue = SqlQueue(work)
-        ids = [await queue.enqueue(Job("mail", n)) for n in range(3)]
+        ids = [await server.jobs.enqueue(Job("mail", n)) for n in range(3)]
         await spoil(server, ids[0], value)
-        await JobWorker(queue, {"mail": handle}, clock=work.clock).drain()
+        await work.worker().drain()
         done = await work.get(ids[0])
         assert done.status == "failed"
         assert "$unreadable" in done.payload  # type: ignore[operator]

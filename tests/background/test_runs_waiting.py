@@ -228,7 +228,7 @@ async def drained(work: Any) -> None:
     worker = work.worker()
     for _ in range(10):
         await worker.drain()
-        for task in list(work._tasks):
+        for task in list(work.engine._tasks):
             await task
 
 
@@ -314,20 +314,20 @@ async def test_a_child_that_ends_while_its_parent_is_about_to_wait_is_not_missed
     family(server)
     async with working(server) as work:
         made = await work.submit("default.parent", {"n": 4})
-        real = work.store.settle
+        real = work.engine.store.settle
 
         async def late(*args: Any, **options: Any) -> Any:
             """The child ends after its parent has asked and before it waits."""
-            work.store.settle = real  # type: ignore[method-assign]
+            work.engine.store.settle = real  # type: ignore[method-assign]
             kept = await real(*args, **options)
-            if work.store.adapter.dialect is Dialect.POSTGRES:  # SQLite has one writer
+            if work.engine.store.adapter.dialect is Dialect.POSTGRES:  # SQLite has one writer
                 other = work.worker()
                 [child] = await other.claim(1)
                 await other.begin([child])[0].task
                 await other.settler.flush()
             return kept
 
-        work.store.settle = late  # type: ignore[method-assign]
+        work.engine.store.settle = late  # type: ignore[method-assign]
         await drained(work)
         done = await work.get(made.id)
         assert (done.status, done.result) == ("succeeded", 8)

@@ -205,7 +205,7 @@ async def test_a_worker_that_dies_in_the_last_attempt_leaves_nothing_half_done(
         made = await work.submit("default.trip")
         dying = work.worker()
         [claimed] = await dying.claim(1)
-        memory = StepMemory(work.store, work.clock)
+        memory = StepMemory(work.engine.store, work.clock)
         await memory.keep(claimed.held, DoneStep(new_id(), "car", "car", print), "car")
         clock.advance(minutes(1))  # nobody renews: it is gone, and so is its only attempt
 
@@ -339,7 +339,7 @@ async def test_a_retried_saga_whose_worker_died_has_the_attempts_it_was_given(
     async with working(server) as work:
         made = await work.submit("default.trip")
         [claimed] = await work.worker().claim(1)
-        await StepMemory(work.store, work.clock).keep(
+        await StepMemory(work.engine.store, work.clock).keep(
             claimed.held, DoneStep(new_id(), "car", "car", print), "car"
         )
         clock.advance(minutes(1))
@@ -354,15 +354,15 @@ async def test_a_saga_that_fails_while_the_database_is_away_is_taken_back_later(
     trip = Trip(server, max_attempts=1)
     async with working(server) as work:
         made = await work.submit("default.trip")
-        real = work.store.bind
+        real = work.engine.store.bind
 
         def away(statement: str, /, **values: Any) -> Any:
             if statement == "allow":
-                work.store.bind = real  # type: ignore[method-assign]
+                work.engine.store.bind = real  # type: ignore[method-assign]
                 raise Unavailable
             return real(statement, **values)
 
-        work.store.bind = away  # type: ignore[method-assign]
+        work.engine.store.bind = away  # type: ignore[method-assign]
         await work.worker().drain()
         assert (await status(work, made.id), trip.log) == ("pending", BOOKED)
         clock.advance(minutes(1))
@@ -387,7 +387,7 @@ async def test_a_saga_that_begins_anew_has_children_anew(server: Server) -> None
     async def worked() -> None:
         worker = work.worker()
         while await worker.drain():
-            await asyncio.gather(*work._tasks)
+            await asyncio.gather(*work.engine._tasks)
 
     async with working(server) as work:
         made = await work.submit("default.parent")

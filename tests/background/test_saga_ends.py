@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from maniflex import Server
 from maniflex._ids import new_id
-from maniflex.background.runs.run import UNDO_ATTEMPTS, Run
-from maniflex.background.runs.step_memory import DoneStep, StepMemory
+from maniflex.background.runs.run import Run
+from maniflex.background.runs.step_memory import UNDO_ATTEMPTS, DoneStep, StepMemory
 from maniflex.db.current import transaction
 from maniflex.errors import Fatal, RunCancelled
 from maniflex.testing.clock import FakeClock
@@ -123,7 +123,7 @@ async def test_a_step_whose_commit_nobody_heard_of_is_taken_back(server: Server)
 
     @server.work.handler("default.saga", backoff=no_pause, max_attempts=1)
     async def saga(run: Run) -> None:
-        adapter = server.work.store.adapter
+        adapter = server.work.engine.store.adapter
         async with transaction(adapter) as tx:
             await run.step("book", log.append, "+", compensate=lambda _: log.append("-"))
             tx._after_commit.clear()  # type: ignore[attr-defined]
@@ -145,7 +145,7 @@ async def test_a_step_that_is_not_stored_can_be_taken_back_as_long_as_the_run_is
     async with working(server) as work:
         made = await work.submit("default.none")
         [claimed] = await work.worker().claim(1)
-        memory = StepMemory(work.store, clock)
+        memory = StepMemory(work.engine.store, clock)
         await memory.mark_compensated(claimed.held, "nothing")
         assert memory.is_compensated("nothing")
         await work.cancel(made.id)
@@ -211,14 +211,14 @@ async def test_a_saga_whose_workers_die_on_the_way_back_says_so(server: Server, 
     async with working(server) as work:
         made = await work.submit("default.saga")
         [claimed] = await work.worker().claim(1)
-        memory = StepMemory(work.store, work.clock)
+        memory = StepMemory(work.engine.store, work.clock)
         await memory.keep(claimed.held, DoneStep(new_id(), "book", "book", print), None)
         for _ in range(UNDO_ATTEMPTS):
             clock.advance(minutes(1))
-            await work.worker()._rescuer.at_once()
+            await work.worker().rescuer.at_once()
             assert len(await work.worker().claim(1)) == 1
         clock.advance(minutes(1))
-        await work.worker()._rescuer.at_once()
+        await work.worker().rescuer.at_once()
         done = await work.get(made.id)
     assert (done.status, (done.error or {})["code"], log) == ("failed", "compensation_failed", [])
 

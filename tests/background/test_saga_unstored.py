@@ -173,7 +173,7 @@ async def test_a_process_that_dies_before_the_refund_does_not_leave_a_clean_run(
         made = await work.submit("default.shop", max_attempts=max_attempts)
         dying = work.worker()
         [claimed] = await dying.claim(1)
-        memory = StepMemory(work.store, work.clock)
+        memory = StepMemory(work.engine.store, work.clock)
         await memory.keep(claimed.held, DoneStep(new_id(), "hotel", "hotel", shop.refund), "h")
         with pytest.raises(ValidationFailed):
             await memory.keep(claimed.held, DoneStep(new_id(), "charge", "charge", shop.refund), object())
@@ -350,7 +350,7 @@ async def test_a_result_that_the_database_refuses_is_taken_back_too(
         await run.step("charge", shop.charge, large, compensate=shop.refund)
 
     async with working(server) as work:
-        await work.store.adapter.execute(Sql(LIMITS[database_url.partition(":")[0]]))
+        await work.engine.store.adapter.execute(Sql(LIMITS[database_url.partition(":")[0]]))
         done = await worked(work)
     assert shop.calls == [("charge", "h"), ("charge", large), ("refund", large), ("refund", "h")]
     assert (done.status, code(done)) == ("failed", "result_not_json")

@@ -199,7 +199,7 @@ async def test_a_serving_process_works_unless_told_not_to(database_url: str) -> 
             if background:
                 assert (await server.work.wait(made.id, PATIENCE)).status == "succeeded"
             else:
-                assert server.work.workers == []
+                assert server.work.engine.workers == []
         assert len(seen) == int(background)
 
 
@@ -215,7 +215,7 @@ async def test_one_server_lives_several_times_and_two_live_side_by_side(database
             theirs = await server.work.submit("other.ok")
             assert (await server.work.wait(mine.id, PATIENCE)).status == "succeeded"
             assert (await other.work.wait(theirs.id, PATIENCE)).status == "succeeded"
-        assert (server.work.workers, other.work.workers) == ([], [])
+        assert (server.work.engine.workers, other.work.engine.workers) == ([], [])
     assert (len(seen), len(others)) == (2, 2)
 
 
@@ -454,7 +454,7 @@ async def test_finished_runs_are_pruned_after_their_time_with_all_that_is_theirs
         await work.delete(deleted.id)
         await work.worker().drain()
         later = await work.submit("default.steps", delay=timedelta(days=90))
-        pruner = Pruner(work)
+        pruner = Pruner(work.engine)
 
         clock.advance(timedelta(days=29))
         assert await pruner.tick() is False
@@ -482,7 +482,9 @@ async def test_old_runs_that_still_wait_are_not_gone_through_again_and_again(
 
         places, removed, after = [], 0, ""
         for _ in range(3):
-            some, after = await work.store.prune(clock.now() - timedelta(days=30), 2, after=after, look=4)
+            some, after = await work.engine.store.prune(
+                clock.now() - timedelta(days=30), 2, after=after, look=4
+            )
             places.append(after)
             removed += some
         assert places == [waiting[3].id, done[0].id, ""]
@@ -497,7 +499,7 @@ async def test_a_retention_of_zero_keeps_everything(database_url: str, clock: Fa
         made = await work.submit("default.ok")
         await work.worker().drain()
         clock.advance(timedelta(days=40_000))
-        await Pruner(work).tick()
+        await Pruner(work.engine).tick()
         assert await status(work, made.id) == "succeeded"
 
 

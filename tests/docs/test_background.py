@@ -7,7 +7,6 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -15,7 +14,8 @@ from maniflex._backoff import Backoff
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.options import Options
-from maniflex.background.runs.run import LOOK_AGAIN, UNDO_ATTEMPTS, Run
+from maniflex.background.runs.run import LOOK_AGAIN, Run
+from maniflex.background.runs.step_memory import UNDO_ATTEMPTS
 from maniflex.background.statements import load
 from maniflex.config import Config
 from maniflex.sql.statement import Dialect
@@ -80,7 +80,7 @@ def test_every_method_of_the_client_has_a_row_and_no_other() -> None:
 
 
 def test_every_status_has_a_row_and_no_other() -> None:
-    assert set(rows("background/runs.md", "Statuses")) == set(get_args(Status))
+    assert set(rows("background/runs.md", "Statuses")) == set(Status)
 
 
 @pytest.mark.parametrize("event", EVENTS.split())

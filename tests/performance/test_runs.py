@@ -14,8 +14,7 @@ import pytest
 from maniflex import Server
 from maniflex.background.leases import Held
 from maniflex.background.runs.api import Work
-from maniflex.background.runs.claim_cursor import ClaimCursor
-from maniflex.background.runs.rows import ClaimedRun
+from maniflex.background.runs.rows import ClaimCursor, ClaimedRun
 from maniflex.background.runs.store import RunStore
 from maniflex.background.runs.worker import RunWorker
 from maniflex.sql.statement import Dialect, Sql
@@ -111,17 +110,10 @@ async def a_bench(url: str) -> AsyncIterator[Bench]:
     server = Server(url, work_events=False, statement_timeout=300)
     succeeding(server)
     async with working(server) as work:
-        adapter, worker = work.store.adapter, work.worker()
-        if adapter.dialect is Dialect.SQLITE:
-            yield Bench(server, work, work.store, worker, ClaimCursor())
-            return
-        steady = adapter.sibling(steady=True)
-        await steady.open()
-        try:
-            worker.queue = RunStore(steady, logged=False)
-            yield Bench(server, work, worker.queue, worker, ClaimCursor())
-        finally:
-            await steady.close()
+        worker = work.worker()
+        async with work.engine.store.steady() as store:
+            worker.claimer.store = store
+            yield Bench(server, work, store, worker, ClaimCursor())
 
 
 async def test_finished_and_future_runs_make_no_claim_dearer(

@@ -15,6 +15,7 @@ from maniflex.background.outbox.inbox import Inbox
 from maniflex.background.part import Part
 from maniflex.background.repair import Repair, Repairer, repair_messages, repair_runs, repair_schedules
 from maniflex.background.runs.api import Work
+from maniflex.background.runs.engine import RunEngine, open_store
 from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
 from maniflex.background_api.actions import ActionCaller, open_to_clients, schedulable, schedulable_problems
@@ -82,8 +83,17 @@ class Durable:
         beat = runtime.config.work_lease / 3
         clock = shared_clock(runtime.clock, HOLD_OFF + beat)
         logger = guard_logger(runtime.logger)
+        runs = RunEngine(
+            open_store(runtime.adapter, logged=runtime.config.work_events),
+            self.work.handlers,
+            clock=clock,
+            config=runtime.config,
+            logger=logger,
+            stores=runtime.stores,
+            metrics=self.metrics,
+        )
         environment = Environment(
-            runtime.adapter, clock, runtime.config, logger, runtime.stores, self.work, self.metrics
+            runtime.adapter, clock, runtime.config, logger, runtime.stores, runs, self.metrics
         )
         self.keeper = ClockKeeper(clock, runtime.adapter, logger) if isinstance(clock, ServerClock) else None
         self.repairer = Repairer(environment, list(self._repairs(environment)))

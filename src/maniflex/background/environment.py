@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from maniflex._clock import Clock
 from maniflex.background.metrics import Metrics
+from maniflex.background.runs.engine import RunEngine
 from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.db.store import Store
 from maniflex.model.base import Model
-
-if TYPE_CHECKING:
-    from maniflex.background.runs.api import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +24,5 @@ class Environment:
     config: Config
     logger: logging.Logger
     stores: Mapping[type[Model], Store]
-    work: Work
+    runs: RunEngine
     metrics: Metrics = field(default_factory=Metrics)

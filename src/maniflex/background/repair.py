@@ -62,10 +62,10 @@ def repair_runs(parts: Environment) -> Repair:
     """End leases of runs that last far longer than those of their type, where the type is handled here."""
 
     async def repair(now: datetime) -> int:
-        work, usual = parts.work, parts.config.work_lease
-        own = work.handlers.leases()
-        leases = [(handler.type, own.get(handler.type, usual)) for handler in work.handlers]
-        return await work.store.bring_back(
+        runs, usual = parts.runs, parts.config.work_lease
+        own = runs.handlers.leases()
+        leases = [(handler.type, own.get(handler.type, usual)) for handler in runs.handlers]
+        return await runs.store.bring_back(
             [(type, now + lease + MARGIN, now + max(lease, LEAST_LEASE)) for type, lease in leases]
         )
 

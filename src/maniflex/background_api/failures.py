@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from maniflex.background.runs.access import CODES_WITH_TEXT
-from maniflex.background.runs.executor import NO_HANDLER
+from maniflex.background.runs.outcomes import NO_HANDLER
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.context import Context
 

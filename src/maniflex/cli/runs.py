@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -42,7 +42,7 @@ def runs() -> None:
 @_target
 @click.option("--type", help="Of exactly this type.")
 @click.option("--prefix", help="Whose type starts like this.")
-@click.option("--status", type=click.Choice(get_args(Status)), help="In this state.")
+@click.option("--status", type=click.Choice([status.value for status in Status]), help="In this state.")
 @click.option("--actor", help="Of this actor.")
 @click.option("--tenant", help="Of this tenant.")
 @click.option(

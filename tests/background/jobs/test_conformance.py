@@ -1,17 +1,15 @@
-"""All three queues keep the promises of the port."""
+"""The queues with workers of jobs keep the promises of the port; jobs that are runs: `test_sql_queue.py`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from maniflex import Server
-from maniflex.background.jobs import InProcessQueue, SqlQueue
+from maniflex.background.jobs import InProcessQueue
 from maniflex.background.jobs.redis import RedisQueue
 from maniflex.testing.clock import FakeClock
 from maniflex.testing.conformance import JobQueueConformance
@@ -28,30 +26,6 @@ class TestInProcess(JobQueueConformance):
 
     async def reopened(self, queue: Any) -> InProcessQueue:
         return InProcessQueue()
-
-
-class Sql(JobQueueConformance):
-    @pytest.fixture
-    async def queue(self, clock: FakeClock, url: str) -> AsyncIterator[SqlQueue]:
-        server = Server(url, clock=clock, background=False)
-        server.work.enable()
-        async with server.lifespan(role="client"):
-            yield SqlQueue(server.work)
-
-    async def reopened(self, queue: Any) -> SqlQueue:
-        return SqlQueue(queue._work)
-
-
-class TestSqlite(Sql):
-    @pytest.fixture
-    def url(self, tmp_path: Path) -> str:
-        return f"sqlite:///{tmp_path}/jobs.db"
-
-
-class TestPostgres(Sql):
-    @pytest.fixture
-    def url(self, postgres_url: str) -> str:
-        return postgres_url
 
 
 class TestRedis(JobQueueConformance):

@@ -200,7 +200,7 @@ async def test_the_bus_hears_of_jobs_alone(database_url: str) -> None:
         id = await server.jobs.enqueue("send_receipt")
         await drained(server)
         assert (await asyncio.wait_for(bus.heard.get(), 10))[1]["id"] == id
-        await asyncio.gather(*server.work._tasks)
+        await asyncio.gather(*server.work.engine._tasks)
 
     assert bus.heard.empty()
 

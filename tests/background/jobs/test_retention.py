@@ -26,7 +26,7 @@ async def test_jobs_with_ids_of_the_application_are_removed_like_all_others(data
         later = clock.now() + timedelta(days=90)
         await server.jobs.enqueue_at("note", later, id="waits")
         await server.work.worker().drain()
-        pruner = Pruner(server.work)
+        pruner = Pruner(server.work.engine)
 
         await pruner.tick()
         assert await server.db(WorkflowRun).count() == len(OWN) + 2
@@ -55,7 +55,7 @@ async def test_looking_for_old_runs_goes_on_from_one_range_of_ids_to_the_next(da
 
         places, removed = [""], 0
         while True:
-            some, after = await server.work.store.prune(before, 2, after=places[-1], look=3)
+            some, after = await server.work.engine.store.prune(before, 2, after=places[-1], look=3)
             removed += some
             places.append(after)
             if not after:

@@ -8,14 +8,19 @@ import pytest
 
 from maniflex.background.json_text import clean, decode, encode
 from maniflex.background.leases import Held
-from maniflex.background.runs.executor import (
+from maniflex.background.runs.handlers import RunHandlers, prefix_range
+from maniflex.background.runs.outcomes import (
+    FOREVER,
     NO_HANDLER,
+    Done,
+    Dropped,
+    Failed,
+    Outcome,
+    Paused,
+    Released,
     settle,
 )
-from maniflex.background.runs.handlers import RunHandlers, prefix_range
-from maniflex.background.runs.outcomes import Done, Dropped, Failed, Outcome, Paused, Released
 from maniflex.background.runs.rows import ClaimedRun, RunChange
-from maniflex.background.runs.run import FOREVER
 from maniflex.errors import ValidationFailed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -26,6 +26,7 @@ from maniflex.background.jobs.worker import CONCURRENCY, Worker, publish
 from maniflex.background.json_text import decode
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import RunHandlers, check_type, payload_text
+from maniflex.background.runs.model import Status
 from maniflex.background.runs.run import Run
 from maniflex.db.port import Tx
 from maniflex.errors import Conflict, DeclarationError
@@ -101,7 +102,7 @@ class Jobs:
                 take = self._work.handler(type, lease=lease, dead_letter=letter, internal=True, **options)
                 take(_of_job(fn, is_letter=type == self._dlq_type))
                 if self._concurrency is not None:
-                    self._work.separate[type] = self._concurrency
+                    self._work.handlers.separate[type] = self._concurrency
             else:
                 self._handlers.add(type, fn, **options)
             return fn
@@ -166,11 +167,10 @@ class Jobs:
         return [*self._handlers.problems(), *self._problems]
 
     def attach(self, environment: Environment) -> None:
-        again = self._environment is not None
         self._environment = environment
         self._sink = TableStatus(environment) if self._keeps_status_rows else None
-        if self.uses_runs and self._bus is not None and not again:
-            self._work.observers.append(self._on_run_settled)
+        if self.uses_runs and self._bus is not None:
+            environment.runs.observers.append(self._on_run_settled)
 
     def services(self) -> Sequence[Service]:
         """The worker of a queue other than ours; runs have their own."""
@@ -184,11 +184,9 @@ class Jobs:
     def worker(self) -> Worker:
         """A worker of the queue in use; of ours, `server.work.worker()` is one."""
         environment = self._require_environment()
-        queue: Any = self.queue
-        if self.uses_runs or not hasattr(queue, "claim"):
-            raise DeclarationError("this queue has no workers of its own")
+        source: Any = self.queue
         return Worker(
-            queue,
+            source,
             self._handlers,
             concurrency=self._concurrency or CONCURRENCY,
             status=self._sink,
@@ -262,16 +260,19 @@ class Jobs:
 
     def _on_run_settled(self, id: str) -> None:
         """Tell the bus of a settled run, if it is over."""
-        self._work.spawn(self._tell(id))
+        self._require_environment().runs.spawn(self._tell(id))
 
     async def _tell(self, id: str) -> None:
-        run = await self._work.get(id)
-        if self._bus is None or run.type not in self.types or run.status not in ("succeeded", "failed"):
+        environment = self._require_environment()
+        run = await environment.runs.get(id)
+        if self._bus is None or run.type not in self.types:
             return
-        is_success = run.status == "succeeded"
+        if run.status not in (Status.SUCCEEDED, Status.FAILED):
+            return
+        is_success = run.status == Status.SUCCEEDED
         about = {"result": run.result} if is_success else {"error": run.last_error}
         what = "completed" if is_success else "failed"
-        await publish(self._bus, of_run(run), what, about, self._require_environment().logger)
+        await publish(self._bus, of_run(run), what, about, environment.logger)
 
 
 def _of_caller(job: Job) -> Job:

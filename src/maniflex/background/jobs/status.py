@@ -6,6 +6,7 @@ that is over, so their workers write it down here (`TableStatus`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Unpack
 
@@ -62,6 +63,11 @@ def _of_runs(dialect: str) -> TypedSelect:
 
 OF_RUNS = {dialect: _of_runs(dialect) for dialect in _PARTS}
 OF_ROWS = TypedSelect("SELECT * FROM job_status")
+# A time as the database takes it.
+_TIMES: dict[Dialect, Callable[[datetime], Any]] = {
+    Dialect.SQLITE: encode_datetime,
+    Dialect.POSTGRES: lambda moment: moment,
+}
 
 
 class StatusModel(Model, table="job_statuses", query=OF_RUNS):
@@ -110,6 +116,7 @@ class TableStatus:
         self._adapter = environment.adapter
         self._clock = environment.clock
         self._sql = load("jobs", environment.adapter.dialect)
+        self._time = _TIMES[environment.adapter.dialect]
 
     async def put(self, job: Job, status: str, **end: Unpack[AttemptEnd]) -> None:
         """Note the status of an attempt; an older attempt, or one that is over, changes nothing."""
@@ -153,9 +160,6 @@ class TableStatus:
 
     async def _run(self, statement: str, **values: Any) -> None:
         await executor(self._adapter).execute(self._sql[statement].bind(**values))
-
-    def _time(self, moment: datetime) -> Any:
-        return encode_datetime(moment) if self._adapter.dialect is Dialect.SQLITE else moment
 
 
 class StatusPruner(Loop):

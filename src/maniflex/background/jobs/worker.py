@@ -1,4 +1,4 @@
-"""A worker for any source of jobs: claims as it has room, runs jobs side by side, reports their outcomes.
+"""A worker for jobs that are no runs: claims as it has room, runs jobs side by side, reports their outcomes.
 
 An outcome is reported to the source until it takes it. Only a shutdown whose time is up stops that; the
 job is then delivered again once its lease has run out.
@@ -27,9 +27,8 @@ from maniflex.background.json_text import encode
 from maniflex.background.leases import LeaseKeeper
 from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
-from maniflex.background.runs.executor import RESULT, bad_payload, failure, later, pause_after
 from maniflex.background.runs.handlers import RunHandler, RunHandlers
-from maniflex.background.runs.outcomes import Failed
+from maniflex.background.runs.outcomes import RESULT, Failed, bad_payload, failure, later, pause_after
 from maniflex.background.runs.run import call
 from maniflex.background.watch import WatchedPart
 from maniflex.db.current import detached_context
@@ -58,6 +57,10 @@ class Worker:
         poll_interval: timedelta = timedelta(seconds=1),
         metrics: Metrics | None = None,
     ) -> None:
+        if not hasattr(source, "claim"):
+            raise DeclarationError(
+                "this queue has no workers of its own; `server.work.worker()` works on runs"
+            )
         self.concurrency = concurrency
         self.metrics = metrics or Metrics()
         self._source = source

@@ -1,43 +1,34 @@
 """`server.work`: handlers, submitting runs, asking after them, and workers.
 
 >>> run = await server.work.submit("email.receipt.v1", {"order_id": 7}, idempotency_key="receipt:7")
->>> (await server.work.wait(run.id)).status
-'succeeded'
+>>> (await server.work.wait(run.id)).status == "succeeded"
+True
 """
 
 from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from datetime import datetime, timedelta
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Literal, TypeVar, Unpack
 
 from maniflex._clock import Clock
-from maniflex._fence import Fence, describe
-from maniflex._ids import new_id
 from maniflex._service import Service
 from maniflex.background.declaring import as_duration
 from maniflex.background.environment import Environment
-from maniflex.background.json_text import encode
 from maniflex.background.metrics import Values
 from maniflex.background.primary import reading
 from maniflex.background.runs import options as checks
 from maniflex.background.runs.access import RunAccess, public_types
-from maniflex.background.runs.children import ChildWakeups
-from maniflex.background.runs.crew import make_crew
+from maniflex.background.runs.engine import RunEngine, use_transaction
 from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers
-from maniflex.background.runs.letters import submit_letter
-from maniflex.background.runs.model import WorkflowEvent, WorkflowRun, WorkflowSignal, WorkflowStep
+from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun, WorkflowSignal, WorkflowStep
 from maniflex.background.runs.pruner import Pruner
-from maniflex.background.runs.rows import ClaimedRun, Reaped, RunChange
-from maniflex.background.runs.run import CHILD, UNDO_ATTEMPTS
-from maniflex.background.runs.store import CHANNEL, RunStore, schema
-from maniflex.background.runs.submitter import Submitted, Submitter
-from maniflex.background.runs.worker import RunWorker
-from maniflex.db.current import current_tx, detached_context, transaction
-from maniflex.db.port import Adapter, Tx
+from maniflex.background.runs.store import schema
+from maniflex.background.runs.worker import RunWorker, make_workers
+from maniflex.db.port import Tx
 from maniflex.db.records import Records
 from maniflex.errors import Conflict, DeclarationError, NotFound
 from maniflex.model.base import Model
@@ -51,19 +42,14 @@ _WAIT_AT_MOST = timedelta(seconds=1)
 class Work:
     """Durable runs of one server."""
 
-    environment: Environment
-    store: RunStore
+    environment: Environment  # from here on: when the server is sealed
+    engine: RunEngine
     clock: Clock
 
     def __init__(self) -> None:
         self.handlers = RunHandlers()
-        self.workers: list[Callable[[], None]] = []  # how to wake those of this process
-        self.separate: dict[str, int] = {}  # types with a worker of their own, and how many it has at once
         self.access = RunAccess()
         self._enabled = False
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._waiting: dict[str, asyncio.Event] = {}
-        self.observers: list[Callable[[str], None]] = []  # told the id of each run that was settled
 
     # -- declaring
 
@@ -141,12 +127,8 @@ class Work:
 
     def attach(self, environment: Environment) -> None:
         self.environment = environment
+        self.engine = environment.runs
         self.clock = environment.clock
-        self.store = RunStore(environment.adapter, logged=environment.config.work_events)
-        self._child_wakeups = ChildWakeups(self)
-        self._submitter = Submitter(
-            self.handlers, self.store, self.clock, environment.stores, environment.logger
-        )
         if self.used:
             environment.metrics.add("runs_poll_errors_total", 0)
             environment.metrics.gauges_of(("runs_due", "runs_oldest_due_seconds"), self._depth)
@@ -155,9 +137,9 @@ class Work:
         """The workers and the pruner, when there is anything to handle."""
         if not len(self.handlers):
             return ()
-        self.ready()
+        engine = self.ready().runs
         type_prefixes = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
-        return (*make_crew(self, type_prefixes, concurrency), Pruner(self))
+        return (*make_workers(engine, type_prefixes, concurrency), Pruner(engine))
 
     def worker(
         self,
@@ -168,10 +150,12 @@ class Work:
         poll_interval: timedelta | None = None,
     ) -> RunWorker:
         """A worker for runs whose type starts with one of the prefixes."""
-        self.ready()
-        type_prefixes = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
         return RunWorker(
-            self, prefixes=type_prefixes, concurrency=concurrency, lease=lease, poll_interval=poll_interval
+            self.ready().runs,
+            prefixes=(prefixes,) if isinstance(prefixes, str) else tuple(prefixes),
+            concurrency=concurrency,
+            lease=lease,
+            poll_interval=poll_interval,
         )
 
     # -- submitting
@@ -190,8 +174,7 @@ class Work:
         Options: `priority` (higher first), `run_at` or `delay`, `max_attempts`, `group_key`,
         `timeout`, `actor_id`, `tenant_id`, `trace_id`; the last three are the caller's inside a request.
         """
-        run, _ = await self.offer(type, payload, idempotency_key=idempotency_key, tx=tx, **options)
-        return run
+        return (await self.ready().runs.submit_all(type, [payload], [idempotency_key], tx, **options))[0]
 
     async def offer(
         self,
@@ -203,7 +186,7 @@ class Work:
         **options: Unpack[checks.Options],
     ) -> tuple[WorkflowRun, bool]:
         """As `submit`, and whether the run is new: not when there was one of the same key."""
-        runs = await self._submit_all(type, [payload], [idempotency_key], tx, **options)
+        runs = await self.ready().runs.submit_all(type, [payload], [idempotency_key], tx, **options)
         return runs[0], runs.is_new(0)
 
     async def submit_many(
@@ -216,31 +199,13 @@ class Work:
         **options: Unpack[checks.Options],
     ) -> Sequence[WorkflowRun]:
         """Store a run for each payload, all or none, in few statements."""
-        keys = idempotency_keys or [None] * len(payloads)
-        return await self._submit_all(type, payloads, keys, tx, **options)
-
-    async def _submit_all(
-        self,
-        type: str,
-        payloads: Sequence[Any],
-        keys: Sequence[str | None],
-        tx: Tx | None,
-        **options: Unpack[checks.Options],
-    ) -> Submitted:
-        self.ready()
-        runs = await self._submitter.submit(type, payloads, keys, tx, **options)
-        if runs.due:
-            self.wake_after(tx)
-        return runs
+        return await self.ready().runs.submit_all(type, payloads, idempotency_keys, tx, **options)
 
     # -- asking
 
     async def get(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
         """The run of that id; `NotFound` when there is none."""
-        try:
-            return await self.records(tx).read(id)
-        except NotFound:
-            raise NotFound("run not found") from None
+        return await self.ready().runs.get(id, tx=tx)
 
     async def list(
         self,
@@ -259,19 +224,20 @@ class Work:
         filters: builtins.list[Any] = [(name, "eq", v) for name, v in equal.items() if v is not None]
         if prefix is not None:
             filters.append(("type", "starts_with", prefix))
-        return await self.records().list(filters, sorts="id:desc", limit=limit, page=page)
+        return await self.ready().runs.records().list(filters, sorts="id:desc", limit=limit, page=page)
 
     async def events(self, id: str) -> builtins.list[WorkflowEvent]:
         """What happened to a run, in order."""
-        stores = self.ready().stores
-        records = Records[WorkflowEvent](stores[WorkflowEvent], reading(self.store.adapter))
+        environment = self.ready()
+        records = Records[WorkflowEvent](environment.stores[WorkflowEvent], reading(environment.adapter))
         return await records.list([("workflow_id", "eq", id)], sorts=["created_at", "id"])
 
     async def wait(self, id: str, timeout: timedelta | float | None = None) -> WorkflowRun:
         """The run once it is finished; `TimeoutError` when that takes longer than `timeout`."""
         deadline = None if timeout is None else self.clock.now() + as_duration(timeout, "timeout")
         pause = timedelta(milliseconds=10)
-        attempt_over = self._waiting.setdefault(id, asyncio.Event())
+        events = self.ready().runs.attempts_over
+        attempt_over = events.setdefault(id, asyncio.Event())
         try:
             while not (run := await self.get(id)).finished:
                 if deadline is not None and self.clock.now() >= deadline:
@@ -282,7 +248,7 @@ class Work:
                 )
                 attempt_over.clear()  # that may have been the end of an attempt only
         finally:
-            self._waiting.pop(id, None)
+            events.pop(id, None)
         return run
 
     async def _wait_for_event(self, event: asyncio.Event, pause: timedelta) -> None:
@@ -299,10 +265,10 @@ class Work:
     async def cancel(self, id: str, *, running: bool = True, tx: Tx | None = None) -> WorkflowRun:
         """Cancel a run that is not finished; `Conflict` when it is, or when it runs and `running` is off."""
         async with self._alone(id, tx) as on:
-            if not await self.store.cancel(id, self.clock.now(), running=running, tx=on):
+            if not await self.engine.store.cancel(id, self.clock.now(), running=running, tx=on):
                 raise await self._why_not(id, "cancelled", on)
-            run = await self.records(on).read(id)
-        await self._child_wakeups.tell_parents([id], tx)
+            run = await self.engine.records(on).read(id)
+        await self.engine.tell_parents([id], tx)
         return run
 
     async def retry(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
@@ -310,156 +276,45 @@ class Work:
 
         Calls of other runs that did not succeed are made anew.
         """
+        store = self.ready().runs.store
         async with self._alone(id, tx) as on:
-            if not await self.store.retry(id, self.clock.now(), tx=on):
+            if not await store.retry(id, self.clock.now(), tx=on):
                 raise await self._why_not(id, "retried", on)
-            await on.execute(self.store.bind("restore_attempts", id=id))
-            await on.execute(self.store.bind("forget_undone", id=id))
-            await on.execute(self.store.bind("forget_calls", id=id))
-            self.wake_after(on)
-            return await self.records(on).read(id)
+            for statement in ("restore_attempts", "forget_undone", "forget_calls"):
+                await on.execute(store.bind(statement, id=id))
+            self.engine.wake_after(on)
+            return await self.engine.records(on).read(id)
 
     async def delete(self, id: str, reason: str | None = None, *, tx: Tx | None = None) -> None:
         """Delete a run softly: it is never claimed again, and its idempotency key is free."""
         async with self._alone(id, tx) as on:
-            if not await self.store.delete(id, reason, self.clock.now(), tx=on):
+            if not await self.engine.store.delete(id, reason, self.clock.now(), tx=on):
                 raise NotFound("run not found")
-        await self._child_wakeups.tell_parents([id], tx)
+        await self.engine.tell_parents([id], tx)
 
     @asynccontextmanager
     async def _alone(self, id: str, tx: Tx | None) -> AsyncIterator[Tx]:
         """A transaction that holds the lock of the run's row, so that no other change comes between."""
-        async with _use_transaction(self.store.adapter, tx) as on:
-            await on.write(self.store.bind("lock", id=id))
+        store = self.ready().runs.store
+        async with use_transaction(store.adapter, tx) as on:
+            await on.write(store.bind("lock", id=id))
             yield on
 
     async def signal(self, id: str, name: str, payload: Any = None, *, tx: Tx | None = None) -> None:
         """Tell a run something; it is kept until the run waits for it."""
-        checks.signal_name(name)
-        text = encode(payload, "payload")
-        now = self.clock.now()
-        store = self.store
-        async with _use_transaction(store.adapter, tx) as on:
-            # The lock orders us and a run that is about to wait: one of the two sees the other.
-            rows = await on.write(store.bind("lock", id=id))
-            if not rows:
-                raise NotFound("run not found")
-            if rows[0][0] not in ("pending", "leased"):
-                raise Conflict(f"the run is {rows[0][0]}; it waits for nothing")
-            await on.execute(
-                store.bind("add_signal", signal=new_id(), id=id, name=name, payload=text, now=now)
-            )
-            await self._awaken(id, name, now, on)
-
-    async def _awaken(self, id: str, name: str, now: datetime, tx: Tx | None) -> None:
-        store = self.store
-        run = tx or store.adapter
-        if await run.write(store.bind("awaken", id=id, name=name, now=now, channel=CHANNEL)):
-            self.wake_after(tx)
+        await self.ready().runs.signal(id, name, payload, tx=tx)
 
     async def _why_not(self, id: str, what: str, tx: Tx | None) -> Exception:
         try:
-            run = await self.records(tx).read(id)
+            run = await self.engine.records(tx).read(id)
         except NotFound:
             return NotFound("run not found")
         if run.status == what:
             return Conflict(f"the run is {what} already")
-        still = ", its handler has yet to stop," if run.status == "cancelled" and run.lease_until else ""
+        still = ", its handler has yet to stop," if run.status == Status.CANCELLED and run.lease_until else ""
         return Conflict(f"the run is {run.status}{still} and cannot be {what}")
 
-    # -- for workers
-
-    async def reap(self, now: datetime) -> builtins.list[Reaped]:
-        """Take back runs whose lease ran out; those that failed for good go to their dead letters."""
-        async with transaction(self.store.adapter) as tx:
-            await self.store.turn_back(now, UNDO_ATTEMPTS, tx)
-            runs = await self.store.reap(now, [handler.type for handler in self.handlers], tx=tx)
-            for run in runs:
-                if run.status == "failed" and self.dead_letter(run.type):
-                    await self.bury(run.id, run.type, "lease_expired", tx)
-            tx.after_commit(lambda: self._tell_observers(*(run.id for run in runs)))
-            if failed_ids := [run.id for run in runs if run.status == "failed"]:
-                await self._child_wakeups.tell_parents(failed_ids, tx)
-        return runs
-
-    def dead_letter(self, type: str) -> str | None:
-        handler = self.handlers.get(type)
-        return handler.dead_letter if handler is not None else None
-
-    async def bury(self, id: str, type: str, error: str | None, tx: Tx) -> None:
-        """Submit the dead letter of a run that failed for good, in the transaction that fails it."""
-        letter = self.dead_letter(type)
-        if letter is not None:
-            await submit_letter(self, letter, id, type, error, tx)
-
-    async def unless_signalled(self, change: RunChange, now: datetime, tx: Tx) -> RunChange:
-        """The change of a run that is about to wait; it is due at once if its signal or child has come."""
-        if change.waiting_for is None:
-            return change
-        await tx.write(self.store.bind("lock", id=change.held.id))
-        if change.waiting_for.startswith(CHILD):
-            has_come = await self._child_wakeups.is_over(change.waiting_for, tx)
-            self._child_wakeups.look_once_more(change.held.id, change.waiting_for, tx)
-        else:
-            statement = self.store.bind("has_signal", id=change.held.id, name=change.waiting_for)
-            has_come = bool(await tx.fetch(statement))
-        if not has_come:
-            return change
-        return RunChange(change.held, change.status, change.event, change.data, now, change.unspent)
-
-    def note_settled(self, run: ClaimedRun, *, still_ours: bool = True) -> None:
-        """Wake those who `wait` for the run; tell observers, unless the run was not ours any more."""
-        if still_ours and self.observers:
-            self._tell_observers(run.id)
-        waiting = self._waiting.get(run.id)
-        if waiting is not None:
-            waiting.set()
-
-    def awaken_waiting(self, over: Iterable[ClaimedRun]) -> None:
-        """Wake the runs that wait for one of these; most are no child and have no key to be found by."""
-        ids = [run.id for run in over if run.parent_id is not None or run.keyed]
-        if ids:
-            self.spawn(self._child_wakeups.awaken_parents(ids))
-
-    def _tell_observers(self, *ids: str) -> None:
-        for id in ids:
-            for observer in self.observers:
-                observer(id)
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Start a small task in the background; its failure is logged."""
-        task = asyncio.create_task(self.await_logged(work), context=detached_context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def wait_for_tasks(self) -> None:
-        """Wait for the tasks that `spawn` has started until now."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def await_logged(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Await work whose failure is only logged."""
-        fence = Fence()
-        try:
-            await work
-        except BaseException as error:
-            fence.absorb(error)
-            self.environment.logger.warning("background task failed: %s", describe(error), exc_info=error)
-
-    # -- small things
-
-    def wake_after(self, tx: Tx | None) -> None:
-        """Wake this process's workers, after the commit that makes the run visible."""
-        open_tx = tx or current_tx(self.store.adapter)
-        if open_tx is None:
-            self.wake()
-        else:
-            open_tx.after_commit(self.wake)
-
-    def wake(self) -> None:
-        """Have the workers of this process look for work."""
-        for wake in self.workers:
-            wake()
+    # -- being sealed
 
     def ready(self) -> Environment:
         """The environment of the sealed server; `DeclarationError` before the start or without use."""
@@ -473,19 +328,10 @@ class Work:
             )
         return self.environment
 
-    def records(self, tx: Tx | None = None) -> Records[WorkflowRun]:
-        """The stored runs, as models."""
-        return Records(self.ready().stores[WorkflowRun], reading(self.store.adapter, tx))
-
     async def _depth(self) -> Sequence[Values]:
         """How many are due by type, and for how long the oldest is, from one look."""
         now = self.clock.now()
-        rows = await self.store.depth(now)
+        rows = await self.engine.store.depth(now)
         due: Values = [((("type", type),), float(count)) for type, count, _ in rows]
         ages = [(now - oldest).total_seconds() for _, _, oldest in rows]
         return due, [((), max(ages, default=0.0))]
-
-
-def _use_transaction(adapter: Adapter, tx: Tx | None) -> AbstractAsyncContextManager[Tx]:
-    """The transaction `tx`, else the open one, else a new one."""
-    return transaction(adapter) if tx is None else nullcontext(tx)

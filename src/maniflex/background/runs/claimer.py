@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
+from maniflex._ids import new_id
 from maniflex.background.loop import Loop
-from maniflex.background.runs.claim_cursor import ClaimCursor
+from maniflex.background.runs.engine import RunEngine
+from maniflex.background.runs.rows import ClaimCursor, ClaimedRun
+from maniflex.background.runs.run_leases import RunLeases
+from maniflex.errors import Conflict
 
-if TYPE_CHECKING:
-    from maniflex.background.runs.worker import RunWorker
+CLAIM_AT_MOST = 1000
 
 
 class Claimer(Loop):
@@ -17,33 +21,95 @@ class Claimer(Loop):
 
     name = "maniflex-worker"
 
-    def __init__(self, worker: RunWorker, interval: timedelta) -> None:
-        super().__init__(worker.clock, interval, worker.logger)
-        self._worker = worker
-        self._short = 0
+    def __init__(
+        self,
+        engine: RunEngine,
+        leases: RunLeases,
+        *,
+        owner: str,
+        ranges: Sequence[tuple[str, str]],
+        room: Callable[[], int],
+        begin: Callable[[Sequence[ClaimedRun]], object],
+        portion: int,
+        interval: timedelta,
+    ) -> None:
+        """`room` says for how many runs there is room; `begin` starts claimed runs, a `portion` at most."""
+        super().__init__(engine.clock, interval, engine.logger)
+        self.store = engine.store  # while the worker is started, one with steady plans
+        self.ranges = ranges
+        self.unanswered: dict[str, datetime] = {}  # tokens of claims, and until when those may hold
+        self._owner = owner
+        self._leases = leases
+        self._metrics = engine.metrics
+        self._room = room
+        self._begin = begin
+        self._portion = portion
         self._cursor = ClaimCursor()
-
-    def room(self) -> None:
-        """A run ended; with work waiting, its place is taken at once."""
-        if not self._short:
-            self.wake()
+        self._empty_claims = 0  # in a row
 
     def wake(self) -> None:
-        self._short = 0
+        self._empty_claims = 0
         super().wake()
 
+    def wake_for_room(self) -> None:
+        """A run ended; with work waiting, its place is taken at once."""
+        if not self._empty_claims:
+            self.wake()
+
     async def tick(self) -> bool:
-        worker = self._worker
-        room = worker.free
+        room = self._room()
         if room <= 0:
             return False
-        short, self._short = self._short, self._short + 1
-        runs = await worker.claim(min(room, worker.portion), self._cursor)
+        empty_claims, self._empty_claims = self._empty_claims, self._empty_claims + 1
+        runs = await self.claim(min(room, self._portion), self._cursor)
         if runs:
-            worker.begin(runs)
-            self._short = 0
-            return worker.free > 0  # else there is no room until one ends, and that wakes us
-        return short == 0
+            self._begin(runs)
+            self._empty_claims = 0
+            return self._room() > 0  # else there is no room until one ends, and that wakes us
+        return empty_claims == 0
 
     def on_failure(self, error: BaseException) -> None:
-        self._worker.metrics.add("runs_poll_errors_total")
+        self._metrics.add("runs_poll_errors_total")
+
+    async def claim(self, room: int, cursor: ClaimCursor | None = None) -> list[ClaimedRun]:
+        """Lease due runs for this worker; runs of its own claims whose answers were lost come first."""
+        runs = await self.recover() if self.unanswered else []
+        if not runs:
+            runs = await self._claim(room, cursor)
+        for type, number in Counter(run.type for run in runs).items():
+            self._metrics.add("runs_claimed_total", number, type=type)
+        return runs
+
+    async def _claim(self, room: int, cursor: ClaimCursor | None) -> list[ClaimedRun]:
+        leases, now, token = self._leases, self.clock.now(), new_id()
+        until = now + leases.shortest
+        limit = min(room, CLAIM_AT_MOST)
+        try:
+            runs = await self.store.claim(
+                self.ranges, limit, self._owner, now, leases.usual, leases.by_type, token, cursor
+            )
+        except Conflict:  # another worker took a run of the same group in the same moment
+            self._metrics.add("runs_claim_conflicts_total")
+            return []
+        except BaseException:
+            self.unanswered[token] = until
+            raise
+        for run in runs:
+            run.until = until
+        return runs
+
+    async def recover(self) -> list[ClaimedRun]:
+        """The runs of claims whose answers were lost: no other worker begins them, their attempt is spent."""
+        runs = []
+        held_here = set(self._leases.held)
+        for token, until in list(self.unanswered.items()):
+            over = self.clock.now() >= until  # before that, what was sent may still be on its way
+            recovered_runs = [
+                run for run in await self.store.find_claimed(token) if run.held not in held_here
+            ]
+            for run in recovered_runs:
+                run.until = until
+            runs += recovered_runs
+            if over and not recovered_runs:
+                del self.unanswered[token]
+        return runs

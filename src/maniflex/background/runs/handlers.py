@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from maniflex._backoff import Backoff
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
 from maniflex.background.json_text import encode
 from maniflex.background.stored_payload import PayloadType
-from maniflex.errors import ValidationFailed
+from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.model.omission import losses
 
 DEFAULT_PREFIX = "default."
@@ -56,6 +56,8 @@ class RunHandlers:
 
     def __init__(self) -> None:
         self._by_type: dict[str, RunHandler] = {}
+        self.get: Callable[[str], RunHandler | None] = self._by_type.get  # by exact type; asked for every run
+        self.separate: dict[str, int] = {}  # types with a worker of their own, and how many it has at once
         self._problems: list[str] = []
         self._hidden: list[str] | None = None
 
@@ -64,9 +66,6 @@ class RunHandlers:
 
     def __iter__(self) -> Iterator[RunHandler]:
         return iter(self._by_type.values())
-
-    def get(self, type: str) -> RunHandler | None:
-        return self._by_type.get(type)
 
     def add(self, type: str, fn: Callable[..., Any], **options: Any) -> None:
         where = f"work handler {type!r}"
@@ -135,6 +134,41 @@ class RunHandlers:
         own_types = (type for type in self._by_type if not type_prefixes or type.startswith(type_prefixes))
         whole = map(prefix_range, type_prefixes or (DEFAULT_PREFIX,))
         return sorted({*whole, *map(type_range, own_types)})
+
+
+class WorkerTypes:
+    """The types that one worker takes.
+
+    They are those of its prefixes, or `default.` and the types handled here, without those to `leave`
+    to another worker; with `only`, exactly these.
+    """
+
+    def __init__(
+        self,
+        handlers: RunHandlers,
+        prefixes: Sequence[str],
+        *,
+        only: Sequence[str] = (),
+        leave: Collection[str] = (),
+    ) -> None:
+        if not all(prefixes):
+            raise DeclarationError(
+                "a prefix of types is not empty; without any, a worker takes its own types"
+            )
+        self.ranges = (
+            sorted(map(type_range, only)) if only else ranges_without(handlers.ranges(prefixes), leave)
+        )
+        self._prefixes = () if only else tuple(prefixes)
+        self._only = list(only)
+        self._handled = sorted(handler.type for handler in handlers if handler.type not in leave)
+
+    def names(self) -> list[str]:
+        """What the worker takes, for its log."""
+        return self._only or [f"{prefix}*" for prefix in self._prefixes] or [*self._handled, "default.*"]
+
+    def prefixes_without_handler(self) -> list[str]:
+        """Prefixes that no handler's type starts with."""
+        return [one for one in self._prefixes if not any(type.startswith(one) for type in self._handled)]
 
 
 def type_range(type: str) -> tuple[str, str]:

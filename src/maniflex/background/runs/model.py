@@ -1,12 +1,26 @@
-"""The tables of durable runs, as ordinary models.
+"""The tables of durable runs, as ordinary models, and the states of a run.
 
 Their statements are in `background/sql`; a model here is how REST, filters, OpenAPI and code read them.
+
+                 pause, release, lease ended,
+                 failure with attempts left
+                ┌───────────────────────────┐
+                ▼                           │
+    submit ─▶ pending ──── claim ───────▶ leased ──── success ─────▶ succeeded
+               ▲ │                          │ │
+         retry │ │ cancel            cancel │ └─── last failure ───▶ failed ─┐
+               │ ▼                          ▼                                │ retry
+              cancelled ◀───────────────────┘                     pending ◀──┘
+
+A claim counts an attempt. A run that is cancelled while it is leased keeps its lease until its handler stops.
+A deleted run keeps its state; `deleted_at` says that no worker claims it any more.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal, get_args
+from enum import StrEnum
+from typing import ClassVar
 
 from pydantic import JsonValue
 
@@ -14,8 +28,18 @@ from maniflex.model.base import Model, WithDeletedAt
 from maniflex.model.field import field
 from maniflex.model.meta import TableRules, is_one_of
 
-Status = Literal["pending", "leased", "succeeded", "failed", "cancelled"]
-FINISHED = ("succeeded", "failed", "cancelled")
+
+class Status(StrEnum):
+    """The state of a run; the diagram above says how it changes."""
+
+    PENDING = "pending"  # waits for its time, a signal, another run or a worker
+    LEASED = "leased"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINISHED = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 
 
 class WorkflowRun(Model, WithDeletedAt, table="workflow_run"):
@@ -23,7 +47,7 @@ class WorkflowRun(Model, WithDeletedAt, table="workflow_run"):
 
     __table_rules__: ClassVar = TableRules(
         defaults=("status", "priority", "attempt", "max_attempts", "created_at", "updated_at"),
-        checks={"workflow_run_status_check": is_one_of("status", get_args(Status))},
+        checks={"workflow_run_status_check": is_one_of("status", tuple(Status))},
     )
 
     __shows_unreadable__: ClassVar = True
@@ -32,7 +56,7 @@ class WorkflowRun(Model, WithDeletedAt, table="workflow_run"):
     __omitted__: ClassVar = frozenset({"lease"})
 
     type: str = field(filterable=True, sortable=True)
-    status: Status = field(default="pending", filterable=True, sortable=True)
+    status: Status = field(default=Status.PENDING, filterable=True, sortable=True)
     priority: int = field(default=0, filterable=True, sortable=True)  # higher is more urgent
     idempotency_key: str | None = field(default=None, filterable=True)
     payload: JsonValue = field(default_factory=dict)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from maniflex.background.loop import Loop
-
-if TYPE_CHECKING:
-    from maniflex.background.runs.api import Work
+from maniflex.background.runs.engine import RunEngine
 
 EVERY = timedelta(minutes=1)
 BATCH = 500
@@ -19,17 +16,17 @@ class Pruner(Loop):
 
     name = "maniflex-pruner"
 
-    def __init__(self, work: Work) -> None:
-        super().__init__(work.clock, EVERY, work.environment.logger)
-        self._work = work
+    def __init__(self, engine: RunEngine) -> None:
+        super().__init__(engine.clock, EVERY, engine.logger)
+        self._engine = engine
         self._after = ""  # runs that stay are not looked at again before all others were
 
     async def tick(self) -> bool:
-        keep = self._work.environment.config.work_retention
+        keep = self._engine.config.work_retention
         if not keep:
             return False
         before = self.clock.now() - keep
-        count, self._after = await self._work.store.prune(before, BATCH, after=self._after)
+        count, self._after = await self._engine.store.prune(before, BATCH, after=self._after)
         if count:
-            self._work.environment.metrics.add("runs_pruned_total", count)
+            self._engine.metrics.add("runs_pruned_total", count)
         return count > 0 and self._after != ""

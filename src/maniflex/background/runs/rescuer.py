@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from maniflex.background.clock import may_take_over
 from maniflex.background.loop import Loop
+from maniflex.background.runs.claimer import Claimer
+from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.rows import Reaped
+from maniflex.background.runs.run_leases import RunLeases
 from maniflex.db.current import transaction
-
-if TYPE_CHECKING:
-    from maniflex.background.runs.worker import RunWorker
 
 RENEW_GRACE = timedelta(milliseconds=500)  # to renew a lease that ran out, for those who only were held up
 
@@ -26,10 +25,12 @@ class Rescuer(Loop):
 
     name = "maniflex-rescuer"
 
-    def __init__(self, worker: RunWorker, interval: timedelta) -> None:
-        super().__init__(worker.clock, interval, worker.logger)
-        self._worker = worker
-        self._chance = min(RENEW_GRACE, worker.beat)
+    def __init__(self, engine: RunEngine, leases: RunLeases, claimer: Claimer, interval: timedelta) -> None:
+        super().__init__(engine.clock, interval, engine.logger)
+        self._engine = engine
+        self._leases = leases
+        self._claimer = claimer
+        self._chance = min(RENEW_GRACE, leases.beat_interval)
         self._not_before: datetime | None = None
         self._suspected: datetime | None = None
 
@@ -46,7 +47,7 @@ class Rescuer(Loop):
             self._hold_off()
             return False
         now = self.clock.now()
-        if not await self._worker.queue.has_expired(now):
+        if not await self._claimer.store.has_expired(now):
             self._suspected = None
             return False
         if self._not_before is not None and now < self._not_before:
@@ -54,7 +55,7 @@ class Rescuer(Loop):
         if not await self._had_a_chance(now):
             return False
         began = monotonic()
-        async with transaction(self._worker.store.adapter):
+        async with transaction(self._engine.store.adapter):
             if self._was_held_up(began):
                 return False
             runs = await self._take_back_expired()
@@ -63,11 +64,11 @@ class Rescuer(Loop):
     async def _had_a_chance(self, now: datetime) -> bool:
         """Whether its worker could have renewed since we first saw what ran out."""
         since = self._suspected
-        late = self._chance + self.interval + self._worker.beat
+        late = self._chance + self.interval + self._leases.beat_interval
         if since is not None and now - since <= late:
             return now - since >= self._chance
         began = monotonic()
-        async with transaction(self._worker.store.adapter):
+        async with transaction(self._engine.store.adapter):
             pass  # as soon as we can write, so can they
         if not self._was_held_up(began):
             self._suspected = self.clock.now()
@@ -82,31 +83,31 @@ class Rescuer(Loop):
 
     def _hold_off(self) -> None:
         """Wait until every living worker has had time to renew its leases."""
-        self._not_before = self.clock.now() + self._worker.beat
+        self._not_before = self.clock.now() + self._leases.beat_interval
         self._suspected = None
 
     async def at_once(self) -> bool:
         """Take back what ran out without a second look; whether there was anything."""
-        if not may_take_over(self.clock) or not await self._worker.queue.has_expired(self.clock.now()):
+        if not may_take_over(self.clock):
             return False
-        async with transaction(self._worker.store.adapter):
+        async with transaction(self._engine.store.adapter):
             runs = await self._take_back_expired()
         return self._report(runs)
 
     async def _take_back_expired(self) -> list[Reaped]:
-        await self._worker.renew_own()  # we do live
-        return await self._worker.work.reap(self.clock.now())
+        await self._leases.renew_own()  # we do live
+        return await self._engine.reap(self.clock.now())
 
     def _report(self, runs: list[Reaped]) -> bool:
         for run in runs:
-            self._worker.metrics.add("runs_reclaimed_total", type=run.type)
+            self._engine.metrics.add("runs_reclaimed_total", type=run.type)
             self.logger.warning(
                 "run %s (%s) was abandoned by its worker; it is %s", run.id, run.type, run.status
             )
         if runs:
-            self._worker.wake()
+            self._claimer.wake()
         return bool(runs)
 
     def on_failure(self, error: BaseException) -> None:
-        self._worker.metrics.add("runs_poll_errors_total")
+        self._engine.metrics.add("runs_poll_errors_total")
         self._hold_off()  # the database was away for the others too

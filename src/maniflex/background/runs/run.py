@@ -10,35 +10,29 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 from maniflex._caller import Caller
 from maniflex.background.declaring import as_duration
 from maniflex.background.json_text import Unreadable, Unstored, instant, is_text, not_stored
 from maniflex.background.leases import Held
 from maniflex.background.runs import options as checks
-from maniflex.background.runs.endings import RetryIn, Suspend, Undone
+from maniflex.background.runs.engine import CHILD, RunEngine
+from maniflex.background.runs.model import Status
+from maniflex.background.runs.open_steps import OpenSteps
+from maniflex.background.runs.outcomes import FOREVER, RetryIn, Suspend, Undone
+from maniflex.background.runs.rows import ClaimedRun
+from maniflex.background.runs.step_memory import FAILED, OURS, UNDO_ATTEMPTS, StepMemory
 from maniflex.background.threads import on_thread
 from maniflex.db.current import current_tx, transaction
 from maniflex.errors import DeclarationError, Fatal, LeaseLost, NotFound, RunCancelled, RunFailed
 from maniflex.model.unreadable import is_unreadable
 
-if TYPE_CHECKING:
-    from maniflex.background.runs.api import Work
-    from maniflex.background.runs.open_steps import OpenSteps
-    from maniflex.background.runs.rows import ClaimedRun
-    from maniflex.background.runs.step_memory import StepMemory
-
 T = TypeVar("T")
-FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 LOOK_AGAIN = timedelta(seconds=30)  # a missed hint about a sub-run delays its parent as long as it
 LOOK_RARELY = timedelta(hours=1)  # has waited already, within these two
-OURS = "@"  # begins the names of what the engine remembers; of steps that begin so, another one does
-FAILED = f"{OURS}failed"
-CHILD = "run:"  # and its id: what a parent waits for
-UNDO_ATTEMPTS = 10
 
 log = logging.getLogger("maniflex.work")
 
@@ -47,10 +41,9 @@ class Run:
     """One attempt at a durable run."""
 
     __slots__ = (
+        "_engine",
         "_held",
-        "_new_memory",
         "_remembers",
-        "_work",
         "actor_id",
         "attempt",
         "cancelled",
@@ -66,9 +59,7 @@ class Run:
         "type",
     )
 
-    def __init__(
-        self, claimed: ClaimedRun, payload: Any, new_memory: Callable[[], StepMemory], work: Work
-    ) -> None:
+    def __init__(self, claimed: ClaimedRun, payload: Any, engine: RunEngine) -> None:
         self.id = claimed.id
         self.type = claimed.type
         self.payload = payload
@@ -83,15 +74,14 @@ class Run:
         self.handed_back = False  # the worker stops and cannot wait for us
         self.over = False  # the handler returned or raised: what it left behind begins nothing any more
         self._held: Held = claimed.held
-        self._new_memory = new_memory
         self._remembers: StepMemory | None = None
-        self._work = work
+        self._engine = engine
 
     @property
     def _memory(self) -> StepMemory:
         """Made when it is needed: most runs have no steps, and thousands a second should cost little."""
         if self._remembers is None:
-            self._remembers = self._new_memory()
+            self._remembers = StepMemory(self._engine.store, self._engine.clock)
         return self._remembers
 
     @property
@@ -159,7 +149,7 @@ class Run:
     async def _perform(self, name: str, call: partial[Any], keep: Any, transactional: bool) -> Any:
         steps = self._memory.open_steps
         if transactional:
-            async with transaction(self._work.store.adapter) as tx:
+            async with transaction(self._engine.store.adapter) as tx:
                 return await keep(await steps.perform(name, call, None), tx)
         if self._memory.in_transaction:  # what it wrote is undone with the handler's transaction
             return await keep(await steps.perform(name, call, None))
@@ -189,9 +179,9 @@ class Run:
         step = self._step_name("sleep", name)
         is_done, until = await self._recall_step(step)
         if not is_done:
-            wake = self._work.clock.now() + as_duration(duration, "a sleep")
+            wake = self._engine.clock.now() + as_duration(duration, "a sleep")
             until = await self._memory.remember(self._held, step, wake.isoformat())
-        if instant(until) > self._work.clock.now():
+        if instant(until) > self._engine.clock.now():
             raise Suspend(instant(until))
 
     async def wait_for(self, name: str, timeout: timedelta | float | None = None) -> Any:
@@ -209,17 +199,17 @@ class Run:
     async def _receive(self, step: str, name: str, timeout: timedelta | float | None) -> dict[str, Any]:
         until = FOREVER
         if timeout is not None:
-            deadline = self._work.clock.now() + as_duration(timeout, "a timeout")
+            deadline = self._engine.clock.now() + as_duration(timeout, "a timeout")
             ends = step.replace("signal", "deadline", 1)
             has_deadline, deadline_text = await self._recall_step(ends)
             if not has_deadline:
                 deadline_text = await self._memory.remember(self._held, ends, deadline.isoformat())
             until = instant(deadline_text)
-        async with transaction(self._work.store.adapter) as tx:
+        async with transaction(self._engine.store.adapter) as tx:
             signal = await self._memory.take_signal(self.id, name, tx)
             if signal is not None and isinstance(signal[0], Unreadable):
                 raise Fatal(f"the signal {name!r} cannot be read: {signal[0].reason}")
-            if signal is None and until > self._work.clock.now():
+            if signal is None and until > self._engine.clock.now():
                 raise Suspend(until, name)
             outcome = {"timed_out": signal is None, "payload": None if signal is None else signal[0]}
             await self._memory.remember(self._held, step, outcome, tx)
@@ -231,8 +221,8 @@ class Run:
         step = self._step_name("signalled", name)
         is_done, _ = await self._recall_step(step)
         if not is_done:
-            async with transaction(self._work.store.adapter) as tx:
-                await self._work.signal(id, name, payload, tx=tx)
+            async with transaction(self._engine.store.adapter) as tx:
+                await self._engine.signal(id, name, payload, tx=tx)
                 await self._memory.remember(self._held, step, id, tx)
 
     # -- sub-runs
@@ -245,9 +235,9 @@ class Run:
         is_done, child_id = await self._recall_step(step)
         if not is_done:
             ours = {"actor_id": self.actor_id, "tenant_id": self.tenant_id, "trace_id": self.trace_id}
-            async with transaction(self._work.store.adapter) as tx:
+            async with transaction(self._engine.store.adapter) as tx:
                 child_options: Any = {**ours, **options, "parent_id": self.id, "tx": tx}
-                child = await self._work.submit(type, payload, **child_options)
+                child = await self._engine.submit(type, payload, **child_options)
                 child_id = await self._memory.remember(self._held, step, child.id, tx)
         return str(child_id)
 
@@ -260,19 +250,19 @@ class Run:
             child_id = await self._submit(step.replace("call", "child", 1), type, payload, **options)
             outcome = await self._outcome(child_id)
             await self._memory.remember(self._held, step, outcome)
-        if outcome["status"] != "succeeded":
+        if outcome["status"] != Status.SUCCEEDED:
             raise RunFailed(outcome["id"], outcome["status"], outcome["error"])
         return outcome["result"]
 
     async def _outcome(self, child_id: str) -> dict[str, Any]:
         """What came of a run of ours; as long as nothing did, we leave the worker."""
         try:
-            async with transaction(self._work.store.adapter) as tx:  # a replica may not know it yet
-                child = await self._work.get(child_id, tx=tx)
+            async with transaction(self._engine.store.adapter) as tx:  # a replica may not know it yet
+                child = await self._engine.get(child_id, tx=tx)
         except NotFound:
             return {"id": child_id, "status": "deleted", "result": None, "error": None}
         if not child.finished:
-            now = self._work.clock.now()
+            now = self._engine.clock.now()
             pause = min(max(LOOK_AGAIN, now - child.created_at), LOOK_RARELY)
             raise Suspend(now + pause, f"{CHILD}{child_id}")
         if is_unreadable(child.result):
@@ -289,9 +279,9 @@ class Run:
 
     async def heartbeat(self) -> None:
         """Ask whether the run is still ours: `RunCancelled` or `LeaseLost` when it is not."""
-        if not await self._work.store.owns(self._held):
+        if not await self._engine.store.owns(self._held):
             self.cancelled = True
-            if not await self._work.store.is_cancelled(self._held):
+            if not await self._engine.store.is_cancelled(self._held):
                 raise LeaseLost(f"run {self.id} was given to another worker")
         self._check()
 
@@ -304,7 +294,7 @@ class Run:
             raise RunCancelled(f"run {self.id} was cancelled")
 
     def _may_pause(self) -> None:
-        if current_tx(self._work.store.adapter) is not None:  # what it remembers would be rolled back
+        if current_tx(self._engine.store.adapter) is not None:  # what it remembers would be rolled back
             raise DeclarationError("a run cannot pause inside a transaction")
 
     def _step_name(self, kind: str, name: str | None) -> str:
@@ -348,7 +338,7 @@ class Run:
 
     def later(self) -> datetime:
         """When to ask a database again that was away."""
-        return self._work.clock.now() + LOOK_AGAIN
+        return self._engine.clock.now() + LOOK_AGAIN
 
     async def turn_back(self, reason: str) -> bool:
         """Begin to go back, if there is anything to take back; not when we did before."""

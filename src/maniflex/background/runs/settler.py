@@ -7,20 +7,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from maniflex._backoff import Backoff
 from maniflex._fence import Fence
 from maniflex.background.leases import Held
-from maniflex.background.runs.executor import release_change
+from maniflex.background.runs.engine import RunEngine
+from maniflex.background.runs.model import Status
+from maniflex.background.runs.outcomes import release_change
 from maniflex.background.runs.rows import ClaimedRun, RunChange, RunState
 from maniflex.background.runs.store import TRANSIENT_ERRORS, RunStore, passes
 from maniflex.background.watch import LastingTask, WatchedPart
 from maniflex.db.current import transaction
 from maniflex.errors import RequestError
-
-if TYPE_CHECKING:
-    from maniflex.background.runs.api import Work
 
 T = TypeVar("T")
 AT_MOST = 1000
@@ -32,7 +31,7 @@ _BACKOFF = Backoff()
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind(Generic[T]):
+class _OutcomeKind(Generic[T]):
     """One kind of outcome: what waits, who writes it, and the row `before` and `after` that."""
 
     waiting: list[tuple[ClaimedRun, T]]
@@ -44,12 +43,12 @@ class _Kind(Generic[T]):
 class Settler:
     """The outcomes of one worker's runs on their way to the database."""
 
-    def __init__(self, work: Work, forget: Callable[[Held], None]) -> None:
-        self._work = work
+    def __init__(self, engine: RunEngine, forget: Callable[[Held], None]) -> None:
+        self._engine = engine
         self._forget = forget  # until then its lease is renewed
-        self._store = work.store
-        self._logger = work.environment.logger
-        self._metrics = work.environment.metrics
+        self._store = engine.store
+        self._logger = engine.logger
+        self._metrics = engine.metrics
         self._successes: list[tuple[ClaimedRun, str | None]] = []
         self._changes: list[tuple[ClaimedRun, RunChange]] = []
         self._dropped: list[tuple[ClaimedRun, None]] = []
@@ -84,7 +83,7 @@ class Settler:
 
     def release(self, run: ClaimedRun) -> None:
         """Give a run back as if it had not been begun."""
-        self.change(run, release_change(run, self._work.clock.now()))
+        self.change(run, release_change(run, self._engine.clock.now()))
 
     def let_go(self, run: ClaimedRun) -> None:
         """The run was cancelled or lost; only a lease we may still have on it is cleared."""
@@ -157,10 +156,10 @@ class Settler:
 
     async def _flush_done(self) -> None:
         answers = await self._write_first(
-            _Kind(self._successes, self._succeed, "leased", _state_after_success)
+            _OutcomeKind(self._successes, self._succeed, Status.LEASED, _state_after_success)
         )
         self._note_answers([(run, still_ours, "runs_succeeded_total") for (run, _), still_ours in answers])
-        self._work.awaken_waiting(run for (run, _), still_ours in answers if still_ours)
+        self._engine.awaken_waiting(run for (run, _), still_ours in answers if still_ours)
         self._wake(run for (run, _), _ in answers if run.group_key is not None)
 
     async def _succeed(self, batch: list[tuple[ClaimedRun, str | None]], now: datetime) -> set[str]:
@@ -168,22 +167,22 @@ class Settler:
 
     async def _flush_changed(self) -> None:
         answers = await self._write_first(
-            _Kind(self._changes, self._write_changes, "leased", _state_after_change)
+            _OutcomeKind(self._changes, self._write_changes, Status.LEASED, _state_after_change)
         )
         self._note_answers(
             [(run, still_ours, COUNTED.get(change.event)) for (run, change), still_ours in answers]
         )
-        self._wake(run for (run, change), _ in answers if change.status == "pending" or run.group_key)
-        self._work.awaken_waiting(
-            run for (run, change), still_ours in answers if still_ours and change.status == "failed"
+        self._wake(run for (run, change), _ in answers if change.status == Status.PENDING or run.group_key)
+        self._engine.awaken_waiting(
+            run for (run, change), still_ours in answers if still_ours and change.status == Status.FAILED
         )
 
     def _wake(self, followed: Iterable[ClaimedRun]) -> None:
         """Some are due again at once, and others of a group could not start before."""
         if next(iter(followed), None) is not None:
-            self._work.wake()
+            self._engine.wake()
 
-    async def _write_first(self, kind: _Kind[T]) -> Answers[T]:
+    async def _write_first(self, kind: _OutcomeKind[T]) -> Answers[T]:
         """Write the first outcomes that wait; those the database took, and whether the run was still ours."""
         batch = _each_once(kind.waiting[:AT_MOST])
         if not batch:
@@ -197,8 +196,8 @@ class Settler:
         del kind.waiting[: len(batch)]
         return answers
 
-    async def _write_batch(self, kind: _Kind[T], batch: list[tuple[ClaimedRun, T]]) -> Answers[T]:
-        now = self._work.clock.now()
+    async def _write_batch(self, kind: _OutcomeKind[T], batch: list[tuple[ClaimedRun, T]]) -> Answers[T]:
+        now = self._engine.clock.now()
         for run, _ in batch:
             run.tried += (now,)
         settled_ids = await kind.write(batch, now)
@@ -215,7 +214,7 @@ class Settler:
                 answers.append((one, state is not None and _is_written(one[0], kind.after(one), state)))
         return answers
 
-    async def _write_one_by_one(self, kind: _Kind[T], batch: list[tuple[ClaimedRun, T]]) -> Answers[T]:
+    async def _write_one_by_one(self, kind: _OutcomeKind[T], batch: list[tuple[ClaimedRun, T]]) -> Answers[T]:
         """Write outcomes one by one: one that no database takes must not keep the others waiting."""
         answers: Answers[T] = []
         for one in batch:
@@ -247,23 +246,25 @@ class Settler:
     async def _write_changes(self, batch: list[tuple[ClaimedRun, RunChange]], now: datetime) -> set[str]:
         changes = [change for _, change in batch]
         careful = [c for c in changes if c.waiting_for is not None]
-        dead = [(run, c) for run, c in batch if c.status == "failed" and self._work.dead_letter(run.type)]
+        dead = [
+            (run, c) for run, c in batch if c.status == Status.FAILED and self._engine.dead_letter(run.type)
+        ]
         if not careful and not dead:
             return await self._store.settle(changes, now)
         async with transaction(self._store.adapter) as tx:
             free = await self._store.try_lock([c.held.id for c in changes], tx)
-            changes = [await self._work.unless_signalled(c, now, tx) for c in changes if c.held.id in free]
+            changes = [await self._engine.unless_signalled(c, now, tx) for c in changes if c.held.id in free]
             if not changes:
                 return set()
             settled_ids = await self._store.settle(changes, now, tx)
             for run, change in dead:
                 if run.id in settled_ids:
-                    await self._work.bury(run.id, run.type, change.last_error, tx)
+                    await self._engine.bury(run.id, run.type, change.last_error, tx)
         return settled_ids
 
     async def _flush_dropped(self) -> None:
         for (run, _), still_ours in await self._write_first(
-            _Kind(self._dropped, self._let_go, "cancelled", _state_after_cancel)
+            _OutcomeKind(self._dropped, self._let_go, Status.CANCELLED, _state_after_cancel)
         ):
             self._forget(run.held)
             if not still_ours:
@@ -283,7 +284,7 @@ class Settler:
                 self._forget(run.held)
                 if counter is not None:
                     counts[counter, run.type] += 1
-            self._work.note_settled(run, still_ours=still_ours)
+            self._engine.note_settled(run, still_ours=still_ours)
         for (counter, type), number in counts.items():
             self._metrics.add(counter, number, type=type)
 
@@ -299,7 +300,7 @@ def _each_once(batch: list[tuple[ClaimedRun, T]]) -> list[tuple[ClaimedRun, T]]:
 
 
 def _state_after_success(one: tuple[ClaimedRun, str | None]) -> tuple[str, int]:
-    return "succeeded", one[0].attempt
+    return Status.SUCCEEDED, one[0].attempt
 
 
 def _state_after_change(one: tuple[ClaimedRun, RunChange]) -> tuple[str, int]:
@@ -307,7 +308,7 @@ def _state_after_change(one: tuple[ClaimedRun, RunChange]) -> tuple[str, int]:
 
 
 def _state_after_cancel(one: tuple[ClaimedRun, None]) -> tuple[str, int]:
-    return "cancelled", one[0].attempt
+    return Status.CANCELLED, one[0].attempt
 
 
 def _is_written(run: ClaimedRun, after: tuple[str, int], state: RunState) -> bool:

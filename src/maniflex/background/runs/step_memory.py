@@ -22,13 +22,15 @@ from maniflex._logging import guard_logger
 from maniflex.background.json_text import Unreadable, Unstored, decode_stored, not_stored, readable_text
 from maniflex.background.leases import Held
 from maniflex.background.runs.open_steps import OpenSteps
-from maniflex.background.runs.run import FAILED, UNDO_ATTEMPTS
 from maniflex.background.runs.store import RunStore, passes
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Row, Tx
 from maniflex.errors import LeaseLost, RequestError, RunCancelled, ValidationFailed
 from maniflex.sql.statement import Sql
 
+OURS = "@"  # begins the names of what the engine remembers; of steps that begin so, another one does
+FAILED = f"{OURS}failed"
+UNDO_ATTEMPTS = 10
 _PAUSE = Backoff(base=timedelta(milliseconds=50), cap=timedelta(seconds=2))
 
 log = guard_logger(logging.getLogger("maniflex.work"))

@@ -1,35 +1,42 @@
-"""The rows of runs: submit, change, reap and prune, in either database; workers write by `claimed_rows`.
+"""The rows of runs: every statement about them, as far as both databases take the same values.
 
-Every change and its event rows go in one transaction.
+`store_sqlite.py` and `store_postgres.py` have the rest. Every change and its event rows go in one
+transaction. A worker's writes name the token of its claim, so a run that another worker took stays untouched;
+each write returns the ids of the runs it changed.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
+from maniflex._ids import event_ids
 from maniflex.background.json_text import instant
-from maniflex.background.primary import Primary
-from maniflex.background.runs.claim_store import ClaimedRows, event_ids, rows_of, to_json
-from maniflex.background.runs.rows import Reaped, RunDraft
+from maniflex.background.leases import Held
+from maniflex.background.runs.model import Status
+from maniflex.background.runs.rows import (
+    ClaimCursor,
+    ClaimedRun,
+    Reaped,
+    Renewed,
+    RunChange,
+    RunDraft,
+    RunState,
+)
 from maniflex.background.statements import NamedStatement, load
 from maniflex.db.current import executor
-from maniflex.db.port import Row, Tx
-from maniflex.errors import (
-    RequestError,
-    Timeout,
-    TransactionError,
-    Unavailable,
-)
+from maniflex.db.port import Adapter, Executor, Row, Tx
+from maniflex.errors import RequestError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import Dialect, Sql
 
 CHANNEL = "maniflex_work"
 ORPHAN_GRACE = timedelta(minutes=5)  # a run of an unknown type may wait this long for a worker that knows it
-SEPARATOR = "\x1e"  # no JSON text holds it
+TRANSIENT_ERRORS = (TransactionError, Unavailable, Timeout)
 _A_DAY = timedelta(days=1)
 _LAST_ID = "\U0010ffff"
-TRANSIENT_ERRORS = (TransactionError, Unavailable, Timeout)
 
 
 def passes(error: RequestError) -> bool:
@@ -37,11 +44,21 @@ def passes(error: RequestError) -> bool:
     return error.retryable or isinstance(error, TRANSIENT_ERRORS)
 
 
-class RunStore(ClaimedRows):
+class RunStore(ABC):
     """All statements about runs on one database."""
+
+    def __init__(self, adapter: Adapter, *, logged: bool = True) -> None:
+        self.adapter = adapter
+        self._logged = logged
+        self._sql = load("runs", adapter.dialect)
+
+    @abstractmethod
+    def steady(self) -> AbstractAsyncContextManager[Self]:
+        """A store for many claims and outcomes, whose plans do not change with the weather."""
 
     # -- what producers do
 
+    @abstractmethod
     async def submit(
         self,
         draft: RunDraft,
@@ -50,40 +67,10 @@ class RunStore(ClaimedRows):
         tx: Tx | None = None,
     ) -> set[str]:
         """Store runs given as id, payload and idempotency key; which were new."""
-        due = draft.run_at <= now
-        common = {
-            "type": draft.type,
-            "priority": draft.priority,
-            "max_attempts": draft.max_attempts,
-            "run_at": self._time(draft.run_at),
-            "timeout": draft.timeout,
-            "group_key": draft.group_key,
-            "actor_id": draft.actor_id,
-            "tenant_id": draft.tenant_id,
-            "trace_id": draft.trace_id,
-            "parent_id": draft.parent_id,
-            "now": self._time(now),
-        }
-        run = executor(self.adapter, tx)
-        if self._sqlite:
-            text = to_json(rows)
-            statements = [self._sql["submit"].bind(rows=text, **common)]
-            if self._logged:
-                statements.append(self._sql["log_submit"].bind(rows=text, now=common["now"], **event_ids()))
-            return {row[0] for row in await rows_of(run, statements)}
-        ids, payloads, keys = zip(*rows, strict=True)
-        common |= {"due": due, "channel": CHANNEL, **self._log()}
-        if any(keys) or any(SEPARATOR in id for id in ids):
-            statement = self._sql["submit"].bind(ids=ids, payloads=payloads, keys=keys, **common)
-            return {row[0] for row in await run.write(statement)}
-        texts = {"ids": SEPARATOR.join(ids), "payloads": SEPARATOR.join(payloads)}
-        await run.write(self._sql["submit_all"].bind(**texts, **common))
-        return set(ids)
 
     async def by_keys(self, keys: Sequence[str], tx: Tx | None = None) -> dict[str, str]:
         """Idempotency key → id of the live run that has it."""
-        key_list: Any = to_json(keys) if self._sqlite else keys
-        rows = await self._current(tx).write(self._sql["by_keys"].bind(keys=key_list))
+        rows = await executor(self.adapter, tx).write(self._sql["by_keys"].bind(keys=self._list(keys)))
         return {row[1]: row[0] for row in rows}
 
     async def cancel(self, run_id: str, now: datetime, *, running: bool = True, tx: Tx | None = None) -> bool:
@@ -95,23 +82,75 @@ class RunStore(ClaimedRows):
     async def delete(self, run_id: str, reason: str | None, now: datetime, *, tx: Tx | None = None) -> bool:
         return await self._change_one("delete", "deleted", run_id, now, tx, reason=reason)
 
-    async def awaken_parents(self, ids: Sequence[str], now: datetime) -> bool:
-        """Let the runs that wait for one of these go on, as far as those are over; whether any did."""
-        values = {"ids": to_json(ids) if self._sqlite else ids, "now": self._time(now), "channel": CHANNEL}
-        return bool(await self.adapter.write(self._sql["awaken_parents"].bind(**values)))
-
+    @abstractmethod
     async def _change_one(
         self, name: str, event: str, run_id: str, now: datetime, tx: Tx | None, **extra: Any
     ) -> bool:
         """Change one run if its state allows it; whether it did."""
-        statement = self._sql[name]
-        values = {"id": run_id, "now": self._time(now), **extra, **self._log(), "channel": CHANNEL}
-        statements = [statement.bind(**values)]
-        if self._sqlite and self._logged:
-            data = to_json({"reason": extra["reason"]}) if "reason" in extra else None
-            log = self._sql["log_one"].bind(**values, event_type=event, data=data)
-            statements.append(log)
-        return bool(await rows_of(executor(self.adapter, tx), statements))
+
+    async def awaken_parents(self, ids: Sequence[str], now: datetime) -> bool:
+        """Let the runs that wait for one of these go on, as far as those are over; whether any did."""
+        statement = self._sql["awaken_parents"]
+        values = {"ids": self._list(ids), "now": self._time(now), "channel": CHANNEL}
+        return bool(await self.adapter.write(statement.bind(**values)))
+
+    # -- what workers do
+
+    @abstractmethod
+    async def claim(
+        self,
+        ranges: Sequence[tuple[str, str]],
+        limit: int,
+        owner: str,
+        now: datetime,
+        lease: timedelta,
+        leases: dict[str, timedelta],
+        token: str,
+        cursor: ClaimCursor | None = None,
+    ) -> list[ClaimedRun]:
+        """Lease up to `limit` due runs whose type lies in one of the ranges, most urgent first."""
+
+    @abstractmethod
+    async def find_claimed(self, token: str) -> list[ClaimedRun]:
+        """The runs that the claim of this token took and still holds."""
+
+    @abstractmethod
+    async def renew(self, on: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
+        """Extend leases; the ids of those that are no longer ours, and of those that have to wait."""
+
+    @abstractmethod
+    async def succeed(self, successes: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
+        """Settle runs with their results; the ids of those that were still ours and not locked."""
+
+    @abstractmethod
+    async def settle(self, changes: Sequence[RunChange], now: datetime, tx: Tx | None = None) -> set[str]:
+        """Settle runs that did not succeed; the ids of those that were still ours."""
+
+    @abstractmethod
+    async def let_go(self, held: Sequence[Held], now: datetime) -> set[str]:
+        """Clear the leases of runs that were cancelled while we had them; which those are."""
+
+    @abstractmethod
+    async def try_lock(self, ids: Sequence[str], tx: Tx) -> set[str]:
+        """Lock runs for the transaction; the ids of those that no other transaction has locked."""
+
+    async def states(self, ids: Sequence[str]) -> dict[str, RunState]:
+        """How things stand with these runs, as the primary knows it."""
+        rows = await executor(self.adapter).write(self._sql["states"].bind(ids=self._list(ids)))
+        return {row[0]: RunState(row[1], row[2], row[3], instant(row[4])) for row in rows}
+
+    async def is_cancelled(self, held: Held) -> bool:
+        """Whether the run was cancelled; `LeaseLost` is for the caller to tell by `owns`."""
+        return await self._state(held) == (Status.CANCELLED, held.lease)
+
+    async def owns(self, held: Held) -> bool:
+        """Whether the run is leased by this claim right now."""
+        return await self._state(held) == (Status.LEASED, held.lease)
+
+    async def _state(self, held: Held) -> tuple[Any, ...] | None:
+        """As the primary knows it, and through the open transaction: SQLite has no second writer."""
+        rows = await executor(self.adapter).write(self._sql["state"].bind(id=held.id))
+        return tuple(rows[0]) if rows else None
 
     # -- what looks after them
 
@@ -119,10 +158,9 @@ class RunStore(ClaimedRows):
         """Let expired runs that spent their attempts, and have steps to take back, go on just for that."""
         values = {"now": self._time(now), "limit": limit, **event_ids()}
         rows = await tx.write(self._sql["turn_back"].bind(**values))
-        ids = [row[0] for row in rows]
-        if ids:
-            id_list: Any = to_json(ids) if self._sqlite else ids
-            await tx.execute(self._sql["allow_turned"].bind(ids=id_list, more=more, now=values["now"]))
+        if rows:
+            ids = self._list([row[0] for row in rows])
+            await tx.execute(self._sql["allow_turned"].bind(ids=ids, more=more, now=values["now"]))
 
     async def reap(
         self, now: datetime, known_types: Sequence[str], limit: int = 500, tx: Tx | None = None
@@ -131,26 +169,27 @@ class RunStore(ClaimedRows):
         values = {
             "now": self._time(now),
             "forsaken": self._time(now - ORPHAN_GRACE),
-            "known": to_json(known_types) if self._sqlite else known_types,
+            "known": self._list(known_types),
             "limit": limit,
-            **self._log(),
         }
-        run = executor(self.adapter, tx)
-        if self._sqlite:
-            statements = [self._sql["reap"].bind(**values)]
-            if self._logged:
-                statements.insert(0, self._sql["log_reap"].bind(**values))
-            rows = (await run.batch(statements))[-1]
-        else:
-            rows = await run.write(self._sql["reap"].bind(**values))
-        freed_statuses = ("pending", "failed")  # others were cancelled before, and only lost their lease now
+        rows = await self._reap(values, executor(self.adapter, tx))
+        changed_states = (
+            Status.PENDING,
+            Status.FAILED,
+        )  # others were cancelled before, and lost only their lease
         return [
-            Reaped(row[0], row[1], row[2]) for row in rows if row[3] == "leased" and row[2] in freed_statuses
+            Reaped(row[0], row[1], row[2])
+            for row in rows
+            if row[3] == Status.LEASED and row[2] in changed_states
         ]
 
+    @abstractmethod
+    async def _reap(self, values: dict[str, Any], on: Executor) -> list[Row]:
+        """Id, type, state and former state of the runs that were taken back."""
+
+    @abstractmethod
     async def has_expired(self, now: datetime) -> bool:
-        """Whether there is anything to reap; a read, so that idle workers do not write."""
-        return bool(await Primary(self.adapter).fetch(self._sql["expired"].bind(now=self._time(now))))
+        """Whether there is anything to reap; a read of the primary, so that idle workers do not write."""
 
     async def bring_back(self, leases: Sequence[tuple[str, datetime, datetime]]) -> int:
         """Shorten impossible leases, given as type, latest possible end and the end they get; how many."""
@@ -158,14 +197,10 @@ class RunStore(ClaimedRows):
             return 0
         soonest = self._time(min(latest for _, latest, _ in leases))
         rows = [(type, self._time(latest), self._time(until)) for type, latest, until in leases]
-        if self._sqlite:
-            statement = self._sql["bring_back"].bind(rows=to_json(rows), soonest=soonest)
-        else:
-            types, latests, untils = zip(*rows, strict=True)
-            statement = self._sql["bring_back"].bind(
-                types=types, latests=latests, untils=untils, soonest=soonest
-            )
-        return len(await self.adapter.write(statement))
+        return len(await self._bring_back(rows, soonest))
+
+    @abstractmethod
+    async def _bring_back(self, rows: Sequence[tuple[str, Any, Any]], soonest: Any) -> list[Row]: ...
 
     async def prune(
         self, before: datetime, limit: int = 500, *, after: str = "", look: int = 5_000
@@ -187,20 +222,29 @@ class RunStore(ClaimedRows):
             count += await self._remove(old[n : n + limit], self._time(before))
         return count, rows[-1][0] if len(rows) == look else ""
 
-    async def _remove(self, ids: Sequence[str], before: Any) -> int:
-        if not self._sqlite:
-            return len(await self.adapter.write(self._sql["prune"].bind(ids=ids, before=before)))
-        async with self.adapter.transaction() as tx:
-            rows = await tx.write(self._sql["prune"].bind(ids=to_json(ids), before=before))
-            removed_ids = to_json([row[0] for row in rows])
-            names = ("prune_events", "prune_steps", "prune_signals")
-            await tx.batch([self._sql[name].bind(ids=removed_ids) for name in names])
-        return len(rows)
+    @abstractmethod
+    async def _remove(self, ids: Sequence[str], before: Any) -> int: ...
 
     async def depth(self, now: datetime) -> list[tuple[str, int, datetime]]:
         """Type, number and oldest due time of the runs that are due and not yet claimed."""
         rows = await self.adapter.fetch(self._sql["depth"].bind(now=self._time(now)))
         return [(row[0], row[1], instant(row[2])) for row in rows]
+
+    # -- the form of values
+
+    def bind(self, statement: str, /, **values: Any) -> Sql:
+        """A statement with its values; times are brought to the form of the database."""
+        return self._sql[statement].bind(
+            **{k: self._time(v) if isinstance(v, datetime) else v for k, v in values.items()}
+        )
+
+    @abstractmethod
+    def _time(self, moment: datetime) -> Any:
+        """A time as the database takes it."""
+
+    @abstractmethod
+    def _list(self, values: Sequence[str]) -> Any:
+        """Several texts as one parameter."""
 
 
 def _first_id(moment: datetime) -> str:

@@ -13,7 +13,7 @@ from maniflex._ids import new_ids
 from maniflex.background.json_text import decode
 from maniflex.background.runs import options as checks
 from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers, check_type, payload_text
-from maniflex.background.runs.model import WorkflowRun
+from maniflex.background.runs.model import Status, WorkflowRun
 from maniflex.background.runs.rows import RunDraft
 from maniflex.background.runs.store import RunStore
 from maniflex.db.current import current_tx, transaction
@@ -199,7 +199,7 @@ def _common(draft: RunDraft, now: datetime) -> dict[str, Any]:
     """What new runs have in common."""
     return {
         "type": draft.type,
-        "status": "pending",
+        "status": Status.PENDING,
         "priority": draft.priority,
         "result": None,
         "error": None,

@@ -355,7 +355,7 @@ class Schedules(DeclaredPart):
         due = Due(*(getattr(schedule, name) for name in Due.__slots__))
         async with transaction(environment.adapter) as tx:
             [firing] = await self.store.fire(tx, [(due, Firing(now))], now, manual=True)
-            [(_, run_id)] = pairs = await submit(self.work, [firing], tx)
+            [(_, run_id)] = pairs = await submit(environment.runs, [firing], tx)
             await self.store.link_runs(tx, pairs)
             await self.store.touch(tx, schedule.id, now)
             return await Records[WorkflowRun](environment.stores[WorkflowRun], tx).read(run_id)

@@ -170,7 +170,7 @@ class Scheduler:
             steps.append(step)
         fresh = await self._store.fire(tx, due_firings, now)
         to_submit = [one for one in fresh if one.firing.outcome is FiringOutcome.FIRED]
-        await self._store.link_runs(tx, await submit(self._environment.work, to_submit, tx))
+        await self._store.link_runs(tx, await submit(self._environment.runs, to_submit, tx))
         await self._store.advance(tx, steps, now)
         tx.after_commit(lambda: self._count(fresh))
         late = tuple(s.id for s in steps if s.next_run_at is not None and s.next_run_at <= now)

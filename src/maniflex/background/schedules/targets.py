@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from maniflex.background.runs.api import Work
+from maniflex.background.runs.engine import RunEngine
 from maniflex.background.runs.run import Run
 from maniflex.background.schedules.definition import OWN
 from maniflex.background.schedules.post import AddressRefused, Answer, post
@@ -40,7 +41,7 @@ class CallAction(Protocol):
     async def __call__(self, name: str, payload: Any) -> Any: ...
 
 
-async def submit(work: Work, firings: Sequence[Fired], tx: Tx) -> list[tuple[str, str]]:
+async def submit(engine: RunEngine, firings: Sequence[Fired], tx: Tx) -> list[tuple[str, str]]:
     """Submit the run of each firing, in the transaction that records it; firing and run ids."""
     by_type: dict[tuple[str, int | None], list[Fired]] = defaultdict(list)
     for one in firings:
@@ -48,8 +49,8 @@ async def submit(work: Work, firings: Sequence[Fired], tx: Tx) -> list[tuple[str
     pairs: list[tuple[str, str]] = []
     for (type, attempts), group in by_type.items():
         payloads = [_payload(one) for one in group]
-        timeout = _timeout(work, type)
-        runs = await work.submit_many(type, payloads, max_attempts=attempts, timeout=timeout, tx=tx)
+        timeout = _timeout(engine, type)
+        runs = await engine.submit_all(type, payloads, tx=tx, max_attempts=attempts, timeout=timeout)
         pairs += [(one.id, run.id) for one, run in zip(group, runs, strict=True)]
     return pairs
 
@@ -61,12 +62,12 @@ def _type(one: Fired) -> tuple[str, int | None]:
     return ACTION if schedule.kind == "action" else URL, schedule.attempts or 1
 
 
-def _timeout(work: Work, type: str) -> timedelta | None:
+def _timeout(engine: RunEngine, type: str) -> timedelta | None:
     """How long an attempt may take whose handler, as far as is known here, sets no limit of its own."""
-    handler = work.handlers.get(type)
+    handler = engine.handlers.get(type)
     if type == URL or (handler is not None and handler.timeout is not None):
         return None  # the time of a POST begins when a thread takes it up
-    return work.environment.config.schedule_execution_timeout
+    return engine.config.schedule_execution_timeout
 
 
 def _payload(one: Fired) -> Any:

@@ -1,0 +1,310 @@
+"""The engine of durable runs: submits them, ends them, wakes those who wait for them.
+
+`server.work` (`api.py`) is its face; workers, handlers of runs, schedules and jobs stand on it directly.
+Runs that wait for runs of their own are woken as soon as those are over, in any process: after the commit
+that ends the child, so that no transaction waits for another run's row. A parent that was not woken, because
+a process died in between, looks again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import datetime
+from typing import Any, Unpack
+
+from maniflex._clock import Clock
+from maniflex._fence import Fence, describe
+from maniflex._ids import new_id
+from maniflex.background.json_text import encode
+from maniflex.background.metrics import Metrics
+from maniflex.background.primary import reading
+from maniflex.background.runs import options as checks
+from maniflex.background.runs.handlers import RunHandlers
+from maniflex.background.runs.model import Status, WorkflowRun
+from maniflex.background.runs.rows import ClaimedRun, Reaped, RunChange
+from maniflex.background.runs.step_memory import UNDO_ATTEMPTS
+from maniflex.background.runs.store import CHANNEL, RunStore
+from maniflex.background.runs.store_postgres import PostgresRunStore
+from maniflex.background.runs.store_sqlite import SqliteRunStore
+from maniflex.background.runs.submitter import Submitted, Submitter
+from maniflex.config import Config
+from maniflex.db.current import current_tx, detached_context, transaction
+from maniflex.db.port import Adapter, Executor, Tx
+from maniflex.db.records import Records
+from maniflex.db.store import Store
+from maniflex.errors import Conflict, DatabaseError, DeclarationError, NotFound
+from maniflex.model.base import Model
+from maniflex.sql.statement import Dialect
+
+CHILD = "run:"  # and its id: what a parent waits for
+LETTER = "dead:"  # begins the idempotency key of a dead letter
+STORES: Mapping[Dialect, type[RunStore]] = {
+    Dialect.SQLITE: SqliteRunStore,
+    Dialect.POSTGRES: PostgresRunStore,
+}
+
+
+def open_store(adapter: Adapter, *, logged: bool = True) -> RunStore:
+    """The runs of this database; `DeclarationError` for a dialect that runs have no statements in."""
+    store = STORES.get(adapter.dialect)
+    if store is None:
+        dialects = ", ".join(STORES)
+        raise DeclarationError(
+            f"durable runs have no statements for {adapter.dialect!r}, only for {dialects}"
+        )
+    return store(adapter, logged=logged)
+
+
+def use_transaction(adapter: Adapter, tx: Tx | None) -> AbstractAsyncContextManager[Tx]:
+    """The transaction `tx`, else the open one, else a new one."""
+    return transaction(adapter) if tx is None else nullcontext(tx)
+
+
+class RunEngine:
+    """The durable runs of one sealed server."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        handlers: RunHandlers,
+        *,
+        clock: Clock,
+        config: Config,
+        logger: logging.Logger,
+        stores: Mapping[type[Model], Store],
+        metrics: Metrics,
+    ) -> None:
+        self.store = store
+        self.handlers = handlers
+        self.clock = clock
+        self.config = config
+        self.logger = logger
+        self.metrics = metrics
+        self.workers: list[Callable[[], None]] = []  # how to wake those of this process
+        self.observers: list[Callable[[str], None]] = []  # told the id of each run that was settled
+        self.attempts_over: dict[str, asyncio.Event] = {}  # by the id of a run that `Work.wait` waits for
+        self._stores = stores
+        self._submitter = Submitter(handlers, store, clock, stores, logger)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # -- submitting and asking
+
+    async def submit(
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        tx: Tx | None = None,
+        **options: Unpack[checks.Options],
+    ) -> WorkflowRun:
+        """Store a run; in a transaction it is there when that commits. One of the same key is returned."""
+        return (await self.submit_all(type, [payload], [idempotency_key], tx, **options))[0]
+
+    async def submit_all(
+        self,
+        type: str,
+        payloads: Sequence[Any],
+        keys: Sequence[str | None] | None = None,
+        tx: Tx | None = None,
+        **options: Unpack[checks.Options],
+    ) -> Submitted:
+        """Store a run for each payload, all or none, in few statements; wake the workers of this process."""
+        runs = await self._submitter.submit(type, payloads, keys or [None] * len(payloads), tx, **options)
+        if runs.due:
+            self.wake_after(tx)
+        return runs
+
+    async def get(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
+        """The run of that id; `NotFound` when there is none."""
+        try:
+            return await self.records(tx).read(id)
+        except NotFound:
+            raise NotFound("run not found") from None
+
+    def records(self, tx: Tx | None = None) -> Records[WorkflowRun]:
+        """The stored runs, as models."""
+        return Records(self._stores[WorkflowRun], reading(self.store.adapter, tx))
+
+    # -- waking workers
+
+    def wake_after(self, tx: Tx | None) -> None:
+        """Wake this process's workers, after the commit that makes the run visible."""
+        open_tx = tx or current_tx(self.store.adapter)
+        if open_tx is None:
+            self.wake()
+        else:
+            open_tx.after_commit(self.wake)
+
+    def wake(self) -> None:
+        """Have the workers of this process look for work."""
+        for wake in self.workers:
+            wake()
+
+    # -- signals
+
+    async def signal(self, id: str, name: str, payload: Any = None, *, tx: Tx | None = None) -> None:
+        """Tell a run something; it is kept until the run waits for it."""
+        checks.signal_name(name)
+        text = encode(payload, "payload")
+        now, store = self.clock.now(), self.store
+        async with use_transaction(store.adapter, tx) as on:
+            # The lock orders us and a run that is about to wait: one of the two sees the other.
+            rows = await on.write(store.bind("lock", id=id))
+            if not rows:
+                raise NotFound("run not found")
+            if rows[0][0] not in (Status.PENDING, Status.LEASED):
+                raise Conflict(f"the run is {rows[0][0]}; it waits for nothing")
+            await on.execute(
+                store.bind("add_signal", signal=new_id(), id=id, name=name, payload=text, now=now)
+            )
+            if await self._awaken(id, name, now, on):
+                self.wake_after(on)
+
+    async def _awaken(self, id: str, waiting_for: str, now: datetime, on: Executor) -> bool:
+        """Make a run due that waits for this; whether it did."""
+        return bool(
+            await on.write(self.store.bind("awaken", id=id, name=waiting_for, now=now, channel=CHANNEL))
+        )
+
+    async def unless_signalled(self, change: RunChange, now: datetime, tx: Tx) -> RunChange:
+        """The change of a run that is about to wait; it is due at once if its signal or child has come."""
+        if change.waiting_for is None:
+            return change
+        await tx.write(self.store.bind("lock", id=change.held.id))
+        if change.waiting_for.startswith(CHILD):
+            has_come = await self._is_over(change.waiting_for, tx)
+            # Look again after the commit: a child that ended before it found no parent that waits.
+            child = change.waiting_for
+            tx.after_commit(lambda: self.spawn(self._awaken_if_over(change.held.id, child)))
+        else:
+            statement = self.store.bind("has_signal", id=change.held.id, name=change.waiting_for)
+            has_come = bool(await tx.fetch(statement))
+        if not has_come:
+            return change
+        return RunChange(change.held, change.status, change.event, change.data, now, change.unspent)
+
+    # -- runs that wait for runs
+
+    async def tell_parents(self, ids: Sequence[str], tx: Tx | None = None) -> None:
+        """Wake those who wait for these runs, which were ended by the open transaction, or just now."""
+        open_tx = tx or current_tx(self.store.adapter)
+        if open_tx is None:
+            await self._await_logged(self._awaken_parents(ids))
+        else:
+            open_tx.after_commit(lambda: self.spawn(self._awaken_parents(ids)))
+
+    def awaken_waiting(self, over: Iterable[ClaimedRun]) -> None:
+        """Wake the runs that wait for one of these; most are no child and have no key to be found by."""
+        ids = [run.id for run in over if run.parent_id is not None or run.keyed]
+        if ids:
+            self.spawn(self._awaken_parents(ids))
+
+    async def _awaken_parents(self, ids: Sequence[str]) -> None:
+        if await self.store.awaken_parents(ids, self.clock.now()):
+            self.wake()
+
+    async def _is_over(self, waiting_for: str, on: Executor) -> bool:
+        """Whether the child that is waited for needs no more waiting."""
+        return not await on.write(self.store.bind("under_way", id=waiting_for.removeprefix(CHILD)))
+
+    async def _awaken_if_over(self, id: str, waiting_for: str) -> None:
+        adapter = self.store.adapter
+        if await self._is_over(waiting_for, adapter):
+            await self._awaken(id, waiting_for, self.clock.now(), adapter)
+            self.wake()
+
+    # -- runs that are over
+
+    def note_settled(self, run: ClaimedRun, *, still_ours: bool = True) -> None:
+        """Wake those who `wait` for the run; tell observers, unless the run was not ours any more."""
+        if still_ours and self.observers:
+            self._tell_observers(run.id)
+        over = self.attempts_over.get(run.id)
+        if over is not None:
+            over.set()
+
+    def _tell_observers(self, *ids: str) -> None:
+        for id in ids:
+            for observer in self.observers:
+                observer(id)
+
+    async def reap(self, now: datetime) -> list[Reaped]:
+        """Take back runs whose lease ran out; those that failed for good go to their dead letters."""
+        async with transaction(self.store.adapter) as tx:
+            await self.store.turn_back(now, UNDO_ATTEMPTS, tx)
+            runs = await self.store.reap(now, [handler.type for handler in self.handlers], tx=tx)
+            failed_runs = [run for run in runs if run.status == Status.FAILED]
+            for run in failed_runs:
+                await self.bury(run.id, run.type, "lease_expired", tx)
+            tx.after_commit(lambda: self._tell_observers(*(run.id for run in runs)))
+            if failed_runs:
+                await self.tell_parents([run.id for run in failed_runs], tx)
+        return runs
+
+    # -- dead letters
+
+    def dead_letter(self, type: str) -> str | None:
+        """The type of the run that is submitted for each run of this type that fails for good."""
+        handler = self.handlers.get(type)
+        return handler.dead_letter if handler is not None else None
+
+    async def bury(self, id: str, type: str, error: str | None, tx: Tx) -> None:
+        """Submit the dead letter of a run that failed for good, in the transaction that fails it."""
+        letter = self.dead_letter(type)
+        if letter is None:
+            return
+        payload: dict[str, Any] = {"run_id": id, "type": type, "payload": None, "error": error}
+        payload["attempt"] = None
+        who = checks.Options()
+        try:
+            run = await self.records(tx).read(id)
+        except NotFound:  # deleted while it ran: it needs no letter
+            return
+        except (ValueError, DatabaseError):
+            pass  # what cannot be read is what it failed for
+        else:
+            if letter in _types_in_letter(run):
+                self.logger.error("run %s (%s): dead letters in a circle; it has none", id, type)
+                return
+            payload |= {"payload": run.payload, "attempt": run.attempt}
+            who = checks.Options(actor_id=run.actor_id, tenant_id=run.tenant_id, trace_id=run.trace_id)
+        await self.submit(letter, payload, idempotency_key=f"{LETTER}{id}:{new_id()}", tx=tx, **who)
+
+    # -- small tasks
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Start a small task in the background; its failure is logged."""
+        task = asyncio.create_task(self._await_logged(work), context=detached_context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait_for_tasks(self) -> None:
+        """Wait for the tasks that `spawn` has started until now."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _await_logged(self, work: Coroutine[Any, Any, Any]) -> None:
+        fence = Fence()
+        try:
+            await work
+        except BaseException as error:
+            fence.absorb(error)
+            self.logger.warning("background task failed: %s", describe(error), exc_info=error)
+
+
+def _types_in_letter(run: WorkflowRun) -> set[str]:
+    """The types of the runs that a dead letter tells of, each the letter of the one before.
+
+    One process knows the letters of its own handlers and refuses circles among them; a circle through
+    the handlers of several is seen only here.
+    """
+    types: set[str] = set()
+    payload: Any = run.payload if (run.idempotency_key or "").startswith(LETTER) else None
+    while isinstance(payload, dict) and isinstance(payload.get("type"), str):
+        types.add(payload["type"])
+        payload = payload.get("payload")
+    return types

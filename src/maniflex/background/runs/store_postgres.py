@@ -1,0 +1,207 @@
+"""The rows of runs on PostgreSQL: lists go as arrays, and each statement writes its event rows itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+import msgspec
+
+from maniflex._ids import event_ids
+from maniflex.background.leases import Held
+from maniflex.background.runs.model import Status
+from maniflex.background.runs.rows import (
+    ClaimCursor,
+    ClaimedRun,
+    ClaimPosition,
+    Renewed,
+    RunChange,
+    RunDraft,
+)
+from maniflex.background.runs.store import CHANNEL, RunStore
+from maniflex.db.current import executor
+from maniflex.db.port import Executor, Row, Tx
+from maniflex.errors import Conflict, SerializationFailure, Timeout
+
+SEPARATOR = "\x1e"  # no JSON text holds it
+
+
+class PostgresRunStore(RunStore):
+    """All statements about runs on PostgreSQL, where rows may be locked by others."""
+
+    @asynccontextmanager
+    async def steady(self) -> AsyncIterator[Self]:
+        adapter = self.adapter.sibling(steady=True)
+        await adapter.open()
+        try:
+            yield type(self)(adapter, logged=self._logged)
+        finally:
+            await adapter.close()
+
+    async def submit(
+        self,
+        draft: RunDraft,
+        rows: Sequence[tuple[str, str, str | None]],
+        now: datetime,
+        tx: Tx | None = None,
+    ) -> set[str]:
+        common = {
+            "type": draft.type,
+            "priority": draft.priority,
+            "max_attempts": draft.max_attempts,
+            "run_at": draft.run_at,
+            "timeout": draft.timeout,
+            "group_key": draft.group_key,
+            "actor_id": draft.actor_id,
+            "tenant_id": draft.tenant_id,
+            "trace_id": draft.trace_id,
+            "parent_id": draft.parent_id,
+            "now": now,
+            "due": draft.run_at <= now,
+            "channel": CHANNEL,
+            **self._log(),
+        }
+        run = executor(self.adapter, tx)
+        ids, payloads, keys = zip(*rows, strict=True)
+        if any(keys) or any(SEPARATOR in id for id in ids):
+            statement = self._sql["submit"].bind(ids=ids, payloads=payloads, keys=keys, **common)
+            return {row[0] for row in await run.write(statement)}
+        texts = {"ids": SEPARATOR.join(ids), "payloads": SEPARATOR.join(payloads)}
+        await run.write(self._sql["submit_all"].bind(**texts, **common))
+        return set(ids)
+
+    async def _change_one(
+        self, name: str, event: str, run_id: str, now: datetime, tx: Tx | None, **extra: Any
+    ) -> bool:
+        values = {"id": run_id, "now": now, **extra, **self._log(), "channel": CHANNEL}
+        return bool(await executor(self.adapter, tx).write(self._sql[name].bind(**values)))
+
+    # -- what workers do
+
+    async def claim(
+        self,
+        ranges: Sequence[tuple[str, str]],
+        limit: int,
+        owner: str,
+        now: datetime,
+        lease: timedelta,
+        leases: dict[str, timedelta],
+        token: str,
+        cursor: ClaimCursor | None = None,
+    ) -> list[ClaimedRun]:
+        lows, highs = zip(*ranges, strict=True)
+        values = {
+            "owner": owner,
+            "lease": token,
+            "now": now,
+            "until": now + lease,
+            "untils": msgspec.json.encode({t: now + d for t, d in leases.items()}).decode(),
+            "lows": lows,
+            "highs": highs,
+        }
+        if cursor is None:
+            return await self._claim(values, limit, ())
+        runs = []
+        if positions := cursor.positions(limit, now):
+            runs = await self._claim(values, limit, positions)
+        if len(runs) < limit:
+            cursor.restart(now)
+            try:
+                runs += await self._claim(values, limit - len(runs), ())
+            except Conflict:
+                if not runs:
+                    raise
+        cursor.advance(runs, full=len(runs) == limit)
+        return runs
+
+    async def _claim(
+        self, values: dict[str, Any], limit: int, positions: Sequence[ClaimPosition]
+    ) -> list[ClaimedRun]:
+        types, priorities, run_ats, last_ids = zip(*positions, strict=True) if positions else ((),) * 4
+        statement = self._sql["claim"].bind(
+            **values,
+            limit=limit,
+            types=types,
+            priorities=priorities,
+            run_ats=run_ats,
+            last_ids=last_ids,
+            **self._log(),
+        )
+        return _runs_of_rows(await self.adapter.write(statement), values["lease"])
+
+    async def find_claimed(self, token: str) -> list[ClaimedRun]:
+        return _runs_of_rows(await self.adapter.write(self._sql["claimed"].bind(lease=token)), token)
+
+    async def renew(self, on: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
+        ids, leases, untils = zip(*((h.id, h.lease, until) for h, until in held), strict=True)
+        rows = await on.write(self._sql["renew"].bind(ids=ids, leases=leases, untils=untils))
+        gone_ids = set(ids) - {row[0] for row in rows if row[1] == Status.LEASED}
+        return Renewed(gone_ids, {row[0] for row in rows if row[2]})
+
+    async def succeed(self, successes: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
+        ids, leases, results = zip(*((h.id, h.lease, result) for h, result in successes), strict=True)
+        result_list = results if any(results) else ()  # `unnest` fills up what is missing
+        values = {"ids": ids, "leases": leases, "results": result_list, "now": now, **self._log()}
+        try:
+            rows = await self.adapter.write(self._sql["succeed"].bind(**values))
+        except (Timeout, SerializationFailure):  # someone has locked one of them
+            rows = await self.adapter.write(self._sql["succeed_unlocked"].bind(**values))
+        return {row[0] for row in rows}
+
+    async def settle(self, changes: Sequence[RunChange], now: datetime, tx: Tx | None = None) -> set[str]:
+        statement = self._sql["settle"].bind(
+            ids=[c.held.id for c in changes],
+            leases=[c.held.lease for c in changes],
+            statuses=[c.status for c in changes],
+            run_ats=[c.run_at for c in changes],
+            unspents=[c.unspent for c in changes],
+            errors=[c.error for c in changes],
+            last_errors=[c.last_error for c in changes],
+            waits=[c.waiting_for for c in changes],
+            events=[c.event for c in changes],
+            datas=[c.data for c in changes],
+            now=now,
+            **self._log(),
+        )
+        return {row[0] for row in await executor(self.adapter, tx).write(statement)}
+
+    async def let_go(self, held: Sequence[Held], now: datetime) -> set[str]:
+        ids, leases = zip(*held, strict=True)
+        sql = self._sql["let_go"].bind(ids=ids, leases=leases, now=now)
+        return {row[0] for row in await self.adapter.write(sql)}
+
+    async def try_lock(self, ids: Sequence[str], tx: Tx) -> set[str]:
+        return {row[0] for row in await tx.write(self._sql["try_lock"].bind(ids=ids))}
+
+    # -- what looks after them
+
+    async def _reap(self, values: dict[str, Any], on: Executor) -> list[Row]:
+        return await on.write(self._sql["reap"].bind(**values, **self._log()))
+
+    async def has_expired(self, now: datetime) -> bool:
+        return bool(await self.adapter.write(self._sql["expired"].bind(now=now)))  # a replica may be behind
+
+    async def _bring_back(self, rows: Sequence[tuple[str, Any, Any]], soonest: Any) -> list[Row]:
+        types, latests, untils = zip(*rows, strict=True)
+        values = {"types": types, "latests": latests, "untils": untils, "soonest": soonest}
+        return await self.adapter.write(self._sql["bring_back"].bind(**values))
+
+    async def _remove(self, ids: Sequence[str], before: Any) -> int:
+        return len(await self.adapter.write(self._sql["prune"].bind(ids=ids, before=before)))
+
+    # -- the form of values
+
+    def _log(self) -> dict[str, Any]:
+        return {"logged": self._logged, **event_ids()}
+
+    def _time(self, moment: datetime) -> datetime:
+        return moment
+
+    def _list(self, values: Sequence[str]) -> Sequence[str]:
+        return values
+
+
+def _runs_of_rows(rows: Sequence[Row], token: str) -> list[ClaimedRun]:
+    return [ClaimedRun(*(*row[:-1], Held(row[0], token), row[-1])) for row in rows]
