@@ -15,7 +15,7 @@ from sqlalchemy.sql.selectable import FromClause
 from maniflex.errors import InvalidQuery, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operators import Op
-from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed
+from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed, leaves
 from maniflex.query.query import Scope as Scope
 from maniflex.sql.codec import encode_json
 from maniflex.sql.patterns import ENDS, LENGTH, TEXT_OPERATORS, matches
@@ -29,15 +29,6 @@ Condition = sa.ColumnElement[bool]
 # No attribute can be called like these.
 _SCOPE = "$scope$"  # then its place and the table
 _PARENT = "$parent$"  # then the key that names the parent
-
-
-def leaves(filters: Sequence[Filter]) -> Iterator[Compare]:
-    """Every comparison, in the order their parameters are numbered."""
-    for item in filters:
-        if isinstance(item, AnyOf):
-            yield from item.conditions
-        else:
-            yield item
 
 
 def shape(filters: Sequence[Filter], scope: Scope) -> tuple[Any, ...]:
