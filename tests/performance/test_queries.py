@@ -14,7 +14,7 @@ import pytest
 from maniflex import Model, Server, field, has_many
 from maniflex.query import cursor
 from maniflex.query.parse import parse
-from maniflex.sql import select, statement_cache
+from maniflex.sql import statement_cache
 from maniflex.testing import client
 from tests.http.kit import data_of
 
@@ -97,7 +97,7 @@ async def test_a_shape_that_was_asked_before_is_never_written_again(
         written.append(made.text)
         return made
 
-    monkeypatch.setattr("maniflex.sql.select.compile_statement", noted)
+    monkeypatch.setattr("maniflex.sql.listing.compile_statement", noted)
     server = Server()
     server.register(Author, Post)
     async with client(server, database=database_url) as http:
@@ -140,8 +140,7 @@ def token_at(server: Server, place: int) -> str:
 
 def statement(server: Server, token: str) -> tuple[str, tuple[Any, ...]]:
     store = server._seal().runtime.store(Post)
-    listing = select.page(store.sql, store.query(f"cursor={token}&limit=20".encode()))
-    return listing.sql.text, listing.sql.params
+    return store.listings.get(f"cursor={token}&limit=20".encode()).rows()
 
 
 async def rows_examined(url: str, text: str, params: tuple[Any, ...]) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import Context, Model, Next, Server, field, has_many
 from maniflex.model.registry import Registry
-from maniflex.query.query import Forced, Query
+from maniflex.query.query import Forced, Query, adopt
 from maniflex.testing import client
 from tests.http.kit import data_of
 
@@ -158,13 +158,12 @@ def test_every_condition_that_is_taken_over_binds_a_model(arguments: tuple[Any, 
     registry = Registry()
     registry.register(*MODELS)
     metas = {meta.name: meta for meta in registry.seal()}
-    guard, request = Query(metas["Vault"], metas), Query(metas["Club"], metas)
     name, *model = arguments
-    guard.force(name, "red", model=model[0] if model else None)
+    guard = Query(metas["Vault"], metas).with_force(name, "red", model=model[0] if model else None)
 
-    request.adopt(guard)
+    scope = adopt((), guard)
 
-    assert request.forced
-    for condition in request.forced:
+    assert scope
+    for condition in scope:
         assert isinstance(condition, Forced)
         assert [meta for meta in metas.values() if condition.binds(meta)]

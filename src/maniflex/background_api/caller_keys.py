@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from maniflex._tables import PartialTable
+from maniflex.pipeline.request_query import RequestQuery
 from maniflex.query.operators import Op
-from maniflex.query.query import AnyOf, Compare, Filter, Query
+from maniflex.query.query import AnyOf, Compare, Filter
 
 KEYS = ("idempotency_key", "group_key")
 _WIDENED = PartialTable(
@@ -35,7 +36,7 @@ def client_keys(record: Mapping[str, Any], own: str) -> dict[str, Any]:
     return {name: record[name].removeprefix(own) for name in KEYS if isinstance(record.get(name), str)}
 
 
-def match_client_keys(query: Query, own: str) -> None:
+def match_client_keys(query: RequestQuery, own: str) -> None:
     """Have filters by a key find it as it was said, and as code may have stored it."""
     query.filters = tuple(_widen(item, own) for item in query.filters)
 

@@ -228,10 +228,8 @@ class _ScheduleEndpoints:
 
     async def _delete(self, ctx: Context) -> None:
         async with ctx.transaction() as tx:
-            query = ctx.query.copy()
-            query.add_filter("id", ctx.state.ids, "in")
-            query.limit = None
-            rows, _ = await self._store.page(query, tx=tx)
+            query = ctx.current_query().with_filter("id", ctx.state.ids, "in").with_(limit=None)
+            rows, _ = await self._store.page(self._store.listing(query), tx=tx)
             ids = [self._store.record(row).id for row in rows]
             ctx.result = {"deleted": await self._schedules.delete_many(ids)}
 
@@ -240,7 +238,7 @@ class _ScheduleEndpoints:
         if "," not in ctx.resource_id:
             await self._db.delete(ctx)
             return
-        ctx.reached = True
+        ctx.deleted = True
         async with ctx.transaction() as tx:
             for id in dict.fromkeys(_listed_ids(ctx.resource_id)):
                 await self._store.delete(id, scope=ctx.forced, tx=tx)

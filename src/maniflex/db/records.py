@@ -59,9 +59,8 @@ class Records(Generic[M]):
         include: Names | None = None,
     ) -> list[M]:
         """The matching records: all of them, or one page of `limit`; with the relations to `include`."""
-        query = self._query(filters, sorts)
-        query.limit, query.page, query.forced = limit, page, self._scope
-        rows, _ = await self._store.page(query, tx=self._tx)
+        query = self._query(filters, sorts).with_(limit=limit, page=page, forced=self._scope)
+        rows, _ = await self._store.page(self._store.listing(query), tx=self._tx)
         return [*await self._records(rows, include)]
 
     async def count(self, filters: Filters | None = None) -> int:
@@ -72,7 +71,7 @@ class Records(Generic[M]):
         """Whether any record matches; a bare text is an id, keywords are fields and their values."""
         query = self._query({"id": filters} if isinstance(filters, str) else filters)
         for name, value in fields.items():
-            query.add_filter(name, value)
+            query = query.with_filter(name, value)
         return await self._store.count(query.filters, scope=self._scope, tx=self._tx) > 0
 
     async def create(self, record: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
@@ -138,10 +137,10 @@ class Records(Generic[M]):
     def _query(self, filters: Filters | None, sorts: Sorts | None = None) -> Query:
         query = Query(self._store.meta, self._store.models)
         for name, op, value in _conditions(filters):
-            query.add_filter(name, value, op)
+            query = query.with_filter(name, value, op)
         for term in [sorts] if isinstance(sorts, str) else (sorts or ()):
             name, _, direction = term.partition(":") if isinstance(term, str) else (term[0], "", term[1])
-            query.add_sort(name, direction or "asc")
+            query = query.with_sort(name, direction or "asc")
         return query
 
 

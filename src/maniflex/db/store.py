@@ -36,9 +36,9 @@ from maniflex.db.unchanged import (
 from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
-from maniflex.query.parse import Parser
 from maniflex.query.query import Filter, Models, Query
 from maniflex.sql import cascade, search, select, write
+from maniflex.sql.listing import Listing, Listings
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import by_dialect
 from maniflex.sql.where import Scope, parent_keys
@@ -56,7 +56,7 @@ class Store:
         # On SQLite the transaction is the lock.
         self._locks_rows = by_dialect(adapter.dialect, sqlite=False, postgres=True)
         self.models: Models = {meta.name: meta}
-        self.query = Parser(meta)
+        self.listings = Listings(self.sql)
         self.stores_by_model: StoresByModel = {meta.name: self}
         self.references: References | None = None
         self.links: tuple[Link, ...] = ()
@@ -113,17 +113,25 @@ class Store:
             raise self._missing(record_id)
         return row if self._decode is None else self._decode(row)
 
+    def listing(self, query: Query) -> Listing:
+        """The listing of a query that code has made or changed."""
+        return Listing(self.sql, query)
+
+    def query(self, query_string: bytes) -> Query:
+        """What a client asks for with this query string."""
+        return self.listings.get(query_string).query
+
     async def page(
-        self, query: Query, *, budget: Budget | None = None, tx: Tx | None = None
+        self, listing: Listing, *, budget: Budget | None = None, tx: Tx | None = None
     ) -> tuple[Sequence[Row], int]:
         """The rows of one page, and how many there are in all; a keyset page counts nothing.
 
         A row has its fields first; values that follow them belong to this class alone.
         """
-        run = executor(self.adapter, tx)
+        query, run = listing.query, executor(self.adapter, tx)
         versions = None if run.read_versions is None else versions_read(self.sql, run)
-        listing = select.page(self.sql, query, versioned=versions is not None)
-        rows: Sequence[Row] = await run.fetch(listing.sql, budget)
+        statement = listing.rows() if versions is None else listing.versioned_rows()
+        rows: Sequence[Row] = await run.fetch(statement, budget)
         if query.cursor is not None:
             total = 0
         elif rows:
@@ -141,16 +149,12 @@ class Store:
         self, query: Query, fields: tuple[FieldMeta, ...], most: int
     ) -> AsyncGenerator[Sequence[Row], None]:
         """These fields of all rows of a list, in batches and of one moment; in no transaction."""
-        listing = select.all_rows(self.sql, query, fields, most)
+        listing = self.listing(query.with_(page=1, limit=most, includes=(), select=fields))
         order = [listing.fields.index(f) for f in fields]
-        async with aclosing(self.adapter.stream(listing.sql)) as batches:
+        async with aclosing(self.adapter.stream(listing.uncounted_rows())) as batches:
             async for rows in batches:
                 decoded_rows = rows if listing.decode is None else map(listing.decode, rows)
                 yield [[row[i] for i in order] for row in decoded_rows]
-
-    def page_fields(self, query: Query) -> tuple[FieldMeta, ...]:
-        """The fields that rows of this query's pages have."""
-        return select.page_fields(self.sql, query)
 
     async def find_related(
         self,
@@ -235,7 +239,7 @@ class Store:
         self.models = models
         self.stores_by_model = stores_by_model
         self.sql.link({name: s.sql for name, s in stores_by_model.items() if s.adapter is self.adapter})
-        self.query = Parser(self.meta, models, limits, must_bind=must_bind)
+        self.listings = Listings(self.sql, models, limits, must_bind=must_bind)
         self.references = References(self, stores_by_model) or None
         self.links = links_to(self, stores_by_model)
 

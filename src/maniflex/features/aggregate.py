@@ -71,16 +71,15 @@ class _Aggregate:
         for name, _ in parameters:
             if name in _OF_LISTS:
                 raise InvalidQuery(f"{name}: an aggregate takes filter, q and aggregate")
-        if ctx._query is None:
-            ctx._query = self._store.query(ctx.scope["query_string"])
-        ctx.aggregation = read(await _spec(ctx, parameters), ctx._query, self.limits)
+        query = ctx.current_query()
+        ctx.aggregation = read(await _spec(ctx, parameters), query, self.limits)
 
     async def compute(self, ctx: Context) -> None:
         if ctx.aggregation is None:  # middleware replaced the deserialize step
             await self.deserialize(ctx)
             await reach_again(ctx)
         # Filters may have been added since the request was read, so they are taken from the query now.
-        aggregation, query = ctx.aggregation, ctx.query
+        aggregation, query = ctx.aggregation, ctx.current_query()
         limit = aggregation.limit or DEFAULT_GROUPS
         filters = (*query.filters, *aggregation.filters)
         bound_aggregation = replace(aggregation, filters=filters, search=query.search, limit=limit + 1)

@@ -141,7 +141,7 @@ class Export:
 
     def deserialize(self, ctx: Context) -> None:
         self._format(ctx)
-        query = ctx.query
+        query = ctx.current_query()
         if query.includes:
             raise InvalidQuery("include: an export has no related records")
         if query.cursor is not None:
@@ -152,7 +152,7 @@ class Export:
 
     async def read(self, ctx: Context) -> None:
         """Refuse an export with too many rows; the rows are read when they are sent."""
-        query, most = ctx.query, self._most(self._format(ctx))
+        query, most = ctx.current_query(), self._most(self._format(ctx))
         count = await self._store.count(query.filters, scope=query.forced, search=query.search)
         if count > most:
             raise ExportTooLarge(f"{count} rows match and an export has at most {most}; narrow the filters")
@@ -189,7 +189,7 @@ class Export:
 
     def _columns(self, ctx: Context) -> tuple[FieldMeta, ...]:
         """The selected columns that middleware left in `ctx.export_columns`."""
-        fields = ctx.query.select or self._model.fields
+        fields = ctx.current_query().select or self._model.fields
         open_ = {f.api: f for f in fields if f.exported}
         return tuple(open_[name] for name in dict.fromkeys(ctx.export_columns) if name in open_)
 
@@ -197,7 +197,7 @@ class Export:
         if ctx._result is not None:
             return self._batch_of_records(ctx._result, fields)
         if ctx.exports:
-            return self._store.stream(ctx.query, fields, self._most(format) + 1)
+            return self._store.stream(ctx.current_query(), fields, self._most(format) + 1)
         return self._batch_of_records((), fields)  # middleware replaced the database step and found nothing
 
     async def _batch_of_records(self, result: Any, fields: Sequence[FieldMeta]) -> Batches:

@@ -145,7 +145,7 @@ def _read_request(ctx: Context, search: GlobalSearch) -> tuple[str, list[str] | 
 
 
 def _names(ctx: Context, text: str) -> list[str]:
-    searchable = [store.meta.name for store in global_models(ctx.runtime, ctx.query.forced)]
+    searchable = [store.meta.name for store in global_models(ctx.runtime, ctx.forced)]
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in searchable:
@@ -161,7 +161,7 @@ async def _admit_models(
     A model the client names refuses the request; one that it does not name is left out, unless no
     other is left.
     """
-    stores = global_models(ctx.runtime, ctx.query.forced)
+    stores = global_models(ctx.runtime, ctx.forced)
     metas = [s.meta for s in stores if names is None or s.meta.name in names]
     admitted_names: list[str] = []
     refusals: list[Exception] = []

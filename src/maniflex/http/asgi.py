@@ -17,9 +17,9 @@ from maniflex.pipeline.answer import answer, failure
 from maniflex.pipeline.context import CONTEXT, AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.large_answers import write_answer
-from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import JSON, Response, error_response, panic_response
 from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.watch import ClientGone
 
 App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 

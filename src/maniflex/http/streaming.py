@@ -16,8 +16,8 @@ from typing import Any
 
 from maniflex.pipeline.answer import failure
 from maniflex.pipeline.context import Context, Receive
-from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.watch import ClientGone
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from maniflex.db import aggregates as analysis
 from maniflex.db.current import require_tx
@@ -12,15 +12,12 @@ from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.model.base import Model
+from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import require_binding
 from maniflex.pipeline.search import SearchHit, search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import Where
 from maniflex.query.query import Query, Scope
-
-if TYPE_CHECKING:
-    from maniflex.pipeline.context import Context
-    from maniflex.pipeline.runtime import Runtime
 
 M = TypeVar("M", bound=Model)
 
@@ -131,17 +128,27 @@ class DatabaseAccess:
         return store.record(await store.lock_as_read(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
 
 
+class RequestDatabase(Protocol):
+    """The database of a request, as `Unscoped` goes around its conditions."""
+
+    runtime: Runtime
+
+    @property
+    def adapter(self) -> Adapter: ...
+    def transaction(self, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]: ...
+
+
 class Unscoped(DatabaseAccess):
     """The database of a request without its forced conditions; an open transaction is joined."""
 
-    def __init__(self, ctx: Context) -> None:
-        self.runtime = ctx.runtime
-        self._ctx = ctx
+    def __init__(self, request: RequestDatabase) -> None:
+        self.runtime = request.runtime
+        self._request = request
 
     @property
     def adapter(self) -> Adapter:
-        return self._ctx.adapter
+        return self._request.adapter
 
     def transaction(self, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
         """Open a transaction, or join the open one, as `ctx.transaction` does."""
-        return self._ctx.transaction(isolation)
+        return self._request.transaction(isolation)

@@ -14,9 +14,8 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.outages import is_outage
 from maniflex.pipeline.reach import Refused
-from maniflex.pipeline.read_body import ClientGone
 from maniflex.pipeline.response import Response, error_response, panic_response, status_of
-from maniflex.pipeline.watch import RequestWatch
+from maniflex.pipeline.watch import ClientGone, RequestWatch
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 

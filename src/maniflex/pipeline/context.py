@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,30 +16,29 @@ from starlette.requests import Request
 
 from maniflex import _json
 from maniflex._caller import Caller
-from maniflex.db.budget import Budget
 from maniflex.db.current import current_tx, transaction
-from maniflex.db.includes import Related, attach
-from maniflex.db.port import Adapter, AfterCommit, Isolation, Row, Tx
+from maniflex.db.includes import attach
+from maniflex.db.port import Adapter, AfterCommit, Isolation, Tx
 from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body
-from maniflex.pipeline.body_room import BodyPlace
+from maniflex.pipeline.exchange import AsgiScope as AsgiScope
+from maniflex.pipeline.exchange import Exchange
+from maniflex.pipeline.exchange import Receive as Receive
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.request_query import RequestQuery
 from maniflex.pipeline.response import Response, status_of
 from maniflex.query.parse import pairs
-from maniflex.query.query import ModellessQuery, Query, Scope
+from maniflex.query.query import ModellessQuery, Query
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
-    from maniflex.pipeline.watch import WatchedRequest
 
 T = TypeVar("T")
-AsgiScope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 CONTEXT = "maniflex.context"  # where the access log finds the context and the route of a request
 
 
@@ -94,48 +93,23 @@ class Columns(list[str]):
             super().remove(name)
 
 
-class Context(DatabaseAccess):
+class Context(Exchange, DatabaseAccess):
     """One request: where it goes, what it brought, what came of it."""
 
     # Defaults stand on the class, so that making a context sets only what a request has.
     model: ModelMeta = None  # type: ignore[assignment]  # only an action has none
     resource_id: str = ""
-    params: Mapping[str, str] = {}
     auth: AuthInfo | None = None
     files: Mapping[str, Any] = {}
     response: Response | None = None
-    raw_body: bytes | None = None
-    place: BodyPlace | None = None  # of a large body
-    watched: WatchedRequest | None = None
-    settled: bool = False  # its answer is decided, so nothing ends it any more
-    body_asked: bool = False  # the client was told to send its body, if it waited for that
-    body_complete: bool = False  # nothing of the body is still to come
     trace_id: str = ""
-    row: Row | None = None
-    rows: Sequence[Row] = ()
-    total: int = 0
-    reached: bool = False  # the database step of a delete, which leaves nothing else behind
-    related: Sequence[Related] = ()
-    budget: Budget | None = None  # of the rows the database step read for a list
-    more: bool = False
-    exports: bool = False
-    changes: dict[str, Any] | None = None
-    action: Any = None
     parent: Context | None = (
         None  # of a view for the middleware of a reached model: the request's own context
     )
-    aggregation: Any = None
-    reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
-    _body: Any = None
-    _record: Any = None
-    _query: Query | None = None
-    _result: Any = None
     _export_columns: Columns | None = None
     _state: State | None = None
     _logger: logging.LoggerAdapter[logging.Logger] | None = None
     _request: Request | None = None
-    _after: list[AfterCommit] | None = None
-    _new_id: str = ""  # of the record a create makes
 
     def __init__(
         self, runtime: Runtime, scope: AsgiScope, receive: Receive, operation: Operation, request_id: str
@@ -272,26 +246,25 @@ class Context(DatabaseAccess):
     # -- the outcome -------------------------------------------------------------------------
 
     @property
-    def query(self) -> Query:
+    def query(self) -> RequestQuery:
         """What the query string asks for; middleware may narrow it further, or bind it with `force`."""
-        query = self._query
-        if query is None:
-            self._query = query = self._own_query()
-        elif query.template is query:  # shared between requests until code looks at it
-            self._query = query = query.copy()
-        return query
+        if self._query is None:
+            self.current_query()
+        return RequestQuery(self)
+
+    def current_query(self) -> Query:
+        """The query as it stands; of the query string, when no step has read that yet."""
+        if self._query is None:
+            self._query = self._own_query()
+        return self._query
 
     def _own_query(self) -> Query:
         about: ModelMeta | None = self.model
         if about is None or self.operation is Operation.SEARCH:
-            return ModellessQuery({s.meta.name: s.meta for s in self.runtime.stores.values()})
+            return ModellessQuery.over({s.meta.name: s.meta for s in self.runtime.stores.values()})
         query_string = self.scope["query_string"] if self.operation in Operation.READS else b""
-        return self.runtime.stores[about.cls].query(query_string)
-
-    @property
-    def forced(self) -> Scope:
-        """The conditions `ctx.query.force` has bound this request to."""
-        return () if self._query is None else self._query.forced
+        self.asked = asked = self.runtime.stores[about.cls].listings.get(query_string)
+        return asked.query
 
     @property
     def export_columns(self) -> Columns:
@@ -312,9 +285,8 @@ class Context(DatabaseAccess):
             store = self.runtime.stores[self.model.cls]
             if self.row is not None:
                 self._result = self._with_related(store.record(self.row), 0)
-            elif self._query is not None and self.rows is not Context.rows:
-                query = self._query
-                fields = store.page_fields(query)
+            elif self.listing is not None and self.rows is not None:
+                query, fields = self.listing.query, self.listing.fields
                 records = [self._with_related(store.record(r, fields), i) for i, r in enumerate(self.rows)]
                 self._result = Page(records, self.total, query.page, query.limit or 0)
         return self._result

@@ -12,13 +12,12 @@ from typing import Any
 
 from maniflex.db.port import AfterCommit
 from maniflex.errors import Forbidden
-from maniflex.model.meta import ModelMeta, RelationKind, RelationMeta
+from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error, status_of
 from maniflex.query.operators import Op
-from maniflex.query.query import Compare, Include, ModellessQuery, Query, Scope
-from maniflex.sql.where import leaves
+from maniflex.query.query import Compare, Scope, adopt, leaves, models_along, models_reached
 
 Guard = Callable[[Context], Awaitable[None]]
 
@@ -47,10 +46,7 @@ class View(Context):
     def forced(self) -> Scope:
         """The conditions of the request, and those of this view for its model."""
         assert self.parent is not None
-        both = ModellessQuery({})
-        both.forced = self.parent.forced
-        both.adopt(self.query)
-        return both.forced
+        return adopt(self.parent.forced, self.current_query())
 
     def after_commit(self, call: AfterCommit) -> None:
         assert self.parent is not None
@@ -83,7 +79,10 @@ async def admit(ctx: Context, model: ModelMeta, guard: Guard) -> None:
         raise Refused(response)
     if not view.passed:
         raise no_answer_error() if response is None else Forbidden()
-    ctx.query.adopt(view.query)
+    query = ctx.current_query()
+    scope = adopt(query.forced, view.current_query())
+    if scope is not query.forced:
+        ctx._query = query.with_(forced=scope)
 
 
 class Reach:
@@ -108,19 +107,18 @@ class Reach:
         if query is None:
             if not ctx.scope["query_string"]:
                 return ()
-            query = ctx.query
-        first = query.template  # as the client wrote it, before code added conditions of its own
-        if first is None:
-            names: Sequence[str] = _models_reached(query, query.includes)
-        elif query.includes is not first.includes:
-            names = _models_reached(first, query.includes)
+            query = ctx.current_query()
+        asked = ctx.asked  # as the client wrote it, before code added conditions of its own
+        if asked is None:
+            names: Sequence[str] = models_reached(query, query.includes)
+        elif query.includes is not asked.query.includes:
+            names = models_reached(asked.query, query.includes)
         else:
-            if first.reached is None:
-                first.reached = _models_reached(first, first.includes)
-            names = first.reached
+            names = asked.reached
         if ctx.aggregation is None:
             return names
-        return [*names, *(name for item in leaves(ctx.aggregation.filters) for name in _models(item.path))]
+        conditions = leaves(ctx.aggregation.filters)
+        return [*names, *(name for item in conditions for name in models_along(item.path))]
 
     def _by_body(self, ctx: Context) -> Sequence[str]:
         body = ctx._body
@@ -165,21 +163,3 @@ def _fields_fixed_by(model: ModelMeta, scope: Scope) -> set[str]:
     """The attributes whose values the scope sets, so that those in a body do not count."""
     conditions = [condition.on(model) for condition in scope]
     return {c.field.name for c in conditions if isinstance(c, Compare) and c.op is Op.EQ and not c.path}
-
-
-def _models_reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
-    paths = [*(item.path for item in leaves(query.filters)), *(sort.path for sort in query.sorts)]
-    return (*(name for path in paths for name in _models(path)), *_models_included(includes))
-
-
-def _models(path: Iterable[RelationMeta]) -> Iterator[str]:
-    for relation in path:
-        if relation.through is not None:
-            yield relation.through
-        yield relation.target
-
-
-def _models_included(includes: Iterable[Include]) -> Iterator[str]:
-    for include in includes:
-        yield from _models((include.relation,))
-        yield from _models_included(include.nested)

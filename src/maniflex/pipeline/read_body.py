@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maniflex.errors import BodyTooLarge, InvalidBody, RequestError, UnsupportedMediaType
+from maniflex.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
 from maniflex.pipeline.offload import LARGE
+from maniflex.pipeline.watch import ClientGone
 
 if TYPE_CHECKING:
     from maniflex.pipeline.context import Context
 
-
 IN_PROCESS = "maniflex.in_process"  # in the scope of a request that the application makes itself
-
-
-class ClientGone(RequestError):
-    """The client went away; nothing is sent, and 499 is what the log and middleware see of it."""
-
-    status, code, message = 499, "CLIENT_GONE", "the client went away"
 
 
 async def read_body(ctx: Context) -> bytes:

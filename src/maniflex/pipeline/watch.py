@@ -13,19 +13,24 @@ from contextvars import Context as ContextVars
 from typing import TYPE_CHECKING, Any
 
 from maniflex.errors import RequestError, Timeout
-from maniflex.pipeline.read_body import ClientGone
 
 if TYPE_CHECKING:
-    from maniflex.pipeline.context import Context
+    from maniflex.pipeline.exchange import Exchange
 
 LOOK_EVERY = 0.1  # seconds
 _READING = ("GET", "HEAD")
 
 
+class ClientGone(RequestError):
+    """The client went away; nothing is sent, and 499 is what the log and middleware see of it."""
+
+    status, code, message = 499, "CLIENT_GONE", "the client went away"
+
+
 class WatchedRequest:
     """A request that the timer has seen, so that it takes some time."""
 
-    def __init__(self, ctx: Context, task: asyncio.Task[Any] | None, now: float) -> None:
+    def __init__(self, ctx: Exchange, task: asyncio.Task[Any] | None, now: float) -> None:
         self._ctx = ctx
         self._task = task
         self.since = now
@@ -84,7 +89,7 @@ class RequestWatch:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self.requests: dict[Context, asyncio.Task[Any] | None] = {}  # and their tasks; the oldest first
+        self.requests: dict[Exchange, asyncio.Task[Any] | None] = {}  # and their tasks; the oldest first
         self.timer: asyncio.TimerHandle | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -126,7 +131,7 @@ class RequestWatch:
             self.timer = None
 
 
-def _has_body(ctx: Context) -> bool:
+def _has_body(ctx: Exchange) -> bool:
     return any(
         (name == b"content-length" and value != b"0") or name == b"transfer-encoding"
         for name, value in ctx.scope["headers"]

@@ -13,15 +13,13 @@ from collections.abc import Callable
 from urllib.parse import unquote_plus
 
 from maniflex._limits import DEFAULT_LIMITS, Limits
-from maniflex.errors import InvalidQuery, UriTooLong
+from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query import cursor
 from maniflex.query.conditions import ConditionReader
 from maniflex.query.operators import Takes, operator
 from maniflex.query.query import AnyOf, Compare, Filter, Include, Models, Query, Sort, shows
 
-_MOST_REMEMBERED = 512
-_LONGEST_REMEMBERED = 512
 _GROUP = re.compile(r"filter\[([0-9]{1,4})\]")
 
 
@@ -29,45 +27,8 @@ def parse(
     query_string: bytes, model: ModelMeta, models: Models | None = None, limits: Limits = DEFAULT_LIMITS
 ) -> Query:
     """The query a request asks for."""
-    query = Query(model, models)
+    query = Query(model, {model.name: model} if models is None else models)
     return _QueryReader(query, limits).read(query_string) if query_string else query
-
-
-class Parser:
-    """`parse` for one model that remembers what it was asked lately."""
-
-    def __init__(
-        self,
-        model: ModelMeta,
-        models: Models | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        *,
-        must_bind: bool = False,
-    ) -> None:
-        self._must_bind = must_bind
-        self._model = model
-        self._models = models
-        self._limits = limits
-        self._queries: dict[bytes, Query] = {}
-
-    def __call__(self, query_string: bytes) -> Query:
-        """A query of its own, to be changed freely."""
-        return self.cached_query(query_string).copy()
-
-    def cached_query(self, query_string: bytes) -> Query:
-        """The query that all requests with this text share; a caller that changes it must copy it first."""
-        query = self._queries.get(query_string)
-        if query is None:
-            if len(query_string) > self._limits.uri_length:
-                raise UriTooLong(f"a query string has at most {self._limits.uri_length} bytes")
-            query = parse(query_string, self._model, self._models, self._limits)
-            query.must_bind = self._must_bind
-            query.template = query
-            if len(query_string) <= _LONGEST_REMEMBERED:
-                if len(self._queries) >= _MOST_REMEMBERED:
-                    self._queries.pop(next(iter(self._queries)), None)
-                self._queries[query_string] = query
-        return query
 
 
 def pairs(query_string: bytes) -> list[tuple[str, str]]:
@@ -100,7 +61,9 @@ class _QueryReader:
         self._selected: list[FieldMeta] | None = None
         self._includes: dict[str, dict[str, None]] = {}
         self._token: str | None = None
-        self._paged = False
+        self._page_number: int | None = None
+        self._page_size = query.limit
+        self._text: str | None = None
 
     def read(self, query_string: bytes) -> Query:
         for key, value in pairs(query_string):
@@ -110,26 +73,29 @@ class _QueryReader:
             elif key.startswith("filter["):
                 self._group(key, value)
         self._check_sizes()
-        query = self._query
         groups = (AnyOf(tuple(group)) for group in self._groups.values())
-        query.filters = (*self._filters, *groups)
-        query.sorts = tuple(self._sorts)
-        query.includes = tuple(self._include(name, tuple(inner)) for name, inner in self._includes.items())
-        query.select = None if self._selected is None else tuple(dict.fromkeys(self._selected))
-        if self._token is not None:
-            query.cursor = cursor.read(self._token, query, paged=self._paged)
-            query.sorts = ()
-        return query
+        query = self._query.with_(
+            page=self._page_number or 1,
+            limit=self._page_size,
+            filters=(*self._filters, *groups),
+            sorts=tuple(self._sorts),
+            includes=tuple(self._include(name, tuple(inner)) for name, inner in self._includes.items()),
+            select=None if self._selected is None else tuple(dict.fromkeys(self._selected)),
+            search=self._text,
+        )
+        if self._token is None:
+            return query
+        place = cursor.read(self._token, query, paged=self._page_number is not None)
+        return query.with_(cursor=place, sorts=())
 
     # -- parameters --------------------------------------------------------------------------
 
     def _page(self, text: str) -> None:
-        self._paged = True
-        self._query.page = _number("page", text, self._limits.max_page)
+        self._page_number = _number("page", text, self._limits.max_page)
 
     def _limit(self, text: str) -> None:
         # Asking for more than a page may hold gives a full page; `meta.limit` says so.
-        self._query.limit = min(_number("limit", text, self._limits.max_page), self._limits.max_limit)
+        self._page_size = min(_number("limit", text, self._limits.max_page), self._limits.max_limit)
 
     def _filter(self, text: str) -> None:
         self._filters.append(self._condition(text))
@@ -173,7 +139,7 @@ class _QueryReader:
             raise InvalidQuery("q: these records cannot be searched")
         if len(text) > self._limits.search_length:
             raise InvalidQuery(f"q: at most {self._limits.search_length} characters")
-        self._query.search = text.strip() or None
+        self._text = text.strip() or None
 
     def _cursor(self, text: str) -> None:
         self._token = text

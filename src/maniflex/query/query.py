@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from maniflex._limits import DEFAULT_LIMIT
 from maniflex.errors import InvalidQuery, UnusableScope
@@ -151,108 +151,50 @@ class Cursor:
     walk: str = ""  # what the client asked for, as its tokens are bound to it
 
 
-class Query:
-    """Paging, filters and order of one list; middleware may read and extend it.
+class Query(NamedTuple):
+    """Paging, filters and order of one list: a value, of which `with_` and its kin make another.
 
-    A query that was asked before starts as a copy of the first, so that what was worked out for it
-    can be used again as long as the copy is not changed. Every part is a value that is replaced,
-    never changed, so identity tells.
+    A tuple and no dataclass, because a request that is bound makes one, and this is the cheapest to make.
     """
 
-    __slots__ = (
-        "cursor",
-        "filters",
-        "forced",
-        "includes",
-        "limit",
-        "model",
-        "models",
-        "must_bind",
-        "page",
-        "prepared",
-        "reached",
-        "search",
-        "select",
-        "sorts",
-        "template",
-    )
-
-    def __init__(
-        self,
-        model: ModelMeta,
-        models: Models | None = None,
-        *,
-        page: int = 1,
-        limit: int | None = DEFAULT_LIMIT,
-    ) -> None:
-        self.model = model
-        self.models: Models = {model.name: model} if models is None else models
-        self.page = page
-        self.limit = limit  # None: no paging, for code that wants them all
-        self.filters: tuple[Filter, ...] = ()
-        self.forced: Scope = ()
-        self.must_bind = False  # the model itself must have every name it is bound by
-        self.sorts: tuple[Sort, ...] = ()
-        self.includes: tuple[Include, ...] = ()
-        self.select: tuple[FieldMeta, ...] | None = None
-        self.search: str | None = None
-        self.cursor: Cursor | None = None
-        self.template: Query | None = None  # what it is a copy of; a query that is shared is its own
-        self.prepared: Any = None  # the listing that `sql` built for this query
-        self.reached: tuple[str, ...] | None = None  # the models it names besides its own, once asked for
-
-    def copy(self) -> Query:
-        """The same query, to be changed freely; `unchanged_template` tells whether it was."""
-        query = Query.__new__(Query)
-        query.model, query.models, query.page, query.limit = self.model, self.models, self.page, self.limit
-        query.filters, query.forced, query.sorts = self.filters, self.forced, self.sorts
-        query.includes, query.select, query.search = self.includes, self.select, self.search
-        query.cursor, query.template, query.prepared = self.cursor, self, None
-        query.must_bind, query.reached = self.must_bind, None
-        return query
-
-    def unchanged_template(self) -> Query | None:
-        """The query this is a faithful copy of."""
-        first = self.template
-        if first is self:
-            return first
-        if (
-            first is not None
-            and first.filters is self.filters
-            and first.forced is self.forced
-            and first.sorts is self.sorts
-            and first.page == self.page
-            and first.limit == self.limit
-            and first.search is self.search
-            and first.cursor is self.cursor
-            and first.select is self.select
-            and first.includes is self.includes
-        ):
-            return first
-        return None
+    model: ModelMeta
+    models: Models
+    page: int = 1
+    limit: int | None = DEFAULT_LIMIT  # None: no paging, for code that wants them all
+    filters: tuple[Filter, ...] = ()
+    forced: Scope = ()
+    must_bind: bool = False  # the model itself must have every name it is bound by
+    sorts: tuple[Sort, ...] = ()
+    includes: tuple[Include, ...] = ()
+    select: tuple[FieldMeta, ...] | None = None
+    search: str | None = None
+    cursor: Cursor | None = None
 
     def __repr__(self) -> str:
         return f"<Query {self.model.name} page={self.page} limit={self.limit} {self.filters} {self.sorts}>"
 
-    def add_filter(self, name: str, value: Any = None, op: str = Op.EQ) -> None:
-        """Narrow the list further; unlike a client, code may use any field."""
+    def with_(self, **parts: Any) -> Query:
+        """The same query with other parts: `query.with_(page=2)`."""
+        return self._replace(**parts)
+
+    def with_filter(self, name: str, value: Any = None, op: str = Op.EQ) -> Query:
+        """The query narrowed further; unlike a client, code may use any field."""
         from maniflex.query.conditions import ConditionReader  # which makes the values of this module
 
-        self.filters = (*self.filters, ConditionReader(self).condition(name, op, value, "filter"))
+        condition = ConditionReader(self).condition(name, op, value, "filter")
+        return self._replace(filters=(*self.filters, condition))
 
-    def add_sort(self, name: str, direction: str = "asc") -> None:
-        """Sort by one more field, after those already there."""
+    def with_sort(self, name: str, direction: str = "asc") -> Query:
+        """The query sorted by one more field, after those already there."""
         if direction not in ("asc", "desc"):
             raise InvalidQuery(f"sort direction {direction!r} is neither 'asc' nor 'desc'")
         path, field = self._field(name)
-        self.sorts = (*self.sorts, Sort(field, direction == "desc", path))
+        return self._replace(sorts=(*self.sorts, Sort(field, direction == "desc", path)))
 
-    def force(self, name: str, value: Any = None, op: str = Op.EQ, *, model: ModelName | None = None) -> None:
-        """Bind the request to rows where this holds, on every surface; a client cannot undo it.
-
-        The condition binds every model of the request that has such a field, or `model` alone. A
-        dotted name binds rows through the record they belong to: `order.tenant_id`.
-        """
+    def with_force(
+        self, name: str, value: Any = None, op: str = Op.EQ, *, model: ModelName | None = None
+    ) -> Query:
+        """The query bound to rows where this holds, as `ctx.query.force` says."""
         if model is None:
             holder, place = self._place(name)
         else:
@@ -262,22 +204,8 @@ class Query:
             raise UnusableScope(f"{holder.name} cannot be bound by {name!r}: it has no such field")
         known_op, known_value = _forced_operand(holder, place[1], op, value)
         only = None if model is None else holder.name
-        self.forced = (*self.forced, Forced(name, known_op, known_value, place[1].kind, only, self.models))
-
-    def adopt(self, other: Query) -> None:
-        """Take over what another query is bound and narrowed to, for the rows of its model alone.
-
-        What its model lacks the field for binds the models related to it, as in that query itself.
-        """
-        for condition in other.forced:
-            if any(_implies(own, condition) for own in self.forced):
-                continue
-            parts = condition.limited_to(other.model) if isinstance(condition, Forced) else (condition,)
-            for part in parts:
-                if not any(_implies(own, part) for own in self.forced):
-                    self.forced = (*self.forced, part)
-        if other.filters:
-            self.forced = (*self.forced, *(Narrowed(item, other.model.name) for item in other.filters))
+        condition = Forced(name, known_op, known_value, place[1].kind, only, self.models)
+        return self._replace(forced=(*self.forced, condition))
 
     def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
         """The field that types a value: of the request's own model, or of the nearest related one."""
@@ -328,8 +256,10 @@ class ModellessQuery(Query):
 
     __slots__ = ()
 
-    def __init__(self, models: Models) -> None:
-        super().__init__(None, models)  # type: ignore[arg-type]  # that is the point
+    @classmethod
+    def over(cls, models: Models) -> ModellessQuery:
+        """The query of a request that may reach these models."""
+        return cls(None, models)  # type: ignore[arg-type]  # that is the point
 
     def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
         for meta in self.models.values():
@@ -340,6 +270,23 @@ class ModellessQuery(Query):
 
     def _field(self, name: str) -> tuple[tuple[RelationMeta, ...], FieldMeta]:
         raise InvalidQuery(f"this request is about no model, so {name!r} is no field of it")
+
+
+def adopt(scope: Scope, other: Query) -> Scope:
+    """The scope, and what another query is bound and narrowed to, for the rows of its model alone.
+
+    What its model lacks the field for binds the models related to it, as in that query itself.
+    """
+    for condition in other.forced:
+        if any(_implies(own, condition) for own in scope):
+            continue
+        parts = condition.limited_to(other.model) if isinstance(condition, Forced) else (condition,)
+        for part in parts:
+            if not any(_implies(own, part) for own in scope):
+                scope = (*scope, part)
+    if other.filters:
+        scope = (*scope, *(Narrowed(item, other.model.name) for item in other.filters))
+    return scope
 
 
 def _implies(own: Forced | Narrowed, other: Forced | Narrowed) -> bool:
@@ -420,6 +367,35 @@ def reachable_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
                     visited_names.add(name)
                     ahead.append(models[name])
                     yield models[name]
+
+
+def leaves(filters: Sequence[Filter]) -> Iterator[Compare]:
+    """Every comparison, in the order in which it was asked for."""
+    for item in filters:
+        if isinstance(item, AnyOf):
+            yield from item.conditions
+        else:
+            yield item
+
+
+def models_reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
+    """The names of the models that a query touches besides its own, if it includes these relations."""
+    paths = [*(item.path for item in leaves(query.filters)), *(sort.path for sort in query.sorts)]
+    return (*(name for path in paths for name in models_along(path)), *_models_included(includes))
+
+
+def models_along(path: Iterable[RelationMeta]) -> Iterator[str]:
+    """The names of the models that a path of relations passes."""
+    for relation in path:
+        if relation.through is not None:
+            yield relation.through
+        yield relation.target
+
+
+def _models_included(includes: Iterable[Include]) -> Iterator[str]:
+    for include in includes:
+        yield from models_along((include.relation,))
+        yield from _models_included(include.nested)
 
 
 def through(model: ModelMeta, key: str, scope: Scope) -> Iterator[Forced]:

@@ -1,32 +1,23 @@
-"""Reads of one model: by id, pages with their count, keyset pages, counts, and related records."""
+"""Reads of one model besides pages: by id, versions, counts, related records, and the keys of an order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
-from maniflex._limits import DEFAULT_LIMIT
 from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
-from maniflex.query.query import Cursor, Filter, Query, Sort
+from maniflex.query.query import Filter, Sort, leaves
 from maniflex.sql import search
 from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import ModelSql
 from maniflex.sql.operators import list_value, one_of
 from maniflex.sql.statement import LookupText, Sql
 from maniflex.sql.statement_cache import Compiled, compile_statement
-from maniflex.sql.where import Scope, join, leaves, scope_conditions, shape, values, where
-
-
-class Listing(NamedTuple):
-    """A statement for a page, the fields its rows have, and how they are decoded."""
-
-    sql: Sql
-    fields: tuple[FieldMeta, ...]
-    decode: Callable[[Sequence[Any]], Sequence[Any]] | None
+from maniflex.sql.where import Scope, join, scope_conditions, shape, values, where
 
 
 def one(
@@ -89,149 +80,6 @@ def own_version(model: ModelSql) -> sa.ColumnElement[bool]:
     return sa.cast(model.version, sa.Text) == sa.literal_column("(txid_current() & 4294967295)::text")
 
 
-def page(model: ModelSql, query: Query, *, versioned: bool = False) -> Listing:
-    """One page of a list; without a cursor, the last column of every row is the total over all pages.
-
-    With `versioned`, the column behind the fields is the version of the row.
-    """
-    if versioned:
-        return _listing(model, query, versioned=True)
-    first = query.unchanged_template()
-    if first is None:
-        return _listing(model, query)
-    if first.prepared is None:
-        first.prepared = _listing(model, first)
-    listing: Listing = first.prepared
-    return listing
-
-
-def all_rows(model: ModelSql, query: Query, fields: tuple[FieldMeta, ...], most: int) -> Listing:
-    """These fields of every row the list would show, up to `most` of them, without a count."""
-    whole = query.copy()
-    whole.page, whole.limit, whole.includes, whole.select = 1, most, (), fields
-    return _listing(model, whole, counted=False)
-
-
-def _listing(model: ModelSql, query: Query, *, counted: bool = True, versioned: bool = False) -> Listing:
-    fields = page_fields(model, query)
-    # The common page size stands in the text, so that Postgres can plan for it.
-    size = query.limit if query.limit is None or query.limit == DEFAULT_LIMIT else "any"
-    if query.cursor is not None:
-        size = "any"
-    later = query.page > 1 and query.limit is not None
-    key = (
-        "page",
-        size,
-        later,
-        shape(query.filters, query.forced),
-        tuple([(s.field.name, s.descending, tuple([r.name for r in s.path])) for s in query.sorts]),
-        None if query.select is None else tuple([f.name for f in fields]),
-        query.search is not None,
-        _cursor_shape(query.cursor),
-        counted,
-        versioned,
-    )
-    statement = model.shapes.get(key, _page, model, query, fields, size, later, counted, versioned)
-    arguments = values(model, query.filters, query.forced, statement.order)
-    limit = query.limit or 0
-    arguments["limit"] = limit + 1 if query.cursor is not None else limit
-    arguments["offset"] = (query.page - 1) * limit
-    if query.cursor is not None and query.cursor.after is not None:
-        arguments["after"] = model.encode_comparable(query.cursor.field, query.cursor.after[0])
-        arguments["after_id"] = query.cursor.after[1]
-    if query.search is not None:
-        arguments["q"] = search.query_text(model, query.search)
-    decode = model.decode if query.select is None else model.decoder(fields)
-    return Listing(statement.bind(arguments), fields, decode)
-
-
-def page_fields(model: ModelSql, query: Query) -> tuple[FieldMeta, ...]:
-    """The fields in rows of the query's pages: the selected ones, and those includes and cursors need."""
-    if query.select is None:
-        return model.meta.fields
-    names = {"id", *(f.name for f in query.select)}
-    names |= {
-        i.relation.key
-        for i in query.includes
-        if i.relation.kind is RelationKind.BELONGS_TO and i.relation.key
-    }
-    if query.cursor is not None:
-        names.add(query.cursor.field.name)
-    return tuple(f for f in model.meta.fields if f.name in names)
-
-
-def _cursor_shape(cursor: Cursor | None) -> tuple[Any, ...] | None:
-    if cursor is None:
-        return None
-    return (cursor.field.name, cursor.descending, cursor.backwards, cursor.after is not None)
-
-
-def _page(
-    model: ModelSql,
-    query: Query,
-    fields: tuple[FieldMeta, ...],
-    size: int | str | None,
-    later: bool,
-    counted: bool,
-    versioned: bool,
-) -> Compiled:
-    conditions = where(
-        model, model.table, query.filters, query.forced, live=not asks_for_deleted(model, query.filters)
-    )
-    columns: list[Any] = [model.read_column(f) for f in fields]
-    if versioned:
-        columns.append(model.version)
-    source, relevance = _search(model, query, conditions)
-    if query.cursor is None:
-        total = sa.select(sa.func.count()).select_from(source).where(*conditions).correlate(None)
-        if counted:
-            columns.append(total.scalar_subquery().label("total"))
-        statement = sa.select(*columns).select_from(source).where(*conditions)
-        statement = statement.order_by(*relevance, *_order(model, query))
-    else:
-        statement = sa.select(*columns).where(*conditions, *_after(model, query.cursor))
-        statement = statement.order_by(*_walk_order(model, query.cursor))
-    if size is not None:
-        statement = statement.limit(
-            sa.literal_column(str(size))
-            if isinstance(size, int)
-            else sa.bindparam("limit", type_=sa.Integer())
-        )
-        # Said even where it is nothing, because SQLAlchemy adds a parameter of its own on SQLite.
-        statement = statement.offset(
-            sa.bindparam("offset", type_=sa.Integer()) if later else sa.literal_column("0")
-        )
-    return compile_statement(statement, model.dialect)
-
-
-def _search(
-    model: ModelSql, query: Query, conditions: list[sa.ColumnElement[bool]]
-) -> tuple[FromClause, list[sa.ColumnElement[Any]]]:
-    """Narrow the conditions to matches of the search; gives the source of rows and the order by relevance."""
-    if query.search is None:
-        return model.table, []
-    if query.cursor is not None or query.sorts:
-        conditions.append(search.matches(model))
-        return model.table, []
-    hits = search.ranked_matches(model, query.forced)
-    conditions += hits.conditions
-    return hits.source, [hits.order]
-
-
-def _after(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[bool]]:
-    if cursor.after is None:
-        return []
-    here: Any = sa.tuple_(model.comparison_column(cursor.field), model.id)
-    there = sa.tuple_(sa.bindparam("after"), sa.bindparam("after_id"))
-    return [here < there if cursor.descending != cursor.backwards else here > there]
-
-
-def _walk_order(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[Any]]:
-    columns = (model.comparison_column(cursor.field), model.id)
-    down = cursor.descending != cursor.backwards
-    return [column.desc() if down else column.asc() for column in columns]
-
-
 def count(model: ModelSql, filters: Sequence[Filter], scope: Scope = (), text: str | None = None) -> Sql:
     """How many live rows match, and match the search text if there is one."""
     key = ("count", shape(filters, scope), text is not None)
@@ -257,21 +105,13 @@ def asks_for_deleted(model: ModelSql, filters: Sequence[Filter]) -> bool:
     return marker is not None and any(f.field.name == marker.field and not f.path for f in leaves(filters))
 
 
-def _order(model: ModelSql, query: Query) -> list[sa.ColumnElement[Any]]:
-    keys = [_sort_key(model, s, query.forced) for s in query.sorts]
-    if model.id is None:
-        keys += [_sort_key(model, s, ()) for s in _every_field(model)]
-    elif not any(s.field.name == "id" and not s.path for s in query.sorts):
-        keys.append(model.id.desc() if query.sorts and query.sorts[-1].descending else model.id.asc())
-    return keys
-
-
-def _every_field(model: ModelSql) -> list[Sort]:
+def every_field(model: ModelSql) -> list[Sort]:
     """The order of rows that have no id: by all their fields, as they are declared."""
     return [Sort(f) for f in model.meta.fields if f.kind not in (Kind.JSON, Kind.BYTES)]
 
 
-def _sort_key(model: ModelSql, sort: Sort, scope: Scope) -> sa.ColumnElement[Any]:
+def sort_key(model: ModelSql, sort: Sort, scope: Scope) -> sa.ColumnElement[Any]:
+    """What rows are ordered by; nulls come first in ascending order on either database."""
     value: Any
     if sort.path:
         value = _related_value(model, model.table, sort.path, sort.field, scope)
@@ -352,7 +192,7 @@ def _related_rows(
     if target.id is not None:
         statement = statement.order_by(target.id)
     else:
-        statement = statement.order_by(*[_sort_key(target, s, ()) for s in _every_field(target)])
+        statement = statement.order_by(*[sort_key(target, s, ()) for s in every_field(target)])
     if capped:
         most = sa.bindparam("most", type_=sa.Integer())
         statement = statement.limit(most).offset(sa.literal_column("0"))

@@ -14,7 +14,7 @@ from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.errors import InvalidQuery, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
-from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed
+from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed, leaves
 from maniflex.query.query import Scope as Scope
 from maniflex.sql.operators import WRITERS, Condition
 from maniflex.sql.statement import Dialect, by_dialect
@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 # No attribute can be called like these.
 _SCOPE = "$scope$"  # then its place and the table
 _PARENT = "$parent$"  # then the key that names the parent
-
-
-def leaves(filters: Sequence[Filter]) -> Iterator[Compare]:
-    """Every comparison, in the order their parameters are numbered."""
-    for item in filters:
-        if isinstance(item, AnyOf):
-            yield from item.conditions
-        else:
-            yield item
 
 
 def shape(filters: Sequence[Filter], scope: Scope) -> tuple[Any, ...]:

@@ -54,23 +54,24 @@ class Database:
         """The row of that id, which a filter of the query may leave out as it would from a list."""
         if not query.filters and query.search is None:
             return await self._store.read(record_id, scope=query.forced)
-        lookup = query.copy()
-        lookup.add_filter("id", record_id)
+        lookup = query.with_(sorts=(), select=None, cursor=None, page=1, limit=1).with_filter("id", record_id)
         marker = self._store.meta.soft_delete
         if marker is not None:  # a list shows deleted rows to a filter that names the marker; a read does not
-            lookup.add_filter(marker.field, None if marker.timestamp else False)
-        lookup.sorts, lookup.select, lookup.cursor = (), None, None
-        lookup.page = lookup.limit = 1
-        rows, _ = await self._store.page(lookup)
+            lookup = lookup.with_filter(marker.field, None if marker.timestamp else False)
+        rows, _ = await self._store.page(self._store.listing(lookup))
         if not rows:
             raise NotFound(model=self._store.meta.name, record_id=record_id)
         return rows[0][: len(self._store.meta.fields)]
 
     async def list(self, ctx: Context) -> None:
-        query, budget = ctx._query or ctx.query, self._budget()
+        query, budget = ctx._query or ctx.current_query(), self._budget()
+        listing = ctx.asked
+        if listing is None or listing.query is not query:  # code has narrowed or bound it
+            listing = self._store.listing(query)
+        ctx.listing = listing
         page = None
         try:
-            page = await self._store.page(query, budget=budget)
+            page = await self._store.page(listing, budget=budget)
         except AnswerTooLarge as refused:
             if not budget.is_small:
                 raise
@@ -78,13 +79,13 @@ class Database:
         if page is None:
             budget = Budget(budget.most)
             async with self._runtime.large_reads:
-                page = await self._store.page(query, budget=budget)
+                page = await self._store.page(listing, budget=budget)
         rows, ctx.total = page
         if query.cursor is not None:
             rows, ctx.more = trim_page(rows, query)
         ctx.rows, ctx.budget = rows, budget
         if query.includes:
-            await self._include(ctx, query, rows, self._store.page_fields(query), budget)
+            await self._include(ctx, query, rows, listing.fields, budget)
 
     def _budget(self) -> Budget:
         """The bytes a read may bring at once; what turns out to need more is read again in its turn.
@@ -149,7 +150,7 @@ class Database:
         )
 
     async def delete(self, ctx: Context) -> None:
-        ctx.reached = True
+        ctx.deleted = True
         scope = self._touchable(ctx)
         if_match = ctx.header("if-match") if self._optimistic else None
         if if_match is None:

@@ -19,19 +19,21 @@ class Deserialize:
 
     def __init__(self, store: Store) -> None:
         meta = store.meta
-        self._parse = store.query.cached_query
+        self._listing = store.listings.get
         # Fractions keep all their digits only where a field can hold them.
         self._exact = meta.exact
         self._json = tuple(f.api for f in meta.fields if f.kind is Kind.JSON)
 
     def query(self, ctx: Context) -> None:
         if ctx._query is None:
-            ctx._query = self._parse(ctx.scope["query_string"])
+            ctx.asked = asked = self._listing(ctx.scope["query_string"])
+            ctx._query = asked.query
 
     def selection(self, ctx: Context) -> None:
         """A single record takes `include`, `select` and filters; order and paging mean nothing to it."""
         if ctx._query is None and ctx.scope["query_string"]:
-            ctx._query = self._parse(ctx.scope["query_string"])
+            ctx.asked = asked = self._listing(ctx.scope["query_string"])
+            ctx._query = asked.query
 
     async def body(self, ctx: Context) -> None:
         if ctx.raw_body is None:

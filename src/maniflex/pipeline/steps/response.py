@@ -37,7 +37,7 @@ class Respond:
             await rest
 
     def answer_deleted(self, ctx: Context) -> None:
-        if ctx.response is None and not ctx.reached:
+        if ctx.response is None and not ctx.deleted:
             raise no_answer_error()
         self.answer_empty(ctx)
 
@@ -48,16 +48,17 @@ class Respond:
     async def answer_list(self, ctx: Context) -> None:
         if ctx.response is not None:
             return
-        result, query = ctx._result, ctx._query or ctx.query
-        if result is None and ctx.rows is Context.rows:
+        result, rows, listing = ctx._result, ctx.rows, ctx.listing
+        query = ctx.current_query() if listing is None else listing.query
+        if result is None and rows is None:
             raise no_answer_error()
         plain = self._plain and not ctx.related and query.select is None and query.cursor is None
-        if result is None and plain:
+        if result is None and rows is not None and plain:
             budget = ctx.budget
             if budget is None or budget.used <= LARGE:
-                body = self._serializer.encode_many(ctx.rows, ctx.total, query.page, query.limit or 1)
+                body = self._serializer.encode_many(rows, ctx.total, query.page, query.limit or 1)
             else:
-                page = (ctx.rows, ctx.total, query.page, query.limit or 1, budget)
+                page = (rows, ctx.total, query.page, query.limit or 1, budget)
                 body = await ctx.runtime.offload.run(
                     budget.used, partial(self._serializer.encode_many_in_parts, *page)
                 )
@@ -105,10 +106,11 @@ class Respond:
             ctx.response.headers = {"etag": self._serializer.etag(ctx.row)}
 
     async def _answer_page(self, ctx: Context, query: Query) -> None:
-        fields = ctx.runtime.stores[ctx.model.cls].page_fields(query)
         select = query.select
+        listing = ctx.listing or ctx.runtime.stores[ctx.model.cls].listing(query)  # middleware found the rows
+        fields = listing.fields
         serializer = self._serializer if select is None else self._serializer.of(fields, select)
-        rows: Sequence[Row] = ctx.rows
+        rows: Sequence[Row] = ctx.rows or ()
         total, page, limit = ctx.total, query.page, query.limit or 1
         if ctx._result is not None:
             result: Page = ctx._result
@@ -121,7 +123,7 @@ class Respond:
             rows = [serializer.row(record) for record in items]
         data = await self._record_values(ctx, serializer, rows, select is not None)
         if query.cursor is not None:
-            meta = cursor_meta(query, ctx.rows, fields, ctx.more)
+            meta = cursor_meta(query, ctx.rows or (), fields, ctx.more)
         else:
             meta = {"total": total, "page": page, "limit": limit, "pages": -(-total // limit)}
         encode, budget = ctx.runtime.encode, ctx.budget

@@ -1,0 +1,237 @@
+"""A query and the statements of its pages, written once and carried along.
+
+Every page is one statement, with its total in the last column of each row; a keyset page counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.sql.selectable import FromClause
+
+from maniflex._limits import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
+from maniflex.errors import UriTooLong
+from maniflex.model.meta import FieldMeta, RelationKind
+from maniflex.query.parse import parse
+from maniflex.query.query import Cursor, Models, Query, models_reached
+from maniflex.sql import search
+from maniflex.sql.model import ModelSql
+from maniflex.sql.select import asks_for_deleted, every_field, sort_key
+from maniflex.sql.statement import Sql
+from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.where import shape, values, where
+
+_MOST_REMEMBERED = 512
+_LONGEST_REMEMBERED = 512
+
+
+class Listing:
+    """A query, the fields its rows have, and the statements that were written for it so far.
+
+    Requests with the same query string share one, for as long as no code changes the query.
+    """
+
+    __slots__ = ("_model", "_reached", "_rows", "_versioned_rows", "decode", "fields", "query")
+
+    def __init__(self, model: ModelSql, query: Query) -> None:
+        self._model = model
+        self.query = query
+        self.fields: tuple[FieldMeta, ...] = model.meta.fields
+        self.decode: Callable[[Sequence[Any]], Sequence[Any]] | None = model.decode
+        if query.select is not None:
+            self.fields = _page_fields(model, query, query.select)
+            self.decode = model.decoder(self.fields)
+        self._rows: Sql | None = None
+        self._versioned_rows: Sql | None = None
+        self._reached: tuple[str, ...] | None = None
+
+    def rows(self) -> Sql:
+        """One page; without a cursor, the last column of every row is the total over all pages."""
+        if self._rows is None:
+            self._rows = _write_page(self._model, self.query, self.fields)
+        return self._rows
+
+    def versioned_rows(self) -> Sql:
+        """As `rows`, with the version of the row in the column behind the fields."""
+        if self._versioned_rows is None:
+            self._versioned_rows = _write_page(self._model, self.query, self.fields, versioned=True)
+        return self._versioned_rows
+
+    def uncounted_rows(self) -> Sql:
+        """As `rows`, without the total."""
+        return _write_page(self._model, self.query, self.fields, counted=False)
+
+    @property
+    def reached(self) -> tuple[str, ...]:
+        """The names of the models that the query touches besides its own."""
+        if self._reached is None:
+            self._reached = models_reached(self.query, self.query.includes)
+        return self._reached
+
+
+class Listings:
+    """The listings of one model by query string, as far as they were asked for lately."""
+
+    def __init__(
+        self,
+        model: ModelSql,
+        models: Models | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        must_bind: bool = False,
+    ) -> None:
+        self._model = model
+        self._models = models
+        self._limits = limits
+        self._must_bind = must_bind
+        self._listings: dict[bytes, Listing] = {}
+
+    def get(self, query_string: bytes) -> Listing:
+        """The listing that all requests with this text share."""
+        listing = self._listings.get(query_string)
+        return self._add(query_string) if listing is None else listing
+
+    def _add(self, query_string: bytes) -> Listing:
+        if len(query_string) > self._limits.uri_length:
+            raise UriTooLong(f"a query string has at most {self._limits.uri_length} bytes")
+        query = parse(query_string, self._model.meta, self._models, self._limits)
+        listing = Listing(self._model, query.with_(must_bind=self._must_bind))
+        if len(query_string) <= _LONGEST_REMEMBERED:
+            if len(self._listings) >= _MOST_REMEMBERED:
+                self._listings.pop(next(iter(self._listings)), None)
+            self._listings[query_string] = listing
+        return listing
+
+
+def _write_page(
+    model: ModelSql,
+    query: Query,
+    fields: tuple[FieldMeta, ...],
+    *,
+    counted: bool = True,
+    versioned: bool = False,
+) -> Sql:
+    # The common page size stands in the text, so that Postgres can plan for it.
+    size = query.limit if query.limit is None or query.limit == DEFAULT_LIMIT else "any"
+    if query.cursor is not None:
+        size = "any"
+    later = query.page > 1 and query.limit is not None
+    key = (
+        "page",
+        size,
+        later,
+        shape(query.filters, query.forced),
+        tuple([(s.field.name, s.descending, tuple([r.name for r in s.path])) for s in query.sorts]),
+        None if query.select is None else tuple([f.name for f in fields]),
+        query.search is not None,
+        _cursor_shape(query.cursor),
+        counted,
+        versioned,
+    )
+    statement = model.shapes.get(key, _page, model, query, fields, size, later, counted, versioned)
+    arguments = values(model, query.filters, query.forced, statement.order)
+    limit = query.limit or 0
+    arguments["limit"] = limit + 1 if query.cursor is not None else limit
+    arguments["offset"] = (query.page - 1) * limit
+    if query.cursor is not None and query.cursor.after is not None:
+        arguments["after"] = model.encode_comparable(query.cursor.field, query.cursor.after[0])
+        arguments["after_id"] = query.cursor.after[1]
+    if query.search is not None:
+        arguments["q"] = search.query_text(model, query.search)
+    return statement.bind(arguments)
+
+
+def _page_fields(model: ModelSql, query: Query, select: Sequence[FieldMeta]) -> tuple[FieldMeta, ...]:
+    """The selected fields, and those that includes and cursors need."""
+    names = {"id", *(f.name for f in select)}
+    names |= {
+        i.relation.key
+        for i in query.includes
+        if i.relation.kind is RelationKind.BELONGS_TO and i.relation.key
+    }
+    if query.cursor is not None:
+        names.add(query.cursor.field.name)
+    return tuple(f for f in model.meta.fields if f.name in names)
+
+
+def _cursor_shape(cursor: Cursor | None) -> tuple[Any, ...] | None:
+    if cursor is None:
+        return None
+    return (cursor.field.name, cursor.descending, cursor.backwards, cursor.after is not None)
+
+
+def _page(
+    model: ModelSql,
+    query: Query,
+    fields: tuple[FieldMeta, ...],
+    size: int | str | None,
+    later: bool,
+    counted: bool,
+    versioned: bool,
+) -> Compiled:
+    conditions = where(
+        model, model.table, query.filters, query.forced, live=not asks_for_deleted(model, query.filters)
+    )
+    columns: list[Any] = [model.read_column(f) for f in fields]
+    if versioned:
+        columns.append(model.version)
+    source, relevance = _search(model, query, conditions)
+    if query.cursor is None:
+        total = sa.select(sa.func.count()).select_from(source).where(*conditions).correlate(None)
+        if counted:
+            columns.append(total.scalar_subquery().label("total"))
+        statement = sa.select(*columns).select_from(source).where(*conditions)
+        statement = statement.order_by(*relevance, *_order(model, query))
+    else:
+        statement = sa.select(*columns).where(*conditions, *_after(model, query.cursor))
+        statement = statement.order_by(*_walk_order(model, query.cursor))
+    if size is not None:
+        statement = statement.limit(
+            sa.literal_column(str(size))
+            if isinstance(size, int)
+            else sa.bindparam("limit", type_=sa.Integer())
+        )
+        # Said even where it is nothing, because SQLAlchemy adds a parameter of its own on SQLite.
+        statement = statement.offset(
+            sa.bindparam("offset", type_=sa.Integer()) if later else sa.literal_column("0")
+        )
+    return compile_statement(statement, model.dialect)
+
+
+def _search(
+    model: ModelSql, query: Query, conditions: list[sa.ColumnElement[bool]]
+) -> tuple[FromClause, list[sa.ColumnElement[Any]]]:
+    """Narrow the conditions to matches of the search; gives the source of rows and the order by relevance."""
+    if query.search is None:
+        return model.table, []
+    if query.cursor is not None or query.sorts:
+        conditions.append(search.matches(model))
+        return model.table, []
+    hits = search.ranked_matches(model, query.forced)
+    conditions += hits.conditions
+    return hits.source, [hits.order]
+
+
+def _after(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[bool]]:
+    if cursor.after is None:
+        return []
+    here: Any = sa.tuple_(model.comparison_column(cursor.field), model.id)
+    there = sa.tuple_(sa.bindparam("after"), sa.bindparam("after_id"))
+    return [here < there if cursor.descending != cursor.backwards else here > there]
+
+
+def _walk_order(model: ModelSql, cursor: Cursor) -> list[sa.ColumnElement[Any]]:
+    columns = (model.comparison_column(cursor.field), model.id)
+    down = cursor.descending != cursor.backwards
+    return [column.desc() if down else column.asc() for column in columns]
+
+
+def _order(model: ModelSql, query: Query) -> list[sa.ColumnElement[Any]]:
+    keys = [sort_key(model, s, query.forced) for s in query.sorts]
+    if model.id is None:
+        keys += [sort_key(model, s, ()) for s in every_field(model)]
+    elif not any(s.field.name == "id" and not s.path for s in query.sorts):
+        keys.append(model.id.desc() if query.sorts and query.sorts[-1].descending else model.id.asc())
+    return keys
