@@ -16,8 +16,8 @@ from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
-from tests.background.outboxes import a_bench
-from tests.background.working import minutes, no_pause, working
+from tests.kit.outbox import a_bench
+from tests.kit.runs import minutes, no_pause, working
 
 Branch = Callable[[Run], Awaitable[Any]]
 

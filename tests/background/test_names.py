@@ -10,7 +10,7 @@ from maniflex import Server
 from maniflex.background.runs.run import FAILED, Run
 from maniflex.errors import DeclarationError, Fatal, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.working import minutes, no_pause, working
+from tests.kit.runs import minutes, no_pause, working
 
 ENGINES = [
     FAILED,

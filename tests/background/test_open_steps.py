@@ -19,7 +19,8 @@ from maniflex.background.runs.run import Run
 from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import Fatal, LeaseLost
 from maniflex.testing.clock import FakeClock
-from tests.background.working import eventually, minutes, no_pause, seconds, status, working
+from tests.kit.runs import minutes, no_pause, seconds, status, working
+from tests.kit.waiting import eventually
 
 
 class Effects:

@@ -15,7 +15,7 @@ from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.errors import DatabaseError, TransactionError, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.outboxes import Bench, Order, Seen, a_bench
+from tests.kit.outbox import Bench, Order, Seen, a_bench
 
 SECOND = timedelta(seconds=1)
 

@@ -9,7 +9,8 @@ import pytest
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.store import MOST_KINDS, Claim
-from tests.background.outboxes import Bench, Seen, a_bench, until
+from tests.kit.outbox import Bench, Seen, a_bench
+from tests.kit.waiting import eventually
 
 LEASE = timedelta(seconds=30)
 MANY = 2 * MOST_KINDS + 20
@@ -80,7 +81,7 @@ async def test_a_worker_is_woken_by_a_kind_it_has_not_seen_before(database_url: 
         try:
             for kind in ("first", "second"):
                 await bench.enqueue((kind, kind))
-                await until(lambda kind=kind: kind in seen.payloads)  # type: ignore[misc]
+                await eventually(lambda kind=kind: kind in seen.payloads)  # type: ignore[misc]
         finally:
             await worker.stop()
 

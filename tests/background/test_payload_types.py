@@ -39,7 +39,7 @@ from maniflex.background.runs.run import Run
 from maniflex.background.stored_payload import PayloadType
 from maniflex.errors import InvalidSchedule, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.working import working
+from tests.kit.runs import working
 
 T = TypeVar("T")
 

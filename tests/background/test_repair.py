@@ -19,8 +19,8 @@ from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.model import Schedule
 from maniflex.sql.statement import Sql
 from maniflex.testing.clock import FakeClock
-from tests.background.machines import a_world
-from tests.background.working import minutes, seconds
+from tests.kit.machines import a_world
+from tests.kit.runs import minutes, seconds
 
 YEARS = timedelta(days=3650)
 REPORT = "report.v1"

@@ -19,7 +19,8 @@ from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.working import eventually, no_pause, seconds, status, succeeding, working
+from tests.kit.runs import no_pause, seconds, status, succeeding, working
+from tests.kit.waiting import eventually
 
 # -- going on where the last claim left off
 

@@ -17,17 +17,8 @@ from maniflex.background.runs.rows import ClaimedRun
 from maniflex.background.runs.run import Run
 from maniflex.errors import LeaseLost
 from maniflex.testing.clock import FakeClock
-from tests.background.working import (
-    eventually,
-    is_free,
-    kinds,
-    minutes,
-    no_pause,
-    seconds,
-    status,
-    succeeding,
-    working,
-)
+from tests.kit.runs import is_free, kinds, minutes, no_pause, seconds, status, succeeding, working
+from tests.kit.waiting import eventually
 
 SHORT = seconds(0.6)
 

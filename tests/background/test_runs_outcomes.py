@@ -15,7 +15,7 @@ from maniflex._backoff import Backoff
 from maniflex.background.runs.run import Run
 from maniflex.errors import Conflict, DatabaseError, Fatal, NotFound, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.working import (
+from tests.kit.runs import (
     failing,
     is_free,
     kinds,

@@ -13,7 +13,8 @@ from maniflex import Server
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.run import Run
 from maniflex.errors import Conflict, NotFound
-from tests.background.working import eventually, kinds, no_pause, seconds, working
+from tests.kit.runs import kinds, no_pause, seconds, working
+from tests.kit.waiting import eventually
 
 RUNS = 40
 ENDS = ("succeeded", "failed", "cancelled")

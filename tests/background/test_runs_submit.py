@@ -18,7 +18,7 @@ from maniflex.db.current import detached_context
 from maniflex.errors import Conflict, DeclarationError, NotFound, ValidationFailed
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.working import kinds, minutes, succeeding, working
+from tests.kit.runs import kinds, minutes, succeeding, working
 
 
 class Order(Model):

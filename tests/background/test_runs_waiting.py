@@ -13,7 +13,7 @@ from maniflex.background.runs.run import Run
 from maniflex.errors import Conflict, RunFailed
 from maniflex.sql.statement import Dialect
 from maniflex.testing.clock import FakeClock
-from tests.background.working import is_free, kinds, minutes, no_pause, seconds, status, succeeding, working
+from tests.kit.runs import is_free, kinds, minutes, no_pause, seconds, status, succeeding, working
 
 
 async def test_a_sleeping_run_leaves_the_worker_and_goes_on_with_another(

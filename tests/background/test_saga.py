@@ -13,7 +13,7 @@ from maniflex.background.runs.run import Run
 from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import Fatal, Unavailable
 from maniflex.testing.clock import FakeClock
-from tests.background.working import is_free, minutes, no_pause, status, working
+from tests.kit.runs import is_free, minutes, no_pause, status, working
 
 
 class Trip:

@@ -16,8 +16,9 @@ from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.db.current import transaction
 from maniflex.errors import Fatal, RunCancelled
 from maniflex.testing.clock import FakeClock
-from tests.background.panics import NAMES, panics
-from tests.background.working import eventually, minutes, no_pause, working
+from tests.kit.panics import NAMES, panics
+from tests.kit.runs import minutes, no_pause, working
+from tests.kit.waiting import eventually
 
 
 def a_saga(server: Server, log: list[str], error: Any, **options: Any) -> None:

@@ -16,7 +16,7 @@ from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import ValidationFailed
 from maniflex.sql.statement import Sql
 from maniflex.testing.clock import FakeClock
-from tests.background.working import minutes, no_pause, working
+from tests.kit.runs import minutes, no_pause, working
 
 
 class Card(Model):

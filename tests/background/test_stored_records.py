@@ -12,7 +12,7 @@ from maniflex import Model, Server, field
 from maniflex.background.json_text import encode
 from maniflex.background.runs.run import Run
 from maniflex.errors import ValidationFailed
-from tests.background.working import no_pause, working
+from tests.kit.runs import no_pause, working
 
 
 class Member(Model):

@@ -23,18 +23,9 @@ from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import Unavailable
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.working import (
-    eventually,
-    is_free,
-    kinds,
-    minutes,
-    no_pause,
-    seconds,
-    status,
-    succeeding,
-    terminate,
-    working,
-)
+from tests.kit.postgres import terminate
+from tests.kit.runs import is_free, kinds, minutes, no_pause, seconds, status, succeeding, working
+from tests.kit.waiting import eventually
 
 T = TypeVar("T")
 PATIENCE = 30

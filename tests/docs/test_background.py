@@ -19,7 +19,7 @@ from maniflex.background.runs.run import LOOK_AGAIN, UNDO_ATTEMPTS, Run
 from maniflex.background.statements import load
 from maniflex.config import Config
 from maniflex.sql.statement import Dialect
-from tests.docs.test_reference import DOCS, rows
+from tests.kit.docs import DOCS, rows
 
 RUNS = (DOCS / "background" / "runs.md").read_text()
 GUARANTEES = (DOCS / "background" / "guarantees.md").read_text()

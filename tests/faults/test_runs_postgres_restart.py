@@ -8,9 +8,10 @@ from pathlib import Path
 
 from maniflex import Server
 from maniflex.errors import RequestError
-from tests.adapters.private_postgres import private_postgres
-from tests.background.crowd import a_submitter, count, crowd
-from tests.background.working import eventually, working
+from tests.kit.crowd import a_submitter, count, crowd
+from tests.kit.private_postgres import private_postgres
+from tests.kit.runs import working
+from tests.kit.waiting import eventually
 
 WORKERS = 3
 

@@ -8,8 +8,9 @@ import signal
 from pathlib import Path
 
 from maniflex import Server
-from tests.background.crowd import a_submitter, count, crowd
-from tests.background.working import eventually, kinds, working
+from tests.kit.crowd import a_submitter, count, crowd
+from tests.kit.runs import kinds, working
+from tests.kit.waiting import eventually
 
 LEASE = 1.0
 RUNS = 12

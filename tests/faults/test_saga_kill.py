@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.background.crowd import Crowd, a_submitter, count, crowd
-from tests.background.working import working
+from tests.kit.crowd import Crowd, a_submitter, count, crowd
+from tests.kit.runs import working
 
 STEPS = ("one", "two", "three", "four", "five")
 FORTH = [f"+{name}" for name in STEPS]

@@ -18,7 +18,7 @@ from maniflex.background.runs.run import Run
 from maniflex.background.schedules.model import ScheduleFiring
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.http.runs_kit import ADA, ADA_ELSEWHERE, BOB, ROOT, TENANT_ADMIN, known
+from tests.kit.run_routes import ADA, ADA_ELSEWHERE, BOB, ROOT, TENANT_ADMIN, known
 
 CALLERS = {
     "nobody": {},

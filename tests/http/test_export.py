@@ -29,7 +29,7 @@ from maniflex import (
 from maniflex.pipeline.operation import COVERS
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.http.kit import created, data_of, error_of, serving
+from tests.kit.http import created, data_of, error_of, serving
 
 XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 

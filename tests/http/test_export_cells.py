@@ -13,7 +13,7 @@ import pytest
 
 from maniflex import Model, Server
 from maniflex.testing import client
-from tests.http.kit import created
+from tests.kit.http import created
 
 
 class Everything(Model, export=True, table="everything"):

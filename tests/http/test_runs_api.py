@@ -15,9 +15,8 @@ from maniflex.background.runs.run import Run
 from maniflex.errors import DeclarationError, Unauthorized
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.plans import plans_of
-from tests.http.kit import data_of, error_of
-from tests.http.runs_kit import (
+from tests.kit.http import data_of, error_of
+from tests.kit.run_routes import (
     ADA,
     ADA_ELSEWHERE,
     ADA_NOWHERE,
@@ -31,6 +30,7 @@ from tests.http.runs_kit import (
     a_server,
     site_on,
 )
+from tests.kit.statements import plans_of
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from maniflex import Context, Next
 from maniflex.background.runs.model import WorkflowRun
-from tests.http.kit import data_of
-from tests.http.runs_kit import (
+from tests.kit.http import data_of
+from tests.kit.run_routes import (
     ADA,
     ADA_ELSEWHERE,
     BOB,

@@ -11,7 +11,8 @@ import pytest
 
 from maniflex import field
 from maniflex.errors import DeclarationError
-from tests.migrate.schema import columns, kind, model, raw, started, warnings
+from tests.kit.schema import columns, kind, model, raw, warnings
+from tests.kit.servers import started
 
 KINDS: dict[str, Any] = {
     "text": str,

@@ -17,7 +17,8 @@ import pytest
 from maniflex import Model, Server, WithDeletedAt, WithIsDeleted, field
 from maniflex.errors import ConstraintViolation, DeclarationError
 from maniflex.model.meta import Index
-from tests.migrate.schema import columns, indexes, kind, model, raw, started, tables, warnings
+from tests.kit.schema import columns, indexes, kind, model, raw, tables, warnings
+from tests.kit.servers import started
 
 
 class Colour(StrEnum):

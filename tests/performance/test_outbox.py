@@ -14,7 +14,7 @@ from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.store import Claim
 from maniflex.db.port import Adapter
 from maniflex.sql.statement import Sql
-from tests.background.outboxes import Bench, a_bench
+from tests.kit.outbox import Bench, a_bench
 
 TIMES_BARE = 6  # what delivering may cost, against two statements a batch that check nothing
 LEAST_PER_SECOND = 10_000

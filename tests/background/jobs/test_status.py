@@ -18,7 +18,7 @@ from maniflex.background.jobs.status import StatusPruner, TableStatus
 from maniflex.errors import Conflict, Unavailable
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.plans import plans_of
+from tests.kit.statements import plans_of
 
 PATH = "/api/job_statuses"
 ADA = {"x-user": "ada", "x-tenant": "acme"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -53,3 +54,14 @@ async def total(http: httpx.AsyncClient, path: str) -> int:
 async def pass_on(ctx: Context, next: Next) -> None:
     """Middleware that does nothing."""
     await next()
+
+
+async def together(count: int, request: Callable[[int], Awaitable[httpx.Response]]) -> list[httpx.Response]:
+    """That many requests, none of which starts before all are ready to."""
+    barrier = asyncio.Barrier(count)
+
+    async def one(n: int) -> httpx.Response:
+        await barrier.wait()
+        return await request(n)
+
+    return await asyncio.gather(*(one(n) for n in range(count)))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from itertools import count
 from typing import Any
 
 from maniflex import Server
@@ -52,12 +50,3 @@ async def a_bench(
     async with server.lifespan():
         await server.schedules.declare()
         yield Bench(server, clock)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let everything else go on until the condition holds."""
-    async with asyncio.timeout(30):
-        for _ in count():
-            if condition():
-                return
-            await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from maniflex._clock import SystemClock
 from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.background.outbox.message import Message
 from maniflex.background.runs.worker import RunWorker
-from tests.conftest import execute
+from tests.kit.postgres import execute
 
 HOLD = "hold.v1"
 REPORT = "report.v1"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -91,15 +90,3 @@ class Seen:
     @property
     def payloads(self) -> list[Any]:
         return [message.payload for message in self.messages]
-
-
-async def until(
-    condition: Callable[[], bool | Awaitable[bool]], patience: float = 30, pause: float = 0.001
-) -> None:
-    """Let others run until the condition holds."""
-    async with asyncio.timeout(patience):
-        while True:
-            outcome = condition()
-            if await outcome if isinstance(outcome, Awaitable) else outcome:
-                return
-            await asyncio.sleep(pause)

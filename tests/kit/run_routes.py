@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex.background.runs.run import Run
 from maniflex.testing import client
-from tests.http.kit import data_of
+from tests.kit.http import data_of
 
 RUNS = "/api/workflow_run"
 EVENTS = "/api/workflow_event"
