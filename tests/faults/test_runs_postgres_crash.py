@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -49,5 +48,4 @@ async def test_no_step_is_done_twice_while_the_database_crashes_again_and_again(
 
 
 async def _reached(server: Server, number: int) -> bool:
-    await asyncio.sleep(0.05)
     return await done(server) >= number

@@ -35,7 +35,7 @@ async def test_a_worker_stopped_for_three_leases_settles_nothing_when_it_goes_on
             await eventually(all_begun, "a start of every run")
             workers.send(zombie, signal.SIGSTOP)
             other = workers.start(lease=LEASE, concurrency=RUNS)
-            await asyncio.sleep(3 * LEASE)
+            await asyncio.sleep(3 * LEASE)  # a stopped process sends no signal that its leases have run out
             await eventually(lambda: finished(server), "the other worker to finish")
             workers.send(zombie, signal.SIGCONT)
 

@@ -11,6 +11,7 @@ from maniflex import Server
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
+from tests.kit.waiting import eventually
 
 
 def seconds(number: float) -> timedelta:
@@ -68,3 +69,15 @@ async def status(work: Work, id: str) -> str:
 def is_free(run: WorkflowRun) -> bool:
     """Whether nothing of a lease is left on it."""
     return (run.lease, run.lease_until, run.leased_by) == (None, None, None)
+
+
+async def outlive_lease(work: Work, id: str, lease: timedelta, times: int = 2) -> None:
+    """Wait until a leased run was renewed for so many leases more than it was claimed for."""
+    first = (await work.get(id)).lease_until
+    assert first is not None
+
+    async def is_renewed() -> bool:
+        until = (await work.get(id)).lease_until
+        return until is not None and until >= first + times * lease
+
+    await eventually(is_renewed, "renewed leases")

@@ -128,7 +128,7 @@ async def race(worker: RunWorker) -> None:
             note("claim", one)
         empty = 0 if claimed else empty + 1
         if not claimed:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # the others may still give something back
 
 
 def child(options: dict[str, Any]) -> None:
