@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from maniflex.background.runs.run import Run
 from tests.kit.outbox import a_bench
 from tests.kit.runs import status, working
 

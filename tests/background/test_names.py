@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
-from maniflex.background.runs.run import FAILED, Run
+from maniflex import Run, Server
+from maniflex.background.runs.run import FAILED
 from maniflex.errors import DeclarationError, Fatal, ValidationFailed
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import minutes, no_pause, working

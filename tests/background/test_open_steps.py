@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import Fatal, LeaseLost
 from maniflex.testing.clock import FakeClock

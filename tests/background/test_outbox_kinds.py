@@ -9,6 +9,7 @@ import pytest
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.store import MOST_KINDS, Claim
+from tests.kit.internals import outbox_parts
 from tests.kit.outbox import Bench, Seen, a_bench
 from tests.kit.waiting import eventually
 
@@ -93,7 +94,7 @@ async def test_two_claims_of_several_kinds_at_the_same_moment_take_different_mes
 ) -> None:
     async with a_bench(postgres_url, Seen("kind-0", "kind-1")) as bench:
         numbers = await interleave(bench, kinds=2, rounds=4)
-        parts, store = bench.outbox._ready()
+        parts, store = outbox_parts(bench.outbox)
         now, kinds = parts.clock.now(), ("kind-0", "kind-1")
         claim = Claim("one", kinds, 4, now + LEASE)
         async with parts.adapter.transaction() as tx:
@@ -119,7 +120,7 @@ async def test_a_database_of_the_time_before_gets_the_index_of_kinds(database_ur
 
     for _ in range(2):
         async with a_bench(database_url, Seen()) as bench:
-            dialect = bench.outbox._ready()[0].adapter.dialect
+            dialect = outbox_parts(bench.outbox)[0].adapter.dialect
             names = {row["name"] for row in await bench.server.raw_query(INDEXES[dialect])}
 
             assert "outbox_event_kind_idx" in names

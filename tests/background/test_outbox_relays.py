@@ -16,6 +16,7 @@ from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.store import Claim
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import a_dispatcher, adapter_of, outbox_parts
 from tests.kit.outbox import Bench, Seen, a_bench, abandon
 from tests.kit.waiting import eventually
 
@@ -27,7 +28,7 @@ async def test_what_a_dead_relay_held_is_delivered_when_its_lease_is_over(databa
     seen, clock = Seen(), FakeClock()
     async with a_bench(database_url, seen, clock=clock) as bench:
         [id] = await bench.enqueue(("note", 1))
-        assert await abandon(bench) is not None
+        assert await abandon(bench.outbox) is not None
         assert await bench.drain() == 0
         clock.advance(LEASE)
 
@@ -41,7 +42,7 @@ async def test_a_message_that_kills_its_relays_ends_dead(database_url: str) -> N
     async with a_bench(database_url, seen, clock=clock, outbox_max_attempts=3) as bench:
         await bench.enqueue(("note", "poison", "k"), ("note", "next", "k"))
         for _ in range(4):  # the first took both, so it is charged to neither
-            await abandon(bench)
+            await abandon(bench.outbox)
             clock.advance(LEASE)
 
         assert await bench.drain() == 1
@@ -55,12 +56,12 @@ async def test_those_that_travelled_with_it_are_not_charged(database_url: str) -
     seen, clock = Seen(), FakeClock()
     async with a_bench(database_url, seen, clock=clock, outbox_max_attempts=2) as bench:
         await bench.enqueue(*(("note", n) for n in range(5)))
-        first = await abandon(bench)
+        first = await abandon(bench.outbox)
         assert first is not None
         assert len(first.messages) == 5
         clock.advance(LEASE)
         for _ in range(2):
-            alone = await abandon(bench)
+            alone = await abandon(bench.outbox)
             assert alone is not None
             assert [message.seq for message in alone.messages] == [first.messages[0].seq]
             clock.advance(LEASE)
@@ -77,7 +78,7 @@ async def test_orphans_do_not_keep_their_key_out_of_order(database_url: str) -> 
     seen, clock = Seen(), FakeClock()
     async with a_bench(database_url, seen, clock=clock) as bench:
         await bench.enqueue(*(("note", n, "k") for n in range(6)))
-        await abandon(bench, 2)
+        await abandon(bench.outbox, 2)
         await bench.enqueue(*(("note", n, "k") for n in range(6, 9)), ("note", "other", "o"))
         assert await bench.drain() == 1
         clock.advance(LEASE)
@@ -129,8 +130,8 @@ async def test_a_lease_that_is_renewed_keeps_others_away(database_url: str) -> N
                 handled.append(message.payload)
 
         async with a_bench(database_url, declare, clock=clock) as bench:
-            adapter = bench.server._seal().runtime.adapter
-            dispatcher = bench.outbox._dispatcher(None, 1)
+            adapter = adapter_of(bench.server)
+            dispatcher = a_dispatcher(bench.outbox, None, 1)
             await bench.enqueue(("note", 1), ("note", 2))
 
             await dispatcher.step()
@@ -401,7 +402,7 @@ async def test_a_late_commit_waits_for_those_of_its_key_under_way(postgres_url: 
 
 async def test_two_claims_at_the_same_moment_do_not_share_a_key(postgres_url: str) -> None:
     async with a_bench(postgres_url, Seen()) as bench:
-        parts, store = bench.outbox._ready()
+        parts, store = outbox_parts(bench.outbox)
         committed = asyncio.Event()
         late = asyncio.create_task(_enqueue_and_hold(bench, committed, "k"))
         await eventually(lambda: late.done() or bench.metrics.value("outbox_enqueued_total") == 1)

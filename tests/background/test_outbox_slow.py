@@ -15,6 +15,7 @@ from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.errors import DeclarationError
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import a_dispatcher
 from tests.kit.outbox import Bench, a_bench
 from tests.kit.waiting import eventually
 
@@ -79,7 +80,7 @@ async def test_what_is_delivered_is_written_down_within_a_moment_also_when_no_ha
     gate = Gate(3)
     async with a_bench(database_url, gate) as bench:
         await bench.enqueue(*(("note", n) for n in (1, 2, 3, 4)))
-        dispatcher = bench.outbox._dispatcher(4, 1)
+        dispatcher = a_dispatcher(bench.outbox, 4, 1)
         object.__setattr__(dispatcher._policy, "slow_after", timedelta(hours=1))
         relay = asyncio.create_task(dispatcher.step())
 
@@ -134,7 +135,7 @@ async def test_with_no_room_left_for_handlers_that_hang_the_rest_is_for_other_re
     gate = Gate(0, 1)
     async with a_bench(database_url, gate) as bench:
         await bench.enqueue(*(("note", n) for n in range(6)))
-        dispatcher = bench.outbox._dispatcher(6, 1)
+        dispatcher = a_dispatcher(bench.outbox, 6, 1)
         object.__setattr__(dispatcher._policy, "most_aside", 2)
 
         assert not await dispatcher.step()

@@ -15,21 +15,20 @@ import httpx
 import pytest
 from pydantic import BaseModel, field_validator
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex._clock import SystemClock
-from maniflex.background.jobs.inproc import InProcessQueue
-from maniflex.background.jobs.job import Job
-from maniflex.background.jobs.worker import Worker as JobWorker
+from maniflex.background.jobs import InProcessQueue, Job
+from maniflex.background.jobs import Worker as JobWorker
 from maniflex.background.leases import Held, LeaseKeeper
 from maniflex.background.loop import Loop
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.background.runs.handlers import RunHandlers
-from maniflex.background.runs.run import Run
 from maniflex.background.scheduled_fields.observers import Subscribers, SweepEvent
 from maniflex.db.port import Tx
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import outbox_parts
 from tests.kit.outbox import a_bench
 from tests.kit.panics import NAMES, Panic, Speechless, panics
 from tests.kit.processes import PROGRAMS, run_program
@@ -268,7 +267,7 @@ async def test_a_log_that_panics_costs_no_outcome_of_a_message(database_url: str
             raise ValueError("no")
 
     async with a_bench(database_url, declare, outbox_max_attempts=1) as bench:
-        parts, _ = bench.outbox._ready()
+        parts, _ = outbox_parts(bench.outbox)
         parts.logger.addFilter(panic)
         try:
             await bench.enqueue(*(("bad", {"n": n}) for n in range(len(NAMES))))

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import DatabaseError, Server
-from maniflex.background.runs.run import Run
+from maniflex import DatabaseError, Run, Server
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import is_free, minutes, seconds, status, succeeding, working
 

@@ -10,8 +10,7 @@ import asyncpg
 import pytest
 
 from maniflex import Context, Run, Server
-from maniflex.background.jobs.job import Job, Result
-from maniflex.background.jobs.sql import SqlQueue
+from maniflex.background.jobs import Job, Result, SqlQueue
 from maniflex.background.runs.claim_cursor import FOLLOWED_AT_MOST, ClaimCursor
 from maniflex.background.runs.executor import settle
 from maniflex.background.runs.outcomes import Failed, Paused
@@ -19,6 +18,7 @@ from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import rescue_expired
 from tests.kit.runs import no_pause, seconds, status, succeeding, working
 from tests.kit.waiting import eventually
 
@@ -176,7 +176,7 @@ async def twice(work: Any, worker: Any, clock: FakeClock) -> tuple[Any, Any]:
     """A run the worker lost and claimed again."""
     [old] = await worker.claim(1)
     clock.advance(seconds(60))
-    await worker._rescuer.at_once()
+    await rescue_expired(worker)
     [new] = await worker.claim(1)
     assert old.id == new.id
     assert old.held != new.held

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from maniflex.errors import DeclarationError
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import failing, minutes, no_pause, working

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.claim_cursor import ClaimCursor
-from maniflex.background.runs.run import Run
 from maniflex.errors import DatabaseError, DeclarationError, Fatal, TransactionError
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import (

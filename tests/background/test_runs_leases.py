@@ -9,12 +9,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.executor import settle
 from maniflex.background.runs.outcomes import Done, Failed, Released
 from maniflex.background.runs.rows import ClaimedRun
-from maniflex.background.runs.run import Run
 from maniflex.errors import LeaseLost
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import (

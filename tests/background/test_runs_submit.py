@@ -12,8 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel
 
-from maniflex import Context, Model, Server
-from maniflex.background.runs.run import Run
+from maniflex import Context, Model, Run, Server
 from maniflex.db.current import detached_context
 from maniflex.errors import Conflict, DeclarationError, NotFound, ValidationFailed
 from maniflex.testing import client

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from maniflex.errors import Conflict, RunFailed
 from maniflex.sql.statement import Dialect
 from maniflex.testing.clock import FakeClock

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex._ids import new_id
-from maniflex.background.runs.run import UNDO_ATTEMPTS, Run
+from maniflex.background.runs.run import UNDO_ATTEMPTS
 from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.db.current import transaction
 from maniflex.errors import Fatal, RunCancelled
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import rescue_expired
 from tests.kit.panics import NAMES, panics
 from tests.kit.runs import minutes, no_pause, working
 from tests.kit.waiting import eventually
@@ -216,10 +217,10 @@ async def test_a_saga_whose_workers_die_on_the_way_back_says_so(server: Server, 
         await memory.keep(claimed.held, DoneStep(new_id(), "book", "book", print), None)
         for _ in range(UNDO_ATTEMPTS):
             clock.advance(minutes(1))
-            await work.worker()._rescuer.at_once()
+            await rescue_expired(work.worker())
             assert len(await work.worker().claim(1)) == 1
         clock.advance(minutes(1))
-        await work.worker()._rescuer.at_once()
+        await rescue_expired(work.worker())
         done = await work.get(made.id)
     assert (done.status, (done.error or {})["code"], log) == ("failed", "compensation_failed", [])
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Model, Server
-from maniflex.background.runs.run import Run
+from maniflex import Model, Run, Server
 from maniflex.errors import DeclarationError
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import minutes, no_pause, status, working

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, model_serializer
 
-from maniflex import Model, Server, field
+from maniflex import Model, Run, Server, field
 from maniflex.background.json_text import encode
-from maniflex.background.runs.run import Run
 from maniflex.errors import ValidationFailed
 from tests.kit.runs import no_pause, working
 

@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.pruner import Pruner
-from maniflex.background.runs.run import Run
 from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import Unavailable
 from maniflex.testing import client

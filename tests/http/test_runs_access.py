@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, Fatal, Next, Server
+from maniflex import Context, Fatal, Next, Run, Server
 from maniflex.background.jobs import InProcessQueue, Job
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.run import Run
 from maniflex.errors import DeclarationError
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock

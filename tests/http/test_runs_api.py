@@ -9,9 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, Next, Server
+from maniflex import AuthInfo, Context, Next, Run, Server
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
-from maniflex.background.runs.run import Run
 from maniflex.errors import DeclarationError, Unauthorized
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock

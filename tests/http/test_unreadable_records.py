@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background.runs.run import Run
 from maniflex.errors import InvalidSchedule, RunFailed
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock

@@ -21,6 +21,7 @@ Durable work
     crowd              worker processes that fork, die and keep a ledger; they run `programs/workers.py`
     run_routes         a server with runs and its callers, for the tests of the routes
     panics             exceptions that are no `Exception`
+    internals          the private parts of a server that tests look at
 Applications
     declarations       models sealed without a server
     shop               a small shop for many customers at once

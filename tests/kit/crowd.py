@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from tests.kit.processes import PROGRAMS, Program, run_program
 from tests.kit.waiting import PATIENCE, until
 

@@ -12,6 +12,7 @@ from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.outbox.store import Batch, Claim
+from tests.kit.internals import metrics_of, outbox_parts
 
 
 class Order(Model):
@@ -26,7 +27,7 @@ class Bench:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.outbox = server.outbox
-        self.metrics = server._durable.metrics
+        self.metrics = metrics_of(server)
 
     async def rows(self, **equal: Any) -> list[OutboxMessage]:
         """The messages in the order of enqueueing."""
@@ -62,9 +63,9 @@ async def a_bench(
         yield Bench(server)
 
 
-async def abandon(bench: Bench, limit: int = 50) -> Batch | None:
+async def abandon(outbox: Outbox, limit: int = 50) -> Batch | None:
     """Claim as a relay does that is killed before it has done anything."""
-    parts, store = bench.outbox._ready()
+    parts, store = outbox_parts(outbox)
     now = parts.clock.now()
     _, batch = await store.turn([], Claim("dead", None, limit, now + parts.config.work_lease), now)
     return batch

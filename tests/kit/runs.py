@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.run import Run
 from tests.kit.waiting import eventually
 
 

@@ -13,6 +13,7 @@ from maniflex.background.metrics import Metrics
 from maniflex.background.scheduled_fields.runner import Runner
 from maniflex.sql.codec import encode_datetime
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import adapter_of
 from tests.kit.servers import started
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -66,7 +67,7 @@ _ID = {"sqlite": "PRINTF('%012d', n)", "postgresql": "LPAD(CAST(n AS TEXT), 12, 
 
 async def fill(server: Server, first: int, rows: int, **columns: Any) -> None:
     """Many posts; the id is the number of the row, a value may be an expression over `n`."""
-    dialect = server._seal().runtime.adapter.dialect
+    dialect = adapter_of(server).dialect
 
     def written(value: Any) -> str:
         if not isinstance(value, datetime):

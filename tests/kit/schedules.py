@@ -12,6 +12,7 @@ from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import ScheduleFiring
 from maniflex.background.schedules.scheduler import Scheduler
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import metrics_of
 
 
 class Bench:
@@ -20,7 +21,7 @@ class Bench:
     def __init__(self, server: Server, clock: FakeClock) -> None:
         self.server = server
         self.schedules = server.schedules
-        self.metrics = server._durable.metrics
+        self.metrics = metrics_of(server)
         self.clock = clock
         self.scheduler: Scheduler = server.schedules.scheduler()
 

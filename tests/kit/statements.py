@@ -17,6 +17,7 @@ from maniflex.db.port import Adapter, Isolation, Row, Tx
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.sql.statement import Dialect, Sql
+from tests.kit.internals import adapter_of
 from tests.kit.postgres import fetch_value
 from tests.kit.waiting import eventually
 
@@ -34,7 +35,7 @@ async def plans_of(
     server: Server, http: httpx.AsyncClient, path: str, headers: dict[str, str], patch: pytest.MonkeyPatch
 ) -> str:
     """The plans of the statements that read for this request."""
-    adapter: Any = server._seal().runtime.adapter
+    adapter: Any = adapter_of(server)
     asked: list[Sql] = []
 
     def noting(read: Any) -> Any:

@@ -15,6 +15,7 @@ from maniflex.query.parse import parse
 from maniflex.sql import select, statement_cache
 from maniflex.testing import client
 from tests.kit.http import data_of
+from tests.kit.internals import adapter_of
 from tests.kit.statements import rows_examined, sqlite_plan
 
 ASKED = (
@@ -126,7 +127,7 @@ async def filled(server: Server, rows: int) -> None:
     """Many posts, a hundred to a value; the id is the number of the row."""
     numbers = "WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)"
     columns = "INSERT INTO posts (id, status, views, author_id, created_at, updated_at)"
-    selected = NUMBERED[server._seal().runtime.adapter.dialect].format("2026-01-01T00:00:00.000000Z")
+    selected = NUMBERED[adapter_of(server).dialect].format("2026-01-01T00:00:00.000000Z")
     await server.raw_exec(f"{columns} {numbers} SELECT {selected}", rows - 1)
     await server.raw_exec("ANALYZE posts")
 

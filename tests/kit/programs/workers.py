@@ -19,8 +19,7 @@ from typing import Any
 
 import asyncpg  # noqa: F401  # before the forks
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import Fatal
 
