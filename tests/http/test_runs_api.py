@@ -31,13 +31,6 @@ from tests.kit.run_routes import (
 )
 from tests.kit.statements import plans_of
 
-
-@pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Site]:
-    async with site_on(a_server(), database_url) as found:
-        yield found
-
-
 # -- who may
 
 

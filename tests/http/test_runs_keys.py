@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -24,12 +23,6 @@ from tests.kit.run_routes import (
     a_server,
     site_on,
 )
-
-
-@pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Site]:
-    async with site_on(a_server(), database_url) as found:
-        yield found
 
 
 async def test_the_same_key_gives_the_same_run_to_the_same_caller_only(site: Site) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,6 +42,12 @@ def offenders(response: httpx.Response) -> dict[str, str]:
     """Field → code of everything a 422 complains about."""
     details = error_of(response, 422, "VALIDATION_FAILED")["details"]
     return {detail["field"]: detail["code"] for detail in details}
+
+
+def csv_cells(response: httpx.Response) -> list[list[str]]:
+    """The cells of a CSV, its header first."""
+    assert response.status_code == 200, response.text
+    return list(csv.reader(io.StringIO(response.content.decode(), newline=""), strict=True))
 
 
 async def created(http: httpx.AsyncClient, path: str, **body: Any) -> Any:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 from contextlib import closing
+from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -14,6 +17,19 @@ from maniflex import Model, Server
 from maniflex.errors import DeclarationError
 from tests.kit.servers import started
 
+PLAIN_TYPES: dict[str, Any] = {
+    "text": str,
+    "whole": int,
+    "real": float,
+    "flag": bool,
+    "money": Decimal,
+    "moment": datetime,
+    "day": date,
+    "clock": time,
+    "key": UUID,
+    "raw": bytes,
+    "tree": dict[str, Any],
+}
 _TABLES = {
     "sqlite": "SELECT name AS name FROM sqlite_master WHERE type = 'table'",
     "postgres": "SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema()",
@@ -99,6 +115,7 @@ async def run_advice(url: str, advised: str) -> list[Any]:
 
 
 async def refusals(url: str, *models: Any, **settings: Any) -> tuple[str, ...]:
+    """The problems a start with these models stops with."""
     with pytest.raises(DeclarationError) as stopped:
         async with started(url, *models, **settings):
             raise AssertionError("it must not start")
