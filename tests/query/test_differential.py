@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -34,7 +35,7 @@ async def both(stack: AsyncExitStack, made: World, urls: tuple[str, str]) -> lis
 
 async def asked(clients: list[httpx.AsyncClient], method: str, url: str) -> httpx.Response:
     """The one answer of both."""
-    one, other = [await http.request(method, url) for http in clients]
+    one, other = await asyncio.gather(*(http.request(method, url) for http in clients))
     assert (one.status_code, one.text) == (other.status_code, other.text), f"{method} {url}"
     assert one.status_code < 500, f"{method} {url}"
     return one
