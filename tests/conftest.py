@@ -7,16 +7,15 @@ unless MANIFLEX_TEST_SQLITE_ONLY=1 says that leaving it out is meant.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.kit.postgres import PostgresPool
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import _redis
@@ -54,70 +53,6 @@ def long_mode(pytestconfig: pytest.Config) -> bool:
 def fuzz_cases(long_mode: bool) -> int:
     """How many requests a fuzz test sends to each database."""
     return 20_000 if long_mode else 500
-
-
-EMPTY_DATABASE = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
- WHERE datname = current_database() AND pid <> pg_backend_pid()
-   AND backend_type = 'client backend';
-DO $$
-DECLARE schema_name text;
-BEGIN
-    FOR schema_name IN SELECT nspname FROM pg_namespace
-        WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
-    LOOP
-        EXECUTE format('DROP SCHEMA %I CASCADE', schema_name);
-    END LOOP;
-END $$;
-CREATE SCHEMA public;
-"""
-
-
-class PostgresPool:
-    """Databases that are emptied and used again, because creating one costs far more."""
-
-    def __init__(self, base_url: str) -> None:
-        self._base_url = base_url
-        self._prefix = f"maniflex_test_{uuid4().hex[:12]}"
-        self._names: list[str] = []
-        self._idle: list[str] = []
-        # Its own loop factory keeps the runner from becoming the tests' event loop.
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-
-    def take(self) -> str:
-        """The name of an empty database."""
-        if self._idle:
-            name = self._idle.pop()
-            self._run(self.url(name), EMPTY_DATABASE)
-        else:
-            name = f"{self._prefix}_{len(self._names)}"
-            self._run(self._base_url, f'CREATE DATABASE "{name}" TEMPLATE template0')
-            self._names.append(name)
-        return name
-
-    def give_back(self, name: str) -> None:
-        self._idle.append(name)
-
-    def url(self, name: str) -> str:
-        return urlunsplit(urlsplit(self._base_url)._replace(path=f"/{name}"))
-
-    def close(self) -> None:
-        for name in self._names:
-            self._run(self._base_url, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-        self._runner.close()
-
-    def _run(self, url: str, statement: str) -> None:
-        self._runner.run(execute(url, statement))
-
-
-async def execute(url: str, statement: str) -> None:
-    import asyncpg
-
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 @pytest.fixture(scope="session")

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from maniflex.db.port import Adapter
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.watch import Watch
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
 from maniflex.testing.conformance._background import PATIENCE, Ringing
-from tests.adapters.private_postgres import PrivatePostgres, private_postgres
+from tests.kit.private_postgres import PrivatePostgres, private_postgres
+from tests.kit.statements import eventually_answers
 
 CONNECTIONS = Sql(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -32,12 +32,6 @@ TERMINATE = Sql(CONNECTIONS.text.replace("count(*)", "pg_terminate_backend(pid)"
 
 def notify(channel: str) -> Sql:
     return Sql("SELECT pg_notify(left($1 || '.' || current_schema(), 63), '')", (channel,))
-
-
-async def until(adapter: Adapter, question: Sql, answer: object) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while (await adapter.fetch(question))[0][0] != answer:
-            pass
 
 
 def outages(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -117,7 +111,7 @@ async def test_all_who_listen_share_one_connection_beside_the_pool(postgres_url:
     async with adapter.listen("work", first), adapter.listen("mail", second), adapter.transaction() as tx:
         [[connections]] = await tx.fetch(CONNECTIONS)
         assert connections == 1
-    await until(adapter, CONNECTIONS, 0)
+    await eventually_answers(adapter, CONNECTIONS, 0)
     await adapter.close()
 
 
@@ -127,7 +121,7 @@ async def test_a_channel_that_nobody_wants_any_more_is_left(postgres: PostgresAd
     async with postgres.listen("work", kept):
         async with postgres.listen("mail", Ringing()):
             pass
-        await until(postgres, last, 1)
+        await eventually_answers(postgres, last, 1)
         await kept.next()
         await postgres.write(notify("work"))
         await kept.next()
@@ -137,7 +131,7 @@ async def test_closing_the_adapter_closes_the_listening_connection(postgres: Pos
     async with postgres.listen("work", Ringing()):
         await postgres.close()
         await postgres.open()
-        await until(postgres, CONNECTIONS, 0)
+        await eventually_answers(postgres, CONNECTIONS, 0)
 
 
 @pytest.mark.parametrize("channel", ['odd "name"', "naïve", "x" * 200, "Work; DROP TABLE things"])

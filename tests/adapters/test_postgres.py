@@ -31,6 +31,7 @@ from maniflex.errors import (
 )
 from maniflex.sql.statement import Sql
 from maniflex.testing.conformance import AdapterConformance
+from tests.kit.statements import eventually_answers
 
 SLEEP = Sql("SELECT 1 FROM pg_sleep(3600)")
 
@@ -62,13 +63,6 @@ async def value(adapter: PostgresAdapter, text: str, *params: object) -> object:
     row = await adapter.fetch_one(Sql(text, params))
     assert row is not None
     return row[0]
-
-
-async def until(adapter: PostgresAdapter, text: str, *params: object) -> None:
-    """Ask the server until it says true."""
-    async with asyncio.timeout(10):
-        while not await value(adapter, text, *params):
-            pass
 
 
 class TestPoolerConformance(AdapterConformance):
@@ -333,7 +327,7 @@ class TestPoolerMode:
             with pytest.raises(Timeout):
                 await adapter.fetch(SLEEP)
             gone = "SELECT count(*) = 0 FROM pg_stat_activity WHERE state = 'active' AND query = $1"
-            await until(other, gone, SLEEP.text)
+            await eventually_answers(other, Sql(gone, (SLEEP.text,)))
             assert await value(adapter, "SELECT 1") == 1
 
 
@@ -380,9 +374,8 @@ class TestTransactions:
         async with other.transaction() as blocker:
             await blocker.fetch(Sql("SELECT pg_advisory_xact_lock(7)"))
             inserting = asyncio.create_task(insert())
-            await until(
-                other, "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-            )
+            waiting = "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            await eventually_answers(other, Sql(waiting))
             inserting.cancel()
             await asyncio.wait([inserting])
             assert inserting.cancelled()

@@ -16,7 +16,8 @@ from maniflex.db.postgres.connection import PooledConnection
 from maniflex.db.postgres.pool import Pool
 from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
-from tests.adapters.relay import Relay
+from tests.kit.statements import eventually_answers
+from tests.kit.tcp_relay import Relay
 
 ONE = Sql("SELECT 1")
 SLEEP = Sql("SELECT 1 FROM pg_sleep(3600)")
@@ -48,13 +49,6 @@ async def watcher(postgres_url: str) -> AsyncIterator[PostgresAdapter]:
     await adapter.open()
     yield adapter
     await adapter.close()
-
-
-async def until(watcher: PostgresAdapter, question: Sql) -> None:
-    """Ask the server until it says true."""
-    async with asyncio.timeout(10):
-        while not (await watcher.fetch(question))[0][0]:
-            pass
 
 
 @pytest.fixture
@@ -352,7 +346,7 @@ class TestDeadConnections:
         writing = asyncio.create_task(adapter.execute(insert))
         # Not just active: while the statement is only being parsed, it has not run for sure.
         running = "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query = $1"
-        await until(watcher, Sql(running, (insert.text,)))
+        await eventually_answers(watcher, Sql(running, (insert.text,)))
         before = relay.connections
         await relay.cut()
         with pytest.raises(Unavailable) as cut:
@@ -431,14 +425,14 @@ class TestCancellation:
     ) -> None:
         for _ in range(5):
             reading = asyncio.create_task(adapter.fetch(SLEEP))
-            await until(watcher, SOMEBODY_SLEEPS)
+            await eventually_answers(watcher, SOMEBODY_SLEEPS)
             reading.cancel()
             await asyncio.wait([reading])
             assert reading.cancelled()
-            await until(watcher, NOBODY_SLEEPS)
+            await eventually_answers(watcher, NOBODY_SLEEPS)
         await work(adapter)
         ours = "SELECT count(*) <= 2 FROM pg_stat_activity WHERE application_name = 'maniflex'"
-        await until(watcher, Sql(f"{ours} AND datname = current_database()"))
+        await eventually_answers(watcher, Sql(f"{ours} AND datname = current_database()"))
 
     async def test_a_cancelled_transaction_is_rolled_back_and_its_locks_are_released(
         self, adapter: PostgresAdapter, watcher: PostgresAdapter
@@ -451,7 +445,7 @@ class TestCancellation:
                 await tx.fetch(SLEEP)
 
         writing = asyncio.create_task(write_and_sleep())
-        await until(watcher, SOMEBODY_SLEEPS)
+        await eventually_answers(watcher, SOMEBODY_SLEEPS)
         writing.cancel()
         await asyncio.wait([writing])
         await watcher.execute(Sql("ALTER TABLE t ADD COLUMN w int"))

@@ -12,7 +12,7 @@ from maniflex.db.postgres import connection, listener, pool
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.errors import TransactionError, Unavailable
 from maniflex.sql.statement import Sql
-from tests.adapters.relay import Relay
+from tests.kit.tcp_relay import Relay
 
 ONE = Sql("SELECT 1")
 INSERT = Sql("INSERT INTO t VALUES (1)")

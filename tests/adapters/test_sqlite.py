@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from maniflex.errors import (
     Unavailable,
 )
 from maniflex.sql.statement import Sql
+from tests.kit.processes import run_program
 
 SOON = timedelta(milliseconds=50)
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000000)"
@@ -644,14 +644,10 @@ asyncio.run(main())
 
 def answered_before_the_kill(path: str) -> set[int]:
     """Let another process write, kill it in the middle, and give the ids it had answers for."""
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
-    lines = [writer.stdout.readline() for _ in range(200)]
-    writer.send_signal(signal.SIGKILL)
-    lines += writer.stdout.read().splitlines()
-    writer.stdout.close()
-    writer.wait()
-    return {int(line) for line in lines}
+    with run_program(WRITER, path) as writer:
+        lines = [writer.hear() for _ in range(200)]
+        writer.process.kill()
+        return {int(line) for line in (*lines, *writer.hear_rest())}
 
 
 async def test_every_answered_write_survives_a_killed_process(path: str) -> None:

@@ -23,7 +23,7 @@ from maniflex.background.clock import (
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.testing.clock import FakeClock
-from tests.background.machines import Machine
+from tests.kit.machines import Machine
 
 HOUR = timedelta(hours=1)
 

@@ -8,8 +8,8 @@ import pytest
 
 from maniflex.background.clock import HOLD_OFF
 from maniflex.background.runs.model import WorkflowRun
-from tests.background.machines import HOLD, REPORT, Process, World, a_world
-from tests.background.working import minutes, seconds
+from tests.kit.machines import HOLD, REPORT, Process, World, a_world
+from tests.kit.runs import minutes, seconds
 
 HOUR = minutes(60)
 YEARS = timedelta(days=3650)

@@ -7,9 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.model import WorkflowEvent
-from maniflex.background.runs.run import Run
 from maniflex.errors import ConstraintViolation, RequestError
 
 

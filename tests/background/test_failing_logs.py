@@ -12,7 +12,7 @@ import pytest
 from maniflex import Server
 from maniflex._logging import GuardedLogger, guard_logger
 from maniflex.background.outbox.model import OutboxMessage
-from tests.background.working import failing, no_pause, working
+from tests.kit.runs import failing, no_pause, working
 
 
 class Raising(logging.Handler):

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from maniflex.background.runs.run import Run
-from tests.background.outboxes import a_bench
-from tests.background.working import status, working
+from tests.kit.outbox import a_bench
+from tests.kit.runs import status, working
 
 
 def fork_and(end: Callable[[], object]) -> int:

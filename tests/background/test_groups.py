@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.run import Run
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
-from tests.background.outboxes import a_bench
-from tests.background.working import minutes, no_pause, working
+from tests.kit.outbox import a_bench
+from tests.kit.runs import minutes, no_pause, working
 
 Branch = Callable[[Run], Awaitable[Any]]
 

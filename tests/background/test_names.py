@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from maniflex.background.runs.step_memory import FAILED
 from maniflex.errors import DeclarationError, Fatal, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.working import minutes, no_pause, working
+from tests.kit.runs import minutes, no_pause, working
 
 ENGINES = [
     FAILED,

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import Fatal, LeaseLost
 from maniflex.testing.clock import FakeClock
-from tests.background.working import eventually, minutes, no_pause, seconds, status, working
+from tests.kit.runs import minutes, no_pause, seconds, status, working
+from tests.kit.waiting import eventually
 
 
 class Effects:

@@ -15,7 +15,8 @@ from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.errors import DatabaseError, TransactionError, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.outboxes import Bench, Order, Seen, a_bench
+from tests.kit.internals import adapter_of
+from tests.kit.outbox import Bench, Order, Seen, a_bench
 
 SECOND = timedelta(seconds=1)
 
@@ -68,7 +69,7 @@ async def test_enqueueing_outside_a_transaction_is_refused_unless_meant(database
 
 async def test_a_transaction_may_be_handed_over(database_url: str) -> None:
     async with a_bench(database_url) as bench:
-        async with bench.server._seal().runtime.adapter.transaction() as tx:
+        async with adapter_of(bench.server).transaction() as tx:
             await bench.outbox.enqueue_many("note", [1, 2], keys=["a", None], tx=tx)
 
         assert [(row.payload, row.key) for row in await bench.rows()] == [(1, "a"), (2, None)]

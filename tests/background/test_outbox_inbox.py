@@ -10,7 +10,7 @@ import pytest
 from maniflex.background.outbox.inbox import Inbox
 from maniflex.errors import DatabaseError, TransactionError
 from maniflex.testing.clock import FakeClock
-from tests.background.outboxes import Bench, Order, a_bench
+from tests.kit.outbox import Bench, Order, a_bench
 
 
 async def take(bench: Bench, id: str, *, fail: bool = False, consumer: str = "default") -> bool:

@@ -10,7 +10,9 @@ from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.rows import Claim
 from maniflex.background.outbox.store import MOST_KINDS
-from tests.background.outboxes import Bench, Seen, a_bench, until
+from tests.kit.internals import outbox_parts
+from tests.kit.outbox import Bench, Seen, a_bench
+from tests.kit.waiting import eventually
 
 LEASE = timedelta(seconds=30)
 MANY = 2 * MOST_KINDS + 20
@@ -81,7 +83,7 @@ async def test_a_worker_is_woken_by_a_kind_it_has_not_seen_before(database_url: 
         try:
             for kind in ("first", "second"):
                 await bench.enqueue((kind, kind))
-                await until(lambda kind=kind: kind in seen.payloads)  # type: ignore[misc]
+                await eventually(lambda kind=kind: kind in seen.payloads)  # type: ignore[misc]
         finally:
             await worker.stop()
 
@@ -93,7 +95,7 @@ async def test_two_claims_of_several_kinds_at_the_same_moment_take_different_mes
 ) -> None:
     async with a_bench(postgres_url, Seen("kind-0", "kind-1")) as bench:
         numbers = await interleave(bench, kinds=2, rounds=4)
-        parts, store = bench.outbox.require_sealed(), bench.outbox.store
+        parts, store = outbox_parts(bench.outbox)
         now, kinds = parts.clock.now(), ("kind-0", "kind-1")
         claim = Claim("one", kinds, 4, now + LEASE)
         async with parts.adapter.transaction() as tx:
@@ -119,7 +121,7 @@ async def test_a_database_of_the_time_before_gets_the_index_of_kinds(database_ur
 
     for _ in range(2):
         async with a_bench(database_url, Seen()) as bench:
-            dialect = bench.outbox.require_sealed().adapter.dialect
+            dialect = outbox_parts(bench.outbox)[0].adapter.dialect
             names = {row["name"] for row in await bench.server.raw_query(INDEXES[dialect])}
 
             assert "outbox_event_kind_idx" in names

@@ -16,7 +16,9 @@ from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.rows import Claim
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
-from tests.background.outboxes import Bench, Seen, a_bench, abandon, until
+from tests.kit.internals import a_dispatcher, adapter_of, outbox_parts
+from tests.kit.outbox import Bench, Seen, a_bench, abandon
+from tests.kit.waiting import eventually
 
 LEASE = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
@@ -26,7 +28,7 @@ async def test_what_a_dead_relay_held_is_delivered_when_its_lease_is_over(databa
     seen, clock = Seen(), FakeClock()
     async with a_bench(database_url, seen, clock=clock) as bench:
         [id] = await bench.enqueue(("note", 1))
-        assert await abandon(bench) is not None
+        assert await abandon(bench.outbox) is not None
         assert await bench.drain() == 0
         clock.advance(LEASE)
 
@@ -40,7 +42,7 @@ async def test_a_message_that_kills_its_relays_ends_dead(database_url: str) -> N
     async with a_bench(database_url, seen, clock=clock, outbox_max_attempts=3) as bench:
         await bench.enqueue(("note", "poison", "k"), ("note", "next", "k"))
         for _ in range(4):  # the first took both, so it is charged to neither
-            await abandon(bench)
+            await abandon(bench.outbox)
             clock.advance(LEASE)
 
         assert await bench.drain() == 1
@@ -54,12 +56,12 @@ async def test_those_that_travelled_with_it_are_not_charged(database_url: str) -
     seen, clock = Seen(), FakeClock()
     async with a_bench(database_url, seen, clock=clock, outbox_max_attempts=2) as bench:
         await bench.enqueue(*(("note", n) for n in range(5)))
-        first = await abandon(bench)
+        first = await abandon(bench.outbox)
         assert first is not None
         assert len(first.messages) == 5
         clock.advance(LEASE)
         for _ in range(2):
-            alone = await abandon(bench)
+            alone = await abandon(bench.outbox)
             assert alone is not None
             assert [message.seq for message in alone.messages] == [first.messages[0].seq]
             clock.advance(LEASE)
@@ -76,7 +78,7 @@ async def test_orphans_do_not_keep_their_key_out_of_order(database_url: str) -> 
     seen, clock = Seen(), FakeClock()
     async with a_bench(database_url, seen, clock=clock) as bench:
         await bench.enqueue(*(("note", n, "k") for n in range(6)))
-        await abandon(bench, 2)
+        await abandon(bench.outbox, 2)
         await bench.enqueue(*(("note", n, "k") for n in range(6, 9)), ("note", "other", "o"))
         assert await bench.drain() == 1
         clock.advance(LEASE)
@@ -128,8 +130,8 @@ async def test_a_lease_that_is_renewed_keeps_others_away(database_url: str) -> N
                 handled.append(message.payload)
 
         async with a_bench(database_url, declare, clock=clock) as bench:
-            adapter = bench.server._seal().runtime.adapter
-            dispatcher = bench.outbox._dispatcher(None, 1)
+            adapter = adapter_of(bench.server)
+            dispatcher = a_dispatcher(bench.outbox, None, 1)
             await bench.enqueue(("note", 1), ("note", 2))
 
             await dispatcher.step()
@@ -199,10 +201,10 @@ async def test_a_worker_delivers_what_is_enqueued_without_waiting_for_its_poll(d
         worker = bench.outbox.worker()
         await worker.start()
         try:
-            await until(lambda: clock.sleepers > 0)
+            await eventually(lambda: clock.sleepers > 0)
             await bench.enqueue(("note", 1))
-            await until(lambda: seen.payloads == [1])
-            await until(lambda: worker.delivered == 1)
+            await eventually(lambda: seen.payloads == [1])
+            await eventually(lambda: worker.delivered == 1)
         finally:
             await worker.stop()
 
@@ -216,9 +218,9 @@ async def test_a_worker_hears_of_messages_of_other_processes(database_url: str) 
         worker = bench.outbox.worker()
         await worker.start()
         try:
-            await until(lambda: clock.sleepers > 0)
+            await eventually(lambda: clock.sleepers > 0)
             await producer.enqueue(("note", 1))
-            await until(lambda: worker.delivered == 1)
+            await eventually(lambda: worker.delivered == 1)
         finally:
             await worker.stop()
 
@@ -231,10 +233,10 @@ async def test_a_worker_polls_for_what_is_due_again(database_url: str) -> None:
         worker = bench.outbox.worker()
         await worker.start()
         try:
-            await until(lambda: len(seen.messages) == 1 and clock.sleepers > 0)
+            await eventually(lambda: len(seen.messages) == 1 and clock.sleepers > 0)
             seen.failing.clear()
             clock.advance(6 * SECOND)
-            await until(lambda: worker.delivered == 1)
+            await eventually(lambda: worker.delivered == 1)
         finally:
             await worker.stop()
 
@@ -254,7 +256,7 @@ async def test_a_stopping_worker_finishes_its_message_and_hands_back_the_rest(da
         running = asyncio.create_task(worker.run())
         await begun.wait()
         running.cancel()
-        await until(lambda: worker.stopping)
+        await eventually(lambda: worker.stopping)
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -274,13 +276,13 @@ async def test_a_worker_goes_on_after_its_database_was_away(postgres_url: str) -
         await worker.start()
         try:
             await bench.enqueue(("note", 1))
-            await until(lambda: worker.delivered == 1)
+            await eventually(lambda: worker.delivered == 1)
             await bench.server.raw_exec("ALTER TABLE outbox_event RENAME TO hidden")
             worker.wake()
-            await until(lambda: worker.errors > 0)
+            await eventually(lambda: worker.errors > 0)
             await bench.server.raw_exec("ALTER TABLE hidden RENAME TO outbox_event")
             await bench.enqueue(("note", 2))
-            await until(lambda: worker.delivered == 2)
+            await eventually(lambda: worker.delivered == 2)
         finally:
             await worker.stop()
         assert bench.metrics.value("outbox_poll_errors_total") == worker.errors
@@ -301,9 +303,9 @@ async def test_an_outcome_outlives_an_outage_between_delivery_and_settling(postg
         worker = bench.outbox.worker()
         await worker.start()
         try:
-            await until(lambda: worker.errors > 0)
+            await eventually(lambda: worker.errors > 0)
             await bench.server.raw_exec("ALTER TABLE hidden RENAME TO outbox_event")
-            await until(lambda: worker.delivered == 2)
+            await eventually(lambda: worker.delivered == 2)
         finally:
             await worker.stop()
 
@@ -316,7 +318,7 @@ async def test_late_commits_are_not_skipped(postgres_url: str) -> None:
     async with a_bench(postgres_url, seen) as bench:
         committed = asyncio.Event()
         held = asyncio.create_task(_enqueue_and_hold(bench, committed))
-        await until(lambda: held.done() or bench.metrics.value("outbox_enqueued_total") == 1)
+        await eventually(lambda: held.done() or bench.metrics.value("outbox_enqueued_total") == 1)
         await bench.enqueue(("note", "later"))
         assert await bench.drain() == 1
         committed.set()
@@ -366,7 +368,7 @@ async def test_a_dead_message_put_back_waits_for_those_of_its_key_under_way(data
         await bench.drain()
         await bench.enqueue(("note", "second", "k"), ("note", "third", "k"))
         relay = asyncio.create_task(bench.drain())
-        await until(lambda: slow.seen == ["first", "second"])
+        await eventually(lambda: slow.seen == ["first", "second"])
         slow.failing.clear()
         assert await bench.outbox.redrive(first)
 
@@ -383,10 +385,10 @@ async def test_a_late_commit_waits_for_those_of_its_key_under_way(postgres_url: 
     async with a_bench(postgres_url, slow) as bench:
         committed = asyncio.Event()
         late = asyncio.create_task(_enqueue_and_hold(bench, committed, "k"))
-        await until(lambda: late.done() or bench.metrics.value("outbox_enqueued_total") == 1)
+        await eventually(lambda: late.done() or bench.metrics.value("outbox_enqueued_total") == 1)
         await bench.enqueue(("note", "later", "k"))
         relay = asyncio.create_task(bench.drain())
-        await until(lambda: slow.seen == ["later"])
+        await eventually(lambda: slow.seen == ["later"])
         committed.set()
         await late
 
@@ -400,10 +402,10 @@ async def test_a_late_commit_waits_for_those_of_its_key_under_way(postgres_url: 
 
 async def test_two_claims_at_the_same_moment_do_not_share_a_key(postgres_url: str) -> None:
     async with a_bench(postgres_url, Seen()) as bench:
-        parts, store = bench.outbox.require_sealed(), bench.outbox.store
+        parts, store = outbox_parts(bench.outbox)
         committed = asyncio.Event()
         late = asyncio.create_task(_enqueue_and_hold(bench, committed, "k"))
-        await until(lambda: late.done() or bench.metrics.value("outbox_enqueued_total") == 1)
+        await eventually(lambda: late.done() or bench.metrics.value("outbox_enqueued_total") == 1)
         await bench.enqueue(("note", "later", "k"), ("note", "other", "o"))
         now = parts.clock.now()
         wanted = Claim("one", None, 50, now + LEASE)
@@ -412,7 +414,7 @@ async def test_two_claims_at_the_same_moment_do_not_share_a_key(postgres_url: st
             committed.set()
             await late
             second = asyncio.create_task(store.turn([], wanted, now))  # sees no lease of the first yet
-            await until(partial(_someone_waits, bench))
+            await eventually(partial(_someone_waits, bench))
 
         _, batch = await second
 
@@ -453,7 +455,7 @@ async def test_a_relay_cancelled_while_it_writes_down_what_it_did_writes_it(data
     async with a_bench(database_url, declare) as bench:
         await bench.enqueue(*(("note", n, "k") for n in (1, 2, 3)))
         draining = asyncio.create_task(bench.drain(batch=2))
-        await until(lambda: len(seen) == 2)
+        await eventually(lambda: len(seen) == 2)
         draining.cancel()
         await asyncio.sleep(0)
         released.set()
@@ -487,9 +489,9 @@ async def test_a_stopping_worker_waits_for_its_database(postgres_url: str) -> No
         await begun.wait()
         await bench.server.raw_exec("ALTER TABLE outbox_event RENAME TO hidden")
         stopping = asyncio.create_task(worker.stop())
-        await until(lambda: worker.stopping)
+        await eventually(lambda: worker.stopping)
         go_on.set()
-        await until(lambda: bench.metrics.value("outbox_settle_errors_total") > 0)
+        await eventually(lambda: bench.metrics.value("outbox_settle_errors_total") > 0)
         await bench.server.raw_exec("ALTER TABLE hidden RENAME TO outbox_event")
         await stopping
 

@@ -15,7 +15,9 @@ from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.errors import DeclarationError
 from maniflex.testing.clock import FakeClock
-from tests.background.outboxes import Bench, a_bench, until
+from tests.kit.internals import a_dispatcher
+from tests.kit.outbox import Bench, a_bench
+from tests.kit.waiting import eventually
 
 
 class Gate:
@@ -61,7 +63,7 @@ async def test_what_is_delivered_is_written_down_while_the_batch_is_on_its_way(
         await bench.enqueue(*(("note", n, "k") for n in (1, 2, 3, 4)), ("note", 5), ("note", 6))
         relay = asyncio.create_task(bench.drain(concurrency=concurrency))
 
-        await until(delivered(bench, 2))
+        await eventually(delivered(bench, 2))
         assert (await statuses(bench))[2] == ("pending", 1)
 
         gate.let_go(3)
@@ -78,11 +80,11 @@ async def test_what_is_delivered_is_written_down_within_a_moment_also_when_no_ha
     gate = Gate(3)
     async with a_bench(database_url, gate) as bench:
         await bench.enqueue(*(("note", n) for n in (1, 2, 3, 4)))
-        dispatcher = bench.outbox._dispatcher(4, 1)
+        dispatcher = a_dispatcher(bench.outbox, 4, 1)
         object.__setattr__(dispatcher._policy, "slow_after", timedelta(hours=1))
         relay = asyncio.create_task(dispatcher.step())
 
-        await until(delivered(bench, 2))
+        await eventually(delivered(bench, 2))
         assert gate.begun == [1, 2, 3]
 
         gate.let_go(3)
@@ -97,7 +99,7 @@ async def test_a_handler_that_hangs_holds_up_its_own_key_only(database_url: str)
         await bench.enqueue(*(("note", payload, key) for payload, key in messages))
         relay = asyncio.create_task(bench.drain())
 
-        await until(delivered(bench, 3))  # one relay, and it has taken the whole batch
+        await eventually(delivered(bench, 3))  # one relay, and it has taken the whole batch
         assert gate.ended == ["b1", "c1", "b2"]
         await bench.enqueue(("note", "d1", "d"), ("note", "a4", "a"))
         assert await bench.drain() == 1  # another relay
@@ -116,12 +118,12 @@ async def test_a_worker_goes_on_with_new_batches_and_comes_back_to_the_key(datab
         await worker.start()
         try:
             await bench.enqueue(("note", "a1", "a"), ("note", "a2", "a"))
-            await until(lambda: gate.begun == ["a1"])
+            await eventually(lambda: gate.begun == ["a1"])
             for n in range(3):
                 await bench.enqueue(("note", n, None))
-                await until(lambda count=n + 1: worker.delivered == count)  # type: ignore[misc]
+                await eventually(lambda count=n + 1: worker.delivered == count)  # type: ignore[misc]
             gate.let_go("a1")
-            await until(lambda: worker.delivered == 5)  # without a poll: the clock stands still
+            await eventually(lambda: worker.delivered == 5)  # without a poll: the clock stands still
         finally:
             await worker.stop()
     assert gate.ended == [0, 1, 2, "a1", "a2"]
@@ -133,7 +135,7 @@ async def test_with_no_room_left_for_handlers_that_hang_the_rest_is_for_other_re
     gate = Gate(0, 1)
     async with a_bench(database_url, gate) as bench:
         await bench.enqueue(*(("note", n) for n in range(6)))
-        dispatcher = bench.outbox._dispatcher(6, 1)
+        dispatcher = a_dispatcher(bench.outbox, 6, 1)
         object.__setattr__(dispatcher._policy, "most_aside", 2)
 
         assert not await dispatcher.step()
@@ -212,8 +214,8 @@ async def test_a_plain_function_past_its_timeout_is_reported_and_keeps_its_messa
         await bench.enqueue(("note", 1, "a"), ("note", 2, "b"), ("note", 3, "a"))
         relay = asyncio.create_task(bench.drain())
 
-        await until(delivered(bench, 1))
-        await until(lambda: bench.metrics.value("outbox_timeouts_total") > 0)
+        await eventually(delivered(bench, 1))
+        await eventually(lambda: bench.metrics.value("outbox_timeouts_total") > 0)
         assert await bench.drain() == 0
         assert "takes longer than its timeout" in caplog.text
 
@@ -228,7 +230,7 @@ async def test_a_relay_that_is_cancelled_stops_the_handlers_that_take_long(datab
     async with a_bench(database_url, gate) as bench:
         await bench.enqueue(*(("note", n) for n in (1, 2, 3)))
         relay = asyncio.create_task(bench.drain())
-        await until(delivered(bench, 2))
+        await eventually(delivered(bench, 2))
         await bench.enqueue(("note", 4), ("note", 5))
         relay.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -250,9 +252,9 @@ async def test_a_stopping_worker_lets_the_handlers_that_take_long_finish(databas
         worker = bench.outbox.worker()
         await worker.start()
         await bench.enqueue(("note", 1, "k"), ("note", 2))
-        await until(delivered(bench, 1))
+        await eventually(delivered(bench, 1))
         stopping = asyncio.create_task(worker.stop())
-        await until(lambda: worker.stopping)
+        await eventually(lambda: worker.stopping)
         gate.let_go(1)
         await stopping
 
@@ -264,11 +266,11 @@ async def test_outcomes_that_cannot_be_written_in_between_are_written_later(post
     async with a_bench(postgres_url, gate) as bench:
         await bench.enqueue(("note", 1), ("note", 2))
         relay = asyncio.create_task(bench.drain())
-        await until(lambda: gate.begun == [1, 2])
+        await eventually(lambda: gate.begun == [1, 2])
         await bench.server.raw_exec("ALTER TABLE outbox_event RENAME TO hidden")
-        await until(lambda: bench.metrics.value("outbox_settle_errors_total") > 0)
+        await eventually(lambda: bench.metrics.value("outbox_settle_errors_total") > 0)
         await bench.server.raw_exec("ALTER TABLE hidden RENAME TO outbox_event")
-        await until(delivered(bench, 1))
+        await eventually(delivered(bench, 1))
         gate.let_go(2)
         assert await relay == 2
     assert gate.begun == [1, 2]

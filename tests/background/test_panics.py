@@ -6,36 +6,35 @@ import asyncio
 import logging
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from pydantic import BaseModel, field_validator
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex._clock import SystemClock
-from maniflex.background.jobs.inproc import InProcessQueue
-from maniflex.background.jobs.job import Job
-from maniflex.background.jobs.worker import Worker as JobWorker
+from maniflex.background.jobs import InProcessQueue, Job
+from maniflex.background.jobs import Worker as JobWorker
 from maniflex.background.leases import Held, LeaseKeeper
 from maniflex.background.loop import Loop
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.background.runs.handlers import RunHandlers
-from maniflex.background.runs.run import Run
 from maniflex.background.scheduled_fields.observers import Subscribers, SweepEvent
 from maniflex.db.port import Tx
 from maniflex.errors import Fatal
 from maniflex.testing.clock import FakeClock
-from tests.background.outboxes import a_bench, until
-from tests.background.panics import NAMES, Panic, Speechless, panics
-from tests.background.sweeping import PAST, Post, runner_of, started, stored
-from tests.background.working import kinds, no_pause, working
+from tests.kit.internals import outbox_parts
+from tests.kit.outbox import a_bench
+from tests.kit.panics import NAMES, Panic, Speechless, panics
+from tests.kit.processes import PROGRAMS, run_program
+from tests.kit.runs import kinds, no_pause, working
+from tests.kit.scheduled_fields import PAST, Post, a_newsroom, runner_of, stored
+from tests.kit.waiting import eventually
 
 OFTEN = timedelta(milliseconds=5)
 log = logging.getLogger("maniflex.test")
@@ -268,7 +267,7 @@ async def test_a_log_that_panics_costs_no_outcome_of_a_message(database_url: str
             raise ValueError("no")
 
     async with a_bench(database_url, declare, outbox_max_attempts=1) as bench:
-        parts = bench.outbox.require_sealed()
+        parts, _ = outbox_parts(bench.outbox)
         parts.logger.addFilter(panic)
         try:
             await bench.enqueue(*(("bad", {"n": n}) for n in range(len(NAMES))))
@@ -301,7 +300,7 @@ async def test_a_relay_charges_a_message_for_whatever_its_handler_raises_and_goe
         await worker.start()
         for n in range(len(NAMES)):
             await bench.enqueue(("bad", {"n": n}), ("good", n))
-        await until(lambda: len(delivered) == len(NAMES), 60)
+        await eventually(lambda: len(delivered) == len(NAMES), patience=60)
         assert [part.name for part in worker.parts_to_watch if part.dead] == []
         await worker.stop()
         rows = [row for row in await bench.rows() if row.kind == "bad"]
@@ -347,7 +346,7 @@ async def test_a_sweep_goes_on_whatever_its_hooks_raise(
         told.append(id)
         raise_panic(next(numbers) % len(NAMES))
 
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         for _ in NAMES:
             await server.db(Post).create(publish_at=PAST)
             await server.db(Post).create(expires_at=PAST)
@@ -355,7 +354,7 @@ async def test_a_sweep_goes_on_whatever_its_hooks_raise(
             server, interval=OFTEN, clock=SystemClock(), on_set_field=on_set_field, on_delete=on_delete
         )
         await runner.start()
-        await until(lambda: len(told) == 2 * len(NAMES), 60)
+        await eventually(lambda: len(told) == 2 * len(NAMES), patience=60)
         assert [part.name for part in runner.parts_to_watch if part.dead] == []
         await runner.stop()
         rows = await stored(server, "posts")
@@ -370,7 +369,7 @@ async def test_a_record_that_makes_an_observer_panic_holds_up_no_other(database_
             if row["title"]:
                 raise_panic(int(row["title"]))
 
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         for n in range(len(NAMES)):
             await server.db(Post).create(title=str(n), publish_at=PAST)
             await server.db(Post).create(publish_at=PAST)
@@ -493,8 +492,8 @@ class Mortal(Loop):
 async def test_a_loop_that_died_is_begun_again(caplog: pytest.LogCaptureFixture) -> None:
     loop = Mortal(deaths=1)
     await loop.start()
-    await until(lambda: loop.dead)
-    await until(lambda: not loop.dead and loop.ticks > 1)
+    await eventually(lambda: loop.dead)
+    await eventually(lambda: not loop.dead and loop.ticks > 1)
     await loop.stop()
     assert "mortal: its task ended; it is begun again" in caplog.messages
 
@@ -564,22 +563,15 @@ async def test_live_knows_of_a_loop_that_died(sqlite_url: str) -> None:
         server.lifespan(),
         httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://test") as http,
     ):
-        await until(lambda: loop.dead)
+        await eventually(lambda: loop.dead)
         answer = await http.get("/live")
         assert (answer.status_code, answer.json()) == (503, {"status": "unavailable", "work": "unavailable"})
-        await until(lambda: not loop.dead)
+        await eventually(lambda: not loop.dead)
         assert (await http.get("/live")).status_code == 200
 
 
 def test_a_real_interrupt_stops_the_process_though_it_struck_in_a_handler(sqlite_url: str) -> None:
-    program = Path(__file__).parent / "programs" / "interrupted.py"
-    with subprocess.Popen(
-        [sys.executable, program, sqlite_url], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "working\n"
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 9
-        finally:
-            process.kill()
+    with run_program(PROGRAMS / "interrupted.py", sqlite_url, errors=subprocess.DEVNULL) as program:
+        assert program.hear() == "working"
+        program.process.send_signal(signal.SIGINT)
+        assert program.process.wait(60) == 9

@@ -31,15 +31,14 @@ from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict  # pydantic asks for it before Python 3.12
 
-from maniflex import Model, Server
+from maniflex import Model, Run, Server
 from maniflex import field as model_field
-from maniflex.background.jobs.inproc import InProcessQueue
+from maniflex.background.jobs import InProcessQueue
 from maniflex.background.json_text import encode
-from maniflex.background.runs.run import Run
 from maniflex.background.stored_payload import PayloadType
 from maniflex.errors import InvalidSchedule, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.working import working
+from tests.kit.runs import working
 
 T = TypeVar("T")
 

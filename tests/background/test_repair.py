@@ -13,15 +13,16 @@ import pytest
 from maniflex import Run, Server
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background.outbox.rows import Claim
 from maniflex.background.outbox.store import FIRST
 from maniflex.background.repair import EVERY, LEAST_LEASE, LOOK_AGAIN, Repairer
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.model import Schedule
 from maniflex.sql.statement import Sql
 from maniflex.testing.clock import FakeClock
-from tests.background.machines import a_world
-from tests.background.working import minutes, seconds
+from tests.kit.internals import a_dispatcher, adapter_of, metrics_of
+from tests.kit.machines import a_world
+from tests.kit.outbox import abandon
+from tests.kit.runs import minutes, seconds
 
 YEARS = timedelta(days=3650)
 REPORT = "report.v1"
@@ -75,7 +76,7 @@ async def test_a_schedule_that_is_silent_for_years_is_due_again_at_its_next_time
         next_year = datetime(2027, 1, 1, tzinfo=UTC)
         assert (await server.schedules.get("yearly")).next_run_at == next_year
         assert "2 schedules had times" in caplog.text
-        assert server._durable.metrics.value("impossible_times_total") == 2
+        assert metrics_of(server).value("impossible_times_total") == 2
         clock.advance(minutes(30))
         assert await scheduler.tick() == 1
 
@@ -87,7 +88,7 @@ async def test_what_is_possible_stays_as_it_is(database_url: str, clock: FakeClo
         async with server.transaction():
             await server.outbox.enqueue("note", 1)
         await server.work.worker().claim(10)
-        await server.outbox._dispatcher(10, 1)._turn(claim=True)
+        await a_dispatcher(server.outbox, 10, 1)._turn(claim=True)
 
         async def everything() -> list[Any]:
             return [
@@ -100,7 +101,7 @@ async def test_what_is_possible_stays_as_it_is(database_url: str, clock: FakeClo
             await repairer(server).tick()
 
         assert await everything() == before
-        assert server._durable.metrics.value("impossible_times_total") == 0
+        assert metrics_of(server).value("impossible_times_total") == 0
 
 
 async def test_leases_that_last_for_years_end_soon(database_url: str, clock: FakeClock) -> None:
@@ -111,8 +112,7 @@ async def test_leases_that_last_for_years_end_soon(database_url: str, clock: Fak
         moment = clock.now()
         clock.advance(YEARS)
         await server.work.worker().claim(10)  # by one that dies
-        store = server.outbox.store
-        await store.turn([], Claim("dead", None, 10, clock.now() + seconds(30)), clock.now())
+        await abandon(server.outbox, 10)
         clock.move_to(moment)
         clock.advance(minutes(10))
         worker = server.work.worker()
@@ -175,7 +175,7 @@ async def test_the_cost_for_messages_does_not_grow_with_those_that_wait(
             await server.outbox.enqueue_many(kind, [0] * 1000, outside_transaction=True)
         if "postgres" in database_url:
             await server.raw_exec("ANALYZE outbox_event")
-        adapter: Any = server._seal().runtime.adapter
+        adapter: Any = adapter_of(server)
         asked: list[Sql] = []
         for name in ("fetch", "write"):
             monkeypatch.setattr(type(adapter), name, noting(getattr(type(adapter), name), asked))

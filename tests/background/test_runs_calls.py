@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from maniflex import RunFailed, Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, RunFailed, Server
 from maniflex.testing.clock import FakeClock
-from tests.background.working import eventually, no_pause, status, working
+from tests.kit.runs import no_pause, status, working
+from tests.kit.waiting import eventually
 
 
 class Family:

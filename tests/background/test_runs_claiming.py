@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from maniflex import DatabaseError, Server
-from maniflex.background.runs.run import Run
+from maniflex import DatabaseError, Run, Server
 from maniflex.testing.clock import FakeClock
-from tests.background.working import is_free, minutes, seconds, status, succeeding, working
+from tests.kit.runs import is_free, minutes, seconds, status, succeeding, working
 
 
 async def test_higher_priority_comes_first_then_the_longest_due(server: Server, clock: FakeClock) -> None:

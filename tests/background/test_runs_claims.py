@@ -16,7 +16,9 @@ from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.working import eventually, no_pause, seconds, status, succeeding, working
+from tests.kit.internals import rescue_expired
+from tests.kit.runs import no_pause, seconds, status, succeeding, working
+from tests.kit.waiting import eventually
 
 # -- going on where the last claim left off
 
@@ -172,7 +174,7 @@ async def twice(work: Any, worker: Any, clock: FakeClock) -> tuple[Any, Any]:
     """A run the worker lost and claimed again."""
     [old] = await worker.claim(1)
     clock.advance(seconds(60))
-    await worker.rescuer.at_once()
+    await rescue_expired(worker)
     [new] = await worker.claim(1)
     assert old.id == new.id
     assert old.held != new.held

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from maniflex.errors import DeclarationError
 from maniflex.testing.clock import FakeClock
-from tests.background.working import failing, minutes, no_pause, working
+from tests.kit.runs import failing, minutes, no_pause, working
 
 
 async def test_what_fails_for_good_goes_to_its_dead_letters_once(server: Server) -> None:

@@ -11,22 +11,22 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.rows import ClaimCursor
-from maniflex.background.runs.run import Run
 from maniflex.errors import DatabaseError, DeclarationError, Fatal, TransactionError
 from maniflex.testing.clock import FakeClock
-from tests.background.working import (
-    eventually,
+from tests.kit.runs import (
     is_free,
     kinds,
     minutes,
     no_pause,
+    outlive_lease,
     seconds,
     status,
     succeeding,
     working,
 )
+from tests.kit.waiting import eventually
 
 SHORT = seconds(0.6)
 OFTEN = timedelta(milliseconds=50)
@@ -101,6 +101,7 @@ async def test_a_run_is_not_taken_over_because_somebody_had_its_row_locked(postg
         for _ in range(3):
             async with server.transaction():
                 await work.signal(made.id, "never heard")
+                # A real lease runs out under a real lock: no signal tells that nothing happened.
                 await asyncio.sleep(2 * SHORT.total_seconds())
         go.set()
         done = await work.wait(made.id, 20)
@@ -123,9 +124,10 @@ async def test_a_run_is_not_taken_over_because_somebody_had_the_file_locked(sqli
         for _ in range(3):
             connection = sqlite3.connect(urlsplit(sqlite_url).path[1:], isolation_level=None)
             connection.execute("BEGIN IMMEDIATE")
+            # A real lease runs out under a real lock: no signal tells that nothing happened.
             await asyncio.sleep(2 * SHORT.total_seconds())
             connection.close()
-            await asyncio.sleep(SHORT.total_seconds())
+            await outlive_lease(work, made.id, SHORT, times=1)
         go.set()
         done = await work.wait(made.id, 20)
         for worker in workers:
@@ -258,7 +260,7 @@ async def test_an_outcome_that_is_refused_is_not_tried_without_pause(server: Ser
         for one in claimed:
             worker.settler.succeed(one, "not json")
         await worker.settler.start()
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # the pauses between tries are real, and a rate needs a stretch of time
         worker.settler.give_up()
         assert 3 <= work.environment.metrics.value("runs_settle_errors_total") <= 30
         assert worker.settler.waiting == 3
@@ -270,19 +272,22 @@ async def test_an_outcome_that_is_refused_is_not_tried_without_pause(server: Ser
 async def test_one_round_keeps_its_leases_too(database_url: str) -> None:
     server = Server(database_url)
     starts: list[int] = []
+    go = asyncio.Event()
 
     @server.work.handler("default.long")
     async def long(run: Run) -> None:
         starts.append(run.attempt)
-        await asyncio.sleep(2)
+        await go.wait()
 
     async with working(server) as work:
         made = await work.submit("default.long")
         before = hearts()
         one = asyncio.create_task(work.worker(lease=SHORT).run_once())
-        for _ in range(5):
-            await asyncio.sleep(0.3)
+        await eventually(lambda: starts, "the start")
+        for _ in range(3):
+            await outlive_lease(work, made.id, SHORT, times=1)
             assert await work.worker(lease=SHORT).run_once() == 0
+        go.set()
         assert await one == 1
         assert (starts, hearts()) == ([1], before)
         assert is_free(await work.get(made.id))

@@ -10,7 +10,7 @@ import pytest
 from maniflex import Server
 from maniflex.background.runs.api import Work
 from maniflex.testing.clock import FakeClock
-from tests.background.working import succeeding, working
+from tests.kit.runs import succeeding, working
 
 
 async def unhandled(server: Server, first: int, number: int, clock: FakeClock, later: timedelta) -> None:

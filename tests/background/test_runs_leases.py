@@ -9,24 +9,24 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.outcomes import Done, Failed, Released, settle
 from maniflex.background.runs.rows import ClaimedRun
-from maniflex.background.runs.run import Run
 from maniflex.errors import LeaseLost
 from maniflex.testing.clock import FakeClock
-from tests.background.working import (
-    eventually,
+from tests.kit.runs import (
     is_free,
     kinds,
     minutes,
     no_pause,
+    outlive_lease,
     seconds,
     status,
     succeeding,
     working,
 )
+from tests.kit.waiting import eventually
 
 SHORT = seconds(0.6)
 
@@ -298,7 +298,7 @@ async def test_a_handler_longer_than_its_lease_keeps_it(real: Server) -> None:
     @real.work.handler("default.long")
     async def long(run: Run) -> None:
         starts.append(run.attempt)
-        await asyncio.sleep(2)
+        await outlive_lease(real.work, run.id, SHORT)
 
     async with working(real) as work:
         workers = [work.worker(lease=SHORT) for _ in range(2)]
@@ -316,14 +316,16 @@ async def test_a_blocked_loop_costs_neither_the_blocker_nor_its_neighbours_their
     the loop behind it start once all the same. The other worker is in another thread, with its own loop.
     """
     starts: list[int] = []
+    unblocked = asyncio.Event()
 
     @real.work.handler("default.block")
     async def block(run: Run) -> None:
         starts.append(run.payload)
         if run.payload == 3:
             time.sleep(3 * SHORT.total_seconds())  # noqa: ASYNC251  # to block is the point
+            unblocked.set()
         elif run.payload % 2:
-            await asyncio.sleep(0.01)
+            await unblocked.wait()
 
     other = Server(real.config.database, work_poll_interval=timedelta(milliseconds=50))
     other.work.handler("default.block")(block)
@@ -376,11 +378,12 @@ async def test_a_run_that_is_locked_costs_the_others_no_lease(postgres_url: str)
     """Somebody's open transaction holds one row for several leases; the heart does not wait for it."""
     server = Server(postgres_url, pool_size=6, work_poll_interval=timedelta(milliseconds=50))
     starts: list[int] = []
+    go = asyncio.Event()
 
     @server.work.handler("default.long")
     async def long(run: Run) -> None:
         starts.append(run.payload)
-        await asyncio.sleep(2.2)
+        await go.wait()
 
     async with working(server) as work:
         workers = [work.worker(lease=SHORT, concurrency=5) for _ in range(2)]
@@ -390,7 +393,9 @@ async def test_a_run_that_is_locked_costs_the_others_no_lease(postgres_url: str)
         await eventually(lambda: len(starts) == 5, "all to start")
         async with server.transaction():
             await work.signal(made[0].id, "never heard")
-            await asyncio.sleep(1.9)
+            # A real lease runs out under a real lock: no signal tells that nothing happened.
+            await asyncio.sleep(3 * SHORT.total_seconds())
+        go.set()
         done = [await work.wait(run.id, 20) for run in made]
         for worker in workers:
             await worker.stop()

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from maniflex import DeclarationError, Fatal, Run, Server, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.working import minutes, succeeding, working
+from tests.kit.runs import minutes, succeeding, working
 
 
 class Card(BaseModel):

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex._backoff import Backoff
-from maniflex.background.runs.run import Run
 from maniflex.errors import Conflict, DatabaseError, Fatal, NotFound, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.working import (
+from tests.kit.runs import (
     failing,
     is_free,
     kinds,

@@ -9,11 +9,11 @@ from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.api import Work
-from maniflex.background.runs.run import Run
 from maniflex.errors import Conflict, NotFound
-from tests.background.working import eventually, kinds, no_pause, seconds, working
+from tests.kit.runs import kinds, no_pause, seconds, working
+from tests.kit.waiting import eventually
 
 RUNS = 40
 ENDS = ("succeeded", "failed", "cancelled")

@@ -12,13 +12,12 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel
 
-from maniflex import Context, Model, Server
-from maniflex.background.runs.run import Run
+from maniflex import Context, Model, Run, Server
 from maniflex.db.current import detached_context
 from maniflex.errors import Conflict, DeclarationError, NotFound, ValidationFailed
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.working import kinds, minutes, succeeding, working
+from tests.kit.runs import kinds, minutes, succeeding, working
 
 
 class Order(Model):

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
-from maniflex.background.jobs.job import Job
+from maniflex import Run, Server
+from maniflex.background.jobs import Job
 from maniflex.background.json_text import Unreadable, decode_stored
 from maniflex.background.outbox.handlers import MessageHandler
 from maniflex.background.outbox.handlers import UnreadablePayload as NotReadable
-from maniflex.background.runs.run import Run
-from tests.background.working import no_pause, status, succeeding, working
+from tests.kit.runs import no_pause, status, succeeding, working
 
 BROKEN = ["x'ff00fe'", "CAST(x'7b22ff227d' AS TEXT)", "CAST('{' AS BLOB)"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from maniflex.errors import Conflict, RunFailed
 from maniflex.sql.statement import Dialect
 from maniflex.testing.clock import FakeClock
-from tests.background.working import is_free, kinds, minutes, no_pause, seconds, status, succeeding, working
+from tests.kit.runs import is_free, kinds, minutes, no_pause, seconds, status, succeeding, working
+from tests.kit.waiting import eventually
 
 
 async def test_a_sleeping_run_leaves_the_worker_and_goes_on_with_another(
@@ -460,7 +460,7 @@ async def test_wait_gives_up_at_its_time(server: Server, clock: FakeClock) -> No
         made = await work.submit("default.ok", delay=minutes(5))
         waiter = asyncio.create_task(work.wait(made.id, minutes(1)))
         while not waiter.done():
-            await asyncio.sleep(0.001)
+            await eventually(lambda: clock.sleepers or waiter.done(), "a waiter that rests")
             clock.advance(seconds(10))
         with pytest.raises(TimeoutError, match="still pending"):
             await waiter
@@ -485,8 +485,9 @@ async def test_wait_rests_between_looks_when_an_attempt_ended_but_not_the_run(
 
         work.get = counted  # type: ignore[method-assign]  # only to count
         waiter = asyncio.create_task(work.wait(made.id))
-        await asyncio.sleep(0.05)
+        await eventually(lambda: clock.sleepers, "a waiter that rests")
+        before = looks
         await work.worker().run_once()
-        await asyncio.sleep(0.2)
+        await eventually(lambda: looks > before and clock.sleepers, "a waiter that rests again")
         assert looks <= 4
         waiter.cancel()

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex._ids import new_id
-from maniflex.background.runs.run import Run
 from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import Fatal, Unavailable
 from maniflex.testing.clock import FakeClock
-from tests.background.working import is_free, minutes, no_pause, status, working
+from tests.kit.runs import is_free, minutes, no_pause, status, working
 
 
 class Trip:

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex._ids import new_id
-from maniflex.background.runs.run import Run
 from maniflex.background.runs.step_memory import UNDO_ATTEMPTS, DoneStep, StepMemory
 from maniflex.db.current import transaction
 from maniflex.errors import Fatal, RunCancelled
 from maniflex.testing.clock import FakeClock
-from tests.background.panics import NAMES, panics
-from tests.background.working import eventually, minutes, no_pause, working
+from tests.kit.internals import rescue_expired
+from tests.kit.panics import NAMES, panics
+from tests.kit.runs import minutes, no_pause, working
+from tests.kit.waiting import eventually
 
 
 def a_saga(server: Server, log: list[str], error: Any, **options: Any) -> None:
@@ -215,10 +216,10 @@ async def test_a_saga_whose_workers_die_on_the_way_back_says_so(server: Server, 
         await memory.keep(claimed.held, DoneStep(new_id(), "book", "book", print), None)
         for _ in range(UNDO_ATTEMPTS):
             clock.advance(minutes(1))
-            await work.worker().rescuer.at_once()
+            await rescue_expired(work.worker())
             assert len(await work.worker().claim(1)) == 1
         clock.advance(minutes(1))
-        await work.worker().rescuer.at_once()
+        await rescue_expired(work.worker())
         done = await work.get(made.id)
     assert (done.status, (done.error or {})["code"], log) == ("failed", "compensation_failed", [])
 

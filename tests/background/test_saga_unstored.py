@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from maniflex import Model, RunFailed, Server, field
+from maniflex import Model, Run, RunFailed, Server, field
 from maniflex._ids import new_id
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.run import Run
 from maniflex.background.runs.step_memory import DoneStep, StepMemory
 from maniflex.errors import ValidationFailed
 from maniflex.sql.statement import Sql
 from maniflex.testing.clock import FakeClock
-from tests.background.working import minutes, no_pause, working
+from tests.kit.runs import minutes, no_pause, working
 
 
 class Card(Model):

@@ -19,7 +19,7 @@ from maniflex import (
     scheduled,
 )
 from maniflex.testing.clock import FakeClock
-from tests.background.sweeping import FUTURE, PAST, START, Post, runner_of, started, stored
+from tests.kit.scheduled_fields import FUTURE, PAST, START, Post, a_newsroom, runner_of, stored
 
 HOUR = timedelta(hours=1)
 
@@ -29,7 +29,7 @@ HOUR = timedelta(hours=1)
 
 async def test_a_field_is_set_when_its_time_has_come_and_the_time_stays_on_record(database_url: str) -> None:
     clock = FakeClock(START)
-    async with started(database_url, clock=clock) as server:
+    async with a_newsroom(database_url, clock=clock) as server:
         posts = server.db(Post)
         due = await posts.create(title="due", publish_at=START)
         later = await posts.create(title="later", publish_at=START + timedelta(microseconds=1))
@@ -46,7 +46,7 @@ async def test_a_field_is_set_when_its_time_has_come_and_the_time_stays_on_recor
 
 
 async def test_a_record_whose_field_is_not_as_demanded_is_left_alone(database_url: str) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         post = await server.db(Post).create(status="archived", publish_at=PAST)
 
         report = await runner_of(server).sweep()
@@ -56,7 +56,7 @@ async def test_a_record_whose_field_is_not_as_demanded_is_left_alone(database_ur
 
 
 async def test_without_from_the_field_is_set_whatever_it_was(database_url: str) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         for status in ("draft", "published", "archived"):
             await server.db(Post).create(status=status, archive_at=PAST)
 
@@ -68,7 +68,7 @@ async def test_without_from_the_field_is_set_whatever_it_was(database_url: str) 
 
 async def test_a_soft_delete_marks_the_record_as_any_delete_does(database_url: str) -> None:
     clock = FakeClock(START)
-    async with started(database_url, clock=clock) as server:
+    async with a_newsroom(database_url, clock=clock) as server:
         post = await server.db(Post).create(expires_at=FUTURE)
         by_hand = await server.db(Post).create()
         clock.advance(HOUR)
@@ -87,7 +87,7 @@ async def test_a_flag_marks_the_record_too(database_url: str) -> None:
     class Note(Model, WithIsDeleted):
         gone_at: datetime | None = scheduled(default=None, soft_delete=True)
 
-    async with started(database_url, Note) as server:
+    async with a_newsroom(database_url, Note) as server:
         await server.db(Note).create(gone_at=PAST)
 
         assert (await runner_of(server).sweep()).deleted == 1
@@ -96,7 +96,7 @@ async def test_a_flag_marks_the_record_too(database_url: str) -> None:
 
 
 async def test_a_hard_delete_removes_the_row_even_if_it_was_marked_before(database_url: str) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await server.db(Post).create(purge_at=PAST)
         marked = await server.db(Post).create(purge_at=PAST)
         await server.db(Post).delete(marked.id)
@@ -109,7 +109,7 @@ async def test_a_hard_delete_removes_the_row_even_if_it_was_marked_before(databa
 
 
 async def test_a_deleted_record_is_neither_changed_nor_deleted_again(database_url: str) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         post = await server.db(Post).create(publish_at=PAST, expires_at=PAST)
         await server.db(Post).delete(post.id)
         [before] = await stored(server, "posts")
@@ -120,7 +120,7 @@ async def test_a_deleted_record_is_neither_changed_nor_deleted_again(database_ur
 
 async def test_nothing_is_served_twice(database_url: str) -> None:
     calls: list[Any] = []
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         for n in range(7):
             await server.db(Post).create(title=str(n), publish_at=PAST, archive_at=PAST, expires_at=PAST)
         runner = runner_of(
@@ -168,7 +168,7 @@ async def test_every_kind_of_value_can_be_set_once(
         "at": scheduled(default=None, set_field="value", to=to, **settings),
     }
     Thing: Any = new_class("Thing", (Model,), exec_body=lambda namespace: namespace.update(body))
-    async with started(database_url, Thing) as server:
+    async with a_newsroom(database_url, Thing) as server:
         made = await server.db(Thing).create(value=from_, at=PAST)
         runner = runner_of(server)
 
@@ -181,7 +181,7 @@ async def test_the_values_of_a_declaration_are_read_as_the_field_reads_them(data
         price: Decimal = field(default=Decimal(5), alias="thePrice")
         cut_at: datetime | None = scheduled(default=None, set_field="thePrice", from_="5.00", to="4.50")
 
-    async with started(database_url, Offer) as server:
+    async with a_newsroom(database_url, Offer) as server:
         offer = await server.db(Offer).create(cut_at=PAST)
 
         assert (await runner_of(server).sweep()).updated == 1
@@ -221,7 +221,7 @@ async def test_of_two_times_the_latest_that_has_passed_decides(
     def at(hours: int | None) -> datetime | None:
         return None if hours is None else START + hours * HOUR
 
-    async with started(database_url, Banner) as server:
+    async with a_newsroom(database_url, Banner) as server:
         banner = await server.db(Banner).create(shown=shown_before, show_at=at(show), hide_at=at(hide))
         runner = runner_of(server)
 
@@ -234,7 +234,7 @@ async def test_of_two_times_the_latest_that_has_passed_decides(
 
 async def test_a_window_opens_and_closes_once(database_url: str) -> None:
     clock = FakeClock(START)
-    async with started(database_url, Banner, clock=clock) as server:
+    async with a_newsroom(database_url, Banner, clock=clock) as server:
         banner = await server.db(Banner).create(show_at=START + HOUR, hide_at=START + 3 * HOUR)
         runner = runner_of(server)
         seen = []
@@ -247,7 +247,7 @@ async def test_a_window_opens_and_closes_once(database_url: str) -> None:
 
 
 async def test_a_record_that_was_published_by_hand_is_still_archived_in_time(database_url: str) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         post = await server.db(Post).create(status="published", publish_at=FUTURE, archive_at=PAST)
 
         assert (await runner_of(server).sweep()).updated == 1
@@ -263,7 +263,7 @@ async def test_three_times_for_one_field_come_to_rest(database_url: str) -> None
         dark_at: datetime | None = scheduled(default=None, set_field="colour", to="off")
 
     clock = FakeClock(START)
-    async with started(database_url, Lamp, clock=clock) as server:
+    async with a_newsroom(database_url, Lamp, clock=clock) as server:
         times = {
             "red_at": START,
             "green_at": START + HOUR,
@@ -303,7 +303,7 @@ class Contract(Model):
 
 
 async def test_a_scheduled_delete_takes_along_what_any_delete_would(database_url: str) -> None:
-    async with started(database_url, Author, Book, Award) as server:
+    async with a_newsroom(database_url, Author, Book, Award) as server:
         author = await server.db(Author).create(leaves_at=PAST)
         for _ in range(3):
             await server.db(Book).create(author_id=author.id)
@@ -322,7 +322,7 @@ async def test_a_record_that_must_stay_stays_and_holds_up_nobody(
     database_url: str, models: tuple[type[Model], ...]
 ) -> None:
     deleted: list[str] = []
-    async with started(database_url, *models) as server:
+    async with a_newsroom(database_url, *models) as server:
         authors = [await server.db(Author).create(leaves_at=PAST, name=str(n)) for n in range(20)]
         held = {author.id for author in authors[::6]}
         for id in held:
@@ -339,7 +339,7 @@ async def test_a_record_that_must_stay_stays_and_holds_up_nobody(
 
 
 async def test_records_that_must_stay_do_not_use_up_a_bounded_sweep(database_url: str) -> None:
-    async with started(database_url, Author, Contract) as server:
+    async with a_newsroom(database_url, Author, Contract) as server:
         for n in range(6):
             author = await server.db(Author).create(leaves_at=PAST - HOUR, name=str(n))
             await server.db(Contract).create(author_id=author.id)
@@ -358,7 +358,7 @@ async def test_a_constraint_refuses_one_record_and_not_its_neighbours(database_u
         holder: str = field(unique="room")
         free_at: datetime | None = scheduled(default=None, set_field="holder", to="nobody")
 
-    async with started(database_url, Seat) as server:
+    async with a_newsroom(database_url, Seat) as server:
         for n in range(9):
             await server.db(Seat).create(room=str(n // 2 if n < 2 else n), holder=f"h{n}", free_at=PAST)
 
@@ -376,7 +376,7 @@ async def test_a_locked_record_waits_until_it_is_free(database_url: str) -> None
         void_at: datetime | None = scheduled(default=None, set_field="text", to="void")
         gone_at: datetime | None = scheduled(default=None, hard_delete=True)
 
-    async with started(database_url, Invoice) as server:
+    async with a_newsroom(database_url, Invoice) as server:
         await server.db(Invoice).create(posted=True, void_at=PAST, gone_at=PAST)
         await server.db(Invoice).create(void_at=PAST)
 
@@ -393,10 +393,10 @@ async def test_a_locked_record_waits_until_it_is_free(database_url: str) -> None
 async def test_a_second_start_finds_its_indexes_as_they_should_be(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with started(database_url, Post, Banner):
+    async with a_newsroom(database_url, Post, Banner):
         pass
     with caplog.at_level(logging.INFO, "maniflex"):
-        async with started(database_url, Post, Banner):
+        async with a_newsroom(database_url, Post, Banner):
             pass
 
     assert [r.getMessage() for r in caplog.records if "index" in r.getMessage()] == []

@@ -12,7 +12,7 @@ from maniflex.background.scheduled_fields.observers import Subscribers, SweepEve
 from maniflex.background.scheduled_fields.runner import Runner
 from maniflex.db.port import Tx
 from maniflex.errors import Unavailable
-from tests.background.sweeping import PAST, Post, runner_of, started, stored
+from tests.kit.scheduled_fields import PAST, Post, a_newsroom, runner_of, stored
 
 
 async def dislike(tx: Tx, swept: SweepEvent) -> None:
@@ -32,7 +32,7 @@ async def posts(server: Server, *titles: str, field: str = "publish_at") -> None
 
 @pytest.mark.parametrize("field", ["publish_at", "expires_at", "purge_at"])
 async def test_a_record_an_observer_cannot_cope_with_holds_up_no_other(database_url: str, field: str) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await posts(server, "bad", *"abcdefg", "bad too", "h", field=field)
 
         report = await disliking(server, batch=4).sweep()
@@ -46,7 +46,7 @@ async def test_a_record_an_observer_cannot_cope_with_holds_up_no_other(database_
 async def test_it_is_told_once_and_tried_again_by_every_sweep(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await posts(server, "bad", "a")
         runner = disliking(server, batch=4)
         with caplog.at_level(logging.ERROR, "maniflex"):
@@ -61,7 +61,7 @@ async def test_it_is_told_once_and_tried_again_by_every_sweep(
 
 
 async def test_a_batch_of_bad_records_is_left_behind(database_url: str) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await posts(server, *(f"bad {n}" for n in range(4)), "a", "b")
         runner = disliking(server, batch=4)
 
@@ -76,7 +76,7 @@ async def test_a_database_that_is_away_is_no_fault_of_the_records(database_url: 
         seen.append(len(swept.before))
         raise Unavailable
 
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await posts(server, *"abcdefgh")
 
         report = await runner_of(server, subscribers=Subscribers(observers=[away])).sweep()

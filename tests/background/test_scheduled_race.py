@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from maniflex import Server
-from tests.background.sweeping import FUTURE, PAST, START, fill, runner_of, started
+from tests.kit.scheduled_fields import FUTURE, PAST, START, a_newsroom, fill, runner_of
 
 EDITS = {
     "leave": "UPDATE posts SET publish_at = NULL WHERE id = ? AND status = 'draft'",
@@ -45,7 +45,7 @@ async def test_none_is_early_none_overwritten_and_each_is_served_once(database_u
     chance = random.Random(7)
     told: Counter[str] = Counter()
     over = asyncio.Event()
-    async with started(database_url) as first, started(database_url) as second:
+    async with a_newsroom(database_url) as first, a_newsroom(database_url) as second:
         await fill(first, 0, due, publish_at=PAST)
         await fill(first, due, total - due, publish_at=FUTURE)
         ids = [f"{n:012}" for n in range(due)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,7 +22,8 @@ from maniflex.background.scheduled_fields.runner import Runner
 from maniflex.db.port import Tx
 from maniflex.sql.statement import Dialect
 from maniflex.testing.clock import FakeClock
-from tests.background.sweeping import FUTURE, PAST, START, Post, parts_of, runner_of, started, stored
+from tests.kit.scheduled_fields import FUTURE, PAST, START, Post, a_newsroom, parts_of, runner_of, stored
+from tests.kit.waiting import eventually
 
 HOUR = timedelta(hours=1)
 
@@ -45,7 +44,7 @@ HOUR = timedelta(hours=1)
 async def test_a_sweep_says_whether_it_left_something(
     database_url: str, rows: int, batch: int, most: int | None, updated: int, truncated: bool
 ) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         for _ in range(rows):
             await server.db(Post).create(publish_at=PAST)
 
@@ -59,7 +58,7 @@ async def test_a_server_without_scheduled_fields_sweeps_nothing(database_url: st
     class Plain(Model):
         text: str = ""
 
-    async with started(database_url, Plain) as server:
+    async with a_newsroom(database_url, Plain) as server:
         runner = runner_of(server)
         await runner.start()
         report = await runner.sweep()
@@ -69,7 +68,7 @@ async def test_a_server_without_scheduled_fields_sweeps_nothing(database_url: st
 
 
 async def test_a_report_is_plain_data_for_a_run(database_url: str) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await server.db(Post).create(publish_at=PAST)
 
         told = (await runner_of(server).sweep()).as_json()
@@ -79,7 +78,7 @@ async def test_a_report_is_plain_data_for_a_run(database_url: str) -> None:
 
 
 async def test_a_sweep_refuses_to_be_part_of_a_transaction(database_url: str) -> None:
-    async with started(database_url) as server, server.transaction():
+    async with a_newsroom(database_url) as server, server.transaction():
         with pytest.raises(DatabaseError, match="cannot be part of a transaction"):
             await runner_of(server).sweep()
 
@@ -90,7 +89,7 @@ async def test_each_model_is_swept_in_its_own_database(database_url: str, tmp_pa
     class Remote(Model, database=other):
         gone_at: datetime | None = scheduled(default=None, hard_delete=True)
 
-    async with started(database_url, Post, Remote) as server:
+    async with a_newsroom(database_url, Post, Remote) as server:
         await server.db(Post).create(publish_at=PAST)
         await server.db(Remote).create(gone_at=PAST)
 
@@ -104,7 +103,7 @@ async def test_each_model_is_swept_in_its_own_database(database_url: str, tmp_pa
 
 async def test_hooks_come_after_the_commit_once_per_record_plain_and_async(database_url: str) -> None:
     seen: list[tuple[Any, ...]] = []
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         post = await server.db(Post).create(publish_at=PAST, purge_at=None)
         gone = await server.db(Post).create(purge_at=PAST)
 
@@ -129,7 +128,7 @@ async def test_a_failing_hook_is_reported_and_undoes_and_stops_nothing(
         seen.append(id)
         raise ValueError("not this one")
 
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         for _ in range(5):
             await server.db(Post).create(publish_at=PAST)
         with caplog.at_level(logging.ERROR, "maniflex"):
@@ -145,7 +144,7 @@ async def test_a_model_that_cannot_be_swept_stops_no_other(database_url: str) ->
     class Broken(Model):
         gone_at: datetime | None = scheduled(default=None, hard_delete=True)
 
-    async with started(database_url, Broken, Post) as server:
+    async with a_newsroom(database_url, Broken, Post) as server:
         await server.db(Post).create(publish_at=PAST)
         await server.raw_exec("DROP TABLE brokens")
 
@@ -161,7 +160,7 @@ async def test_observers_see_the_change_inside_its_transaction(database_url: str
     class Entry(Model):
         text: str
 
-    async with started(database_url, Post, Entry) as server:
+    async with a_newsroom(database_url, Post, Entry) as server:
 
         async def note(tx: Tx, swept: SweepEvent) -> None:
             seen.append(swept)
@@ -193,7 +192,7 @@ async def test_what_an_observer_refuses_does_not_happen(database_url: str) -> No
     async def refuse(tx: Tx, swept: SweepEvent) -> None:
         raise RuntimeError("the history is full")
 
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await server.db(Post).create(publish_at=PAST)
 
         report = await _observed(server, refuse)
@@ -212,23 +211,23 @@ async def _observed(server: Server, observer: Any) -> Any:
 
 async def test_a_started_runner_sweeps_at_once_and_every_interval(database_url: str) -> None:
     clock = FakeClock(START)
-    async with started(database_url, clock=clock) as server:
+    async with a_newsroom(database_url, clock=clock) as server:
         await server.db(Post).create(publish_at=PAST)
         await server.db(Post).create(publish_at=FUTURE)
         seen: list[str] = []
         runner = runner_of(server, on_set_field=lambda model, id, name, to: seen.append(id))
         await runner.start()
-        await _until(lambda: clock.sleepers > 0)
+        await eventually(lambda: clock.sleepers > 0)
         first = len(seen)
         clock.advance(2 * HOUR)
-        await _until(lambda: runner.loop.ticks == 2 and clock.sleepers > 0)
+        await eventually(lambda: runner.loop.ticks == 2 and clock.sleepers > 0)
         await runner.stop()
 
         assert (first, len(seen)) == (1, 2)
 
 
 async def test_a_stopped_runner_finishes_its_batch_and_leaves_the_rest(database_url: str) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         for _ in range(10):
             await server.db(Post).create(publish_at=PAST)
         told: list[str] = []
@@ -238,30 +237,24 @@ async def test_a_stopped_runner_finishes_its_batch_and_leaves_the_rest(database_
         assert (report.updated, report.truncated, len(told)) == (4, True, 4)
 
 
-async def _until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not met():  # noqa: ASYNC110  # nothing tells that the loop has gone to sleep
-            await asyncio.sleep(0.001)
-
-
 async def test_a_tick_that_could_sweep_nothing_counts_as_failed_and_the_next_may_succeed(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock(START)
-    async with started(database_url, clock=clock) as server:
+    async with a_newsroom(database_url, clock=clock) as server:
         await server.db(Post).create(publish_at=PAST)
         await server.raw_exec("ALTER TABLE posts RENAME TO elsewhere")
         runner = runner_of(server)
         with caplog.at_level(logging.ERROR, "maniflex"):
             await runner.start()
-            await _until(lambda: runner.loop.errors == 1 and clock.sleepers > 0)
+            await eventually(lambda: runner.loop.errors == 1 and clock.sleepers > 0)
             once = len(caplog.records)
             clock.advance(HOUR)
-            await _until(lambda: runner.loop.errors == 2 and clock.sleepers > 0)
+            await eventually(lambda: runner.loop.errors == 2 and clock.sleepers > 0)
             twice = len(caplog.records)
             await server.raw_exec("ALTER TABLE elsewhere RENAME TO posts")
             clock.advance(HOUR)
-            await _until(lambda: runner.loop.ticks == 1)
+            await eventually(lambda: runner.loop.ticks == 1)
             await runner.stop()
 
         assert once == twice
@@ -273,7 +266,7 @@ async def test_a_tick_that_could_sweep_nothing_counts_as_failed_and_the_next_may
 
 async def test_the_hooks_of_a_server_are_called_by_its_sweeps(database_url: str) -> None:
     seen: list[str] = []
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         ours = Scheduled(server.work)
         ours.on_set_field(lambda model, id, name, to: seen.append(f"{model}.{name} {to}"))
         ours.on_delete(lambda model, id: seen.append(f"{model} deleted"))

@@ -18,7 +18,8 @@ from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.errors import Conflict, DeclarationError, InvalidSchedule, NotFound
 from maniflex.testing.clock import FakeClock
-from tests.background.scheduling import Bench, a_bench, until
+from tests.kit.schedules import Bench, a_bench
+from tests.kit.waiting import eventually
 
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 REPORT = "report.daily.v1"
@@ -399,17 +400,17 @@ async def test_a_scheduler_sleeps_until_something_is_due_and_no_longer(database_
     async with a_bench(database_url, hourly("once"), schedule_poll_interval=hours(5)) as bench:
         clock, loop = bench.clock, bench.scheduler.loop
         await bench.scheduler.start()
-        await until(lambda: loop.ticks == 1 and clock.sleepers == 1)
+        await eventually(lambda: loop.ticks == 1 and clock.sleepers == 1)
 
         clock.advance(hours(1))
-        await until(lambda: loop.ticks == 2 and clock.sleepers == 1)
+        await eventually(lambda: loop.ticks == 2 and clock.sleepers == 1)
         assert len(await bench.runs(REPORT)) == 1
 
         # A schedule made here wakes the scheduler, which then sleeps no longer than until that is due.
         await bench.schedules.create("soon", cron="*/5 * * * *", run="soon.v1")
-        await until(lambda: loop.ticks == 3 and clock.sleepers == 1)
+        await eventually(lambda: loop.ticks == 3 and clock.sleepers == 1)
         clock.advance(timedelta(minutes=5))
-        await until(lambda: loop.ticks == 4 and clock.sleepers == 1)
+        await eventually(lambda: loop.ticks == 4 and clock.sleepers == 1)
         assert len(await bench.runs("soon.v1")) == 1
         await bench.scheduler.stop()
 

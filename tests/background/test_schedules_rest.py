@@ -15,8 +15,8 @@ from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule
 from maniflex.errors import DeclarationError, InvalidSchedule
-from tests.background.scheduling import Bench, a_bench
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
+from tests.kit.schedules import Bench, a_bench
 
 HOUR = timedelta(hours=1)
 A_SCHEDULE = {

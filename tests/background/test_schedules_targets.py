@@ -22,7 +22,7 @@ from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.post import MOST_BYTES, AddressRefused, is_public, post
 from maniflex.background.schedules.targets import ACTION, URL
 from maniflex.errors import DeclarationError, InvalidSchedule
-from tests.background.scheduling import Bench, a_bench
+from tests.kit.schedules import Bench, a_bench
 
 HOUR = timedelta(hours=1)
 

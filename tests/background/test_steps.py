@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from maniflex import Model, Server
-from maniflex.background.runs.run import Run
+from maniflex import Model, Run, Server
 from maniflex.errors import DeclarationError
 from maniflex.testing.clock import FakeClock
-from tests.background.working import eventually, minutes, no_pause, status, working
+from tests.kit.runs import minutes, no_pause, status, working
+from tests.kit.waiting import eventually
 
 
 class Charge(Model):

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, model_serializer
 
-from maniflex import Model, Server, field
+from maniflex import Model, Run, Server, field
 from maniflex.background.json_text import encode
-from maniflex.background.runs.run import Run
 from maniflex.errors import ValidationFailed
-from tests.background.working import no_pause, working
+from tests.kit.runs import no_pause, working
 
 
 class Member(Model):

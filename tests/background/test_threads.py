@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.outbox.handlers import MOST_THREADS, MessageHandler
 from maniflex.background.outbox.outcomes import MOST_ASIDE
-from maniflex.background.runs.run import Run
 from maniflex.background.threads import MOST
-from tests.background.working import eventually, status, working
+from tests.kit.runs import status, working
+from tests.kit.waiting import eventually
 
 
 async def test_hung_outbox_handlers_keep_no_run_from_its_plain_step(server: Server) -> None:

@@ -15,26 +15,16 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.pruner import Pruner
-from maniflex.background.runs.run import Run
 from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import Unavailable
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.working import (
-    eventually,
-    is_free,
-    kinds,
-    minutes,
-    no_pause,
-    seconds,
-    status,
-    succeeding,
-    terminate,
-    working,
-)
+from tests.kit.postgres import terminate
+from tests.kit.runs import is_free, kinds, minutes, no_pause, seconds, status, succeeding, working
+from tests.kit.waiting import eventually, until
 
 T = TypeVar("T")
 PATIENCE = 30
@@ -158,6 +148,7 @@ async def test_a_slow_run_does_not_stop_the_others(real: Server) -> None:
 
 
 async def test_concurrency_is_used_and_not_exceeded(real: Server) -> None:
+    all_places_taken = asyncio.Barrier(4)
     running = most = 0
 
     @real.work.handler("default.count")
@@ -165,7 +156,7 @@ async def test_concurrency_is_used_and_not_exceeded(real: Server) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        await all_places_taken.wait()
         running -= 1
 
     async with working(real) as work, started(work, concurrency=4):
@@ -236,12 +227,12 @@ async def test_a_sealed_server_lent_to_another_database_comes_back_to_its_own(da
 
 
 async def test_stopping_lets_runs_finish_and_claims_no_more(real: Server) -> None:
-    began = asyncio.Event()
+    began, go = asyncio.Event(), asyncio.Event()
 
     @real.work.handler("default.slow")
     async def slow(run: Run) -> str:
         began.set()
-        await asyncio.sleep(0.3)
+        await go.wait()
         return "finished"
 
     async with working(real) as work:
@@ -249,7 +240,10 @@ async def test_stopping_lets_runs_finish_and_claims_no_more(real: Server) -> Non
             first = await work.submit("default.slow")
             second = await work.submit("default.slow")
             await began.wait()
-            await worker.stop()
+            stop = asyncio.create_task(worker.stop())
+            await asyncio.sleep(0)  # from here on it stops
+            go.set()
+            await stop
         done = await work.get(first.id)
         assert (done.status, done.result) == ("succeeded", "finished")
         assert is_free(done)
@@ -306,8 +300,7 @@ async def test_a_plain_function_that_stops_when_told_is_handed_back(real: Server
     @real.work.handler("default.polite")
     def polite(run: Run) -> str:
         began.set()
-        while not run.cancelled:
-            time.sleep(0.005)
+        until(lambda: run.cancelled, "being told")
         return "half of it"
 
     async with working(real) as work:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from maniflex.cli import main
-from tests.processes import run
+from tests.kit.processes import run_command
 
 GOOD = """
 from maniflex import Context, Model, Server, field
@@ -228,7 +228,7 @@ def test_the_name_server_may_be_left_out_and_an_empty_target_is_explained(here: 
 def test_an_import_that_fails_inside_the_module_is_not_blamed_on_the_module(missing: str, here: Path) -> None:
     (here / "broken_import.py").write_text(f"import {missing}\n")
 
-    refused = run("check", "broken_import", cwd=here)
+    refused = run_command("check", "broken_import", cwd=here)
 
     assert refused.returncode == 1
     assert f"No module named '{missing}'" in refused.stderr
@@ -239,11 +239,11 @@ def test_a_module_in_a_package_is_found_from_the_working_directory(here: Path) -
     (here / "shop").mkdir()
     (here / "shop" / "app.py").write_text(GOOD)
 
-    checked = run("check", "shop.app:server", cwd=here)
+    checked = run_command("check", "shop.app:server", cwd=here)
 
     assert checked.stdout == "ok: 28 routes\n", checked.stderr
     assert (
-        run("check", "shop.nothing:server", cwd=here).stderr
+        run_command("check", "shop.nothing:server", cwd=here).stderr
         == "Error: there is no module 'shop.nothing' here\n"
     )
 

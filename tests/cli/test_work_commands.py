@@ -21,7 +21,8 @@ from maniflex._ids import new_id
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.cli.progress import Progress
-from tests.processes import MANIFLEX, Served, free_port, run, serving, started, until
+from tests.kit.processes import MANIFLEX, Served, free_port, run_command, serve_process, start_process
+from tests.kit.waiting import until
 
 T = TypeVar("T")
 
@@ -135,7 +136,7 @@ def working(
     """`maniflex worker`, started and answering its probes."""
     port = free_port()
     command: list[str | Path] = [MANIFLEX, role, "app:server", "--probe-port", str(port), *options]
-    with started(command, port, cwd=here, DB_WRITE_URL=url, **environment) as process:
+    with start_process(command, port, cwd=here, DB_WRITE_URL=url, **environment) as process:
         process.until_up()
         yield process
 
@@ -246,7 +247,7 @@ def test_nor_does_one_in_a_step_or_a_handler_of_messages(here: Path, sqlite_url:
 
 @pytest.mark.parametrize("what", BLOCKING)
 def test_nor_does_it_keep_a_process_that_serves(here: Path, sqlite_url: str, what: str) -> None:
-    with serving(here, DB_WRITE_URL=sqlite_url, SHUTDOWN_TIMEOUT="1s") as served:
+    with serve_process(here, DB_WRITE_URL=sqlite_url, SHUTDOWN_TIMEOUT="1s") as served:
         put(sqlite_url, what)
         until((here / "began-1").exists, "it to begin")
         served.send(signal.SIGTERM)
@@ -257,7 +258,7 @@ def test_nor_does_it_keep_a_process_that_serves(here: Path, sqlite_url: str, wha
 def test_nor_one_that_drains(here: Path, sqlite_url: str, what: str) -> None:
     put(sqlite_url, what)
     command: list[str | Path] = [MANIFLEX, "drain", "app:server"]
-    with started(command, 0, cwd=here, DB_WRITE_URL=sqlite_url, SHUTDOWN_TIMEOUT="1s") as draining:
+    with start_process(command, 0, cwd=here, DB_WRITE_URL=sqlite_url, SHUTDOWN_TIMEOUT="1s") as draining:
         until((here / "began-1").exists, "it to begin")
         draining.send(signal.SIGTERM)
         assert draining.ended() == 1, draining.output
@@ -287,7 +288,7 @@ def test_a_worker_delivers_messages_too(here: Path, sqlite_url: str) -> None:
 def test_a_process_without_anything_to_do_says_so(command: str, said: str, here: Path) -> None:
     (here / "empty.py").write_text("from maniflex import Server\nserver = Server('sqlite:///empty.db')\n")
 
-    ended = run(command, "empty:server", cwd=here)
+    ended = run_command(command, "empty:server", cwd=here)
 
     assert ended.returncode == 1
     assert said in ended.stderr
@@ -296,7 +297,7 @@ def test_a_process_without_anything_to_do_says_so(command: str, said: str, here:
 
 def test_a_probe_port_that_is_taken_is_one_sentence(here: Path, sqlite_url: str) -> None:
     with working(here, sqlite_url) as first:
-        second = run(
+        second = run_command(
             "worker", "app:server", "--probe-port", str(first.port), cwd=here, DB_WRITE_URL=sqlite_url
         )
 
@@ -310,7 +311,7 @@ def test_a_probe_port_that_is_taken_is_one_sentence(here: Path, sqlite_url: str)
 
 
 def test_one_process_serves_and_works_unless_told_otherwise(here: Path, database_url: str) -> None:
-    with serving(here, DB_WRITE_URL=database_url):
+    with serve_process(here, DB_WRITE_URL=database_url):
         run = submitted(database_url, "default.note")
         assert finished(database_url, run.id).status == "succeeded"
 
@@ -319,7 +320,7 @@ def test_one_process_serves_and_works_unless_told_otherwise(here: Path, database
 def test_a_process_can_leave_the_work_to_others(
     processes: tuple[str, ...], here: Path, sqlite_url: str
 ) -> None:
-    with serving(here, "--no-work", *processes, DB_WRITE_URL=sqlite_url) as served:
+    with serve_process(here, "--no-work", *processes, DB_WRITE_URL=sqlite_url) as served:
         left = submitted(sqlite_url, "default.note")
         with working(here, sqlite_url, "--types", "media."):
             run = submitted(sqlite_url, "media.note")
@@ -351,7 +352,7 @@ def offers(url: str, *times: str | None) -> None:
 
 
 def test_a_scheduler_sweeps_what_is_due(here: Path, sqlite_url: str) -> None:
-    with serving(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
+    with serve_process(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
         offers(served.url, ENDED, None)
         with working(here, sqlite_url, role="scheduler") as scheduler:
             until(
@@ -363,10 +364,10 @@ def test_a_scheduler_sweeps_what_is_due(here: Path, sqlite_url: str) -> None:
 
 
 def test_a_sweep_is_one_pass_with_a_summary(here: Path, sqlite_url: str) -> None:
-    with serving(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
+    with serve_process(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
         offers(served.url, ENDED, ENDED, "2999-01-01T00:00:00Z", None)
 
-        swept = run("sweep", "app:server", cwd=here, DB_WRITE_URL=sqlite_url)
+        swept = run_command("sweep", "app:server", cwd=here, DB_WRITE_URL=sqlite_url)
 
         assert swept.returncode == 0, swept.stderr
         assert swept.stdout.splitlines() == [
@@ -378,10 +379,10 @@ def test_a_sweep_is_one_pass_with_a_summary(here: Path, sqlite_url: str) -> None
 
 def test_a_sweep_that_is_told_to_stop_says_what_it_did(here: Path, sqlite_url: str) -> None:
     (here / "slow.py").write_text(SLOW)
-    with serving(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
+    with serve_process(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
         offers(served.url, ENDED, ENDED, ENDED)
     command: list[str | Path] = [MANIFLEX, "sweep", "slow:server"]
-    with started(command, 0, cwd=here, DB_WRITE_URL=sqlite_url, SWEEP_BATCH_SIZE="1") as sweeping:
+    with start_process(command, 0, cwd=here, DB_WRITE_URL=sqlite_url, SWEEP_BATCH_SIZE="1") as sweeping:
         until((here / "gone").exists, "the first record to be gone")
         sweeping.send(signal.SIGTERM)
         (here / "go").touch()
@@ -395,10 +396,10 @@ def test_a_sweep_that_is_told_to_stop_says_what_it_did(here: Path, sqlite_url: s
 
 def test_a_sweep_that_hangs_is_stopped_when_its_time_is_up(here: Path, sqlite_url: str) -> None:
     (here / "slow.py").write_text(SLOW)
-    with serving(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
+    with serve_process(here, "--no-work", DB_WRITE_URL=sqlite_url) as served:
         offers(served.url, ENDED)
     command: list[str | Path] = [MANIFLEX, "sweep", "slow:server"]
-    with started(command, 0, cwd=here, DB_WRITE_URL=sqlite_url, SHUTDOWN_TIMEOUT="1s") as sweeping:
+    with start_process(command, 0, cwd=here, DB_WRITE_URL=sqlite_url, SHUTDOWN_TIMEOUT="1s") as sweeping:
         until((here / "gone").exists, "the record to be gone")
         sweeping.send(signal.SIGTERM)
         assert sweeping.ended() == 1
@@ -415,7 +416,7 @@ def test_a_drain_works_on_all_that_is_due_and_ends(here: Path, database_url: str
     later = submitted(database_url, "default.note", delay=3600)
     asked(database_url, lambda s: s.outbox.enqueue("order.placed", "a", outside_transaction=True))
 
-    drained = run("drain", "app:server", cwd=here, DB_WRITE_URL=database_url)
+    drained = run_command("drain", "app:server", cwd=here, DB_WRITE_URL=database_url)
 
     assert drained.returncode == 0, drained.stderr
     assert drained.stdout.splitlines() == [
@@ -431,8 +432,8 @@ def test_a_drain_ends_with_1_when_something_failed(here: Path, sqlite_url: str) 
     submitted(sqlite_url, "default.fail", max_attempts=1)
     asked(sqlite_url, lambda s: s.outbox.enqueue("order.placed", "bad", outside_transaction=True))
 
-    runs = run("drain", "app:server", "--only", "runs", cwd=here, DB_WRITE_URL=sqlite_url)
-    messages = run("drain", "app:server", "--only", "outbox", cwd=here, DB_WRITE_URL=sqlite_url)
+    runs = run_command("drain", "app:server", "--only", "runs", cwd=here, DB_WRITE_URL=sqlite_url)
+    messages = run_command("drain", "app:server", "--only", "outbox", cwd=here, DB_WRITE_URL=sqlite_url)
 
     assert (runs.returncode, runs.stdout) == (
         1,
@@ -447,7 +448,7 @@ def test_a_drain_ends_with_1_when_something_failed(here: Path, sqlite_url: str) 
 def test_a_drain_that_is_told_to_stop_hands_back(here: Path, sqlite_url: str) -> None:
     held = submitted(sqlite_url, "default.hold")
     command: list[str | Path] = [MANIFLEX, "drain", "app:server"]
-    with started(command, 0, cwd=here, DB_WRITE_URL=sqlite_url) as draining:
+    with start_process(command, 0, cwd=here, DB_WRITE_URL=sqlite_url) as draining:
         until((here / "began-1").exists, "the run to begin")
         draining.send(signal.SIGTERM)
         assert draining.ended() == 1
@@ -461,7 +462,7 @@ def test_a_drain_that_is_told_to_stop_says_what_it_did(here: Path, database_url:
     for type in ("default.note", "default.note", "default.hold"):
         submitted(database_url, type)
     command: list[str | Path] = [MANIFLEX, "drain", "app:server"]
-    with started(command, 0, cwd=here, DB_WRITE_URL=database_url) as draining:
+    with start_process(command, 0, cwd=here, DB_WRITE_URL=database_url) as draining:
         until((here / "began-1").exists, "the run to begin")
         draining.send(signal.SIGTERM)
         assert draining.ended() == 1
@@ -476,7 +477,7 @@ def test_a_drain_that_is_told_to_stop_says_what_it_did(here: Path, database_url:
 def test_a_drain_that_is_told_twice_waits_for_nobody(here: Path, sqlite_url: str) -> None:
     submitted(sqlite_url, "default.stubborn")
     command: list[str | Path] = [MANIFLEX, "drain", "app:server"]
-    with started(command, 0, cwd=here, DB_WRITE_URL=sqlite_url) as draining:
+    with start_process(command, 0, cwd=here, DB_WRITE_URL=sqlite_url) as draining:
         until((here / "began-1").exists, "the run to begin")
         draining.send(signal.SIGTERM)
         until((here / "told").exists, "the run to be told")
@@ -520,15 +521,15 @@ def test_a_drain_works_on_jobs_of_another_queue(here: Path, redis_url: str) -> N
     queue = {"REDIS_URL": redis_url, "JOBS_PREFIX": new_id()}
     subprocess.run([sys.executable, "-c", PUT], cwd=here, env={**os.environ, **queue}, check=True)
 
-    drained = run("drain", "jobs:server", "--only", "jobs", cwd=here, **queue)
+    drained = run_command("drain", "jobs:server", "--only", "jobs", cwd=here, **queue)
 
     assert (drained.returncode, drained.stdout) == (0, "jobs: 3 worked on\n"), drained.stderr
     assert all((here / f"thumb-{n}").exists() for n in range(3))
-    assert run("drain", "jobs:server", cwd=here, **queue).stdout.endswith("jobs: 0 worked on\n")
+    assert run_command("drain", "jobs:server", cwd=here, **queue).stdout.endswith("jobs: 0 worked on\n")
 
 
 def test_jobs_that_are_runs_are_drained_as_such(here: Path, sqlite_url: str) -> None:
-    ended = run("drain", "app:server", "--only", "jobs", cwd=here, DB_WRITE_URL=sqlite_url)
+    ended = run_command("drain", "app:server", "--only", "jobs", cwd=here, DB_WRITE_URL=sqlite_url)
 
     assert ended.returncode == 1
     assert "see --only runs" in ended.stderr
@@ -542,7 +543,7 @@ def test_runs_can_be_looked_after_from_a_terminal(here: Path, database_url: str)
     submitted(database_url, "media.note", tenant_id="acme")
 
     def asked_for(*arguments: str) -> str:
-        ended = run("runs", *arguments, cwd=here, DB_WRITE_URL=database_url)
+        ended = run_command("runs", *arguments, cwd=here, DB_WRITE_URL=database_url)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
@@ -576,16 +577,16 @@ def test_a_run_that_cannot_be_read_is_looked_after_like_the_others(
     spoil = f"UPDATE workflow_run SET payload = {broken} WHERE id = '{bad.id}'"
     asked(url, lambda server: server.raw_exec(spoil))
 
-    listed = run("runs", "list", "app:server", "--json", cwd=here, DB_WRITE_URL=url)
+    listed = run_command("runs", "list", "app:server", "--json", cwd=here, DB_WRITE_URL=url)
     assert {one["id"] for one in json.loads(listed.stdout)} == {bad.id, good.id}
     for command in ("show", "cancel", "retry", "show"):
-        ended = run("runs", command, "app:server", bad.id, cwd=here, DB_WRITE_URL=url)
+        ended = run_command("runs", command, "app:server", bad.id, cwd=here, DB_WRITE_URL=url)
         assert ended.returncode == 0, ended.stderr
     assert "$unreadable" in ended.stdout
 
 
 def test_looking_at_runs_makes_no_database(here: Path) -> None:
-    ended = run("runs", "list", "app:server", cwd=here, DB_WRITE_URL="sqlite:///typo.db")
+    ended = run_command("runs", "list", "app:server", cwd=here, DB_WRITE_URL="sqlite:///typo.db")
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == "Error: there is no database 'typo.db'; it is made when the server starts\n"
@@ -600,7 +601,9 @@ def test_looking_at_runs_migrates_nothing(here: Path, database_url: str) -> None
     asyncio.run(empty_database())
 
     for arguments in (("list",), ("show", "1"), ("cancel", "1"), ("retry", "1")):
-        ended = run("runs", arguments[0], "app:server", *arguments[1:], cwd=here, DB_WRITE_URL=database_url)
+        ended = run_command(
+            "runs", arguments[0], "app:server", *arguments[1:], cwd=here, DB_WRITE_URL=database_url
+        )
         assert (ended.returncode, ended.stdout) == (1, "")
         assert ended.stderr.endswith("has no table workflow_run; it is made when the server starts\n")
         assert "Traceback" not in ended.stderr
@@ -609,14 +612,16 @@ def test_looking_at_runs_migrates_nothing(here: Path, database_url: str) -> None
 def test_what_cannot_be_done_to_a_run_is_said_and_ends_with_1(here: Path, sqlite_url: str) -> None:
     one = submitted(sqlite_url, "default.note")
 
-    cancelled = run("runs", "cancel", "app:server", "nothing", one.id, cwd=here, DB_WRITE_URL=sqlite_url)
+    cancelled = run_command(
+        "runs", "cancel", "app:server", "nothing", one.id, cwd=here, DB_WRITE_URL=sqlite_url
+    )
     assert cancelled.returncode == 1
     assert cancelled.stderr == "nothing: run not found\n"
     assert one.id in cancelled.stdout
-    again = run("runs", "cancel", "app:server", one.id, cwd=here, DB_WRITE_URL=sqlite_url)
+    again = run_command("runs", "cancel", "app:server", one.id, cwd=here, DB_WRITE_URL=sqlite_url)
     assert (again.returncode, again.stdout) == (1, "")
     assert "the run is cancelled already" in again.stderr
-    unknown = run("runs", "show", "app:server", "nothing", cwd=here, DB_WRITE_URL=sqlite_url)
+    unknown = run_command("runs", "show", "app:server", "nothing", cwd=here, DB_WRITE_URL=sqlite_url)
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert "not found" in unknown.stderr
     assert "Traceback" not in unknown.stderr

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from maniflex.testing import client
-from tests.concurrency.app import Signals, shop
+from tests.kit.shop import Signals, shop
 
 READS = 50
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 
 from maniflex.testing import client
-from tests.concurrency.app import shop
+from tests.kit.http import together
+from tests.kit.shop import shop
 
 ROUNDS = 200
-
-
-async def together(count: int, request: Callable[[int], Awaitable[httpx.Response]]) -> list[httpx.Response]:
-    """That many requests, none of which starts before all are ready to."""
-    barrier = asyncio.Barrier(count)
-
-    async def one(n: int) -> httpx.Response:
-        await barrier.wait()
-        return await request(n)
-
-    return await asyncio.gather(*(one(n) for n in range(count)))
 
 
 async def new_item(http: httpx.AsyncClient) -> Any:

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
 from maniflex.testing import client
-from tests.concurrency.app import shop
-from tests.concurrency.line import line
-from tests.processes import Served, serving
+from tests.kit.processes import IMPORTS, Served, run_program, serve_process
+from tests.kit.shop import shop
+from tests.kit.sockets import connected
 
-ROOT = Path(__file__).parents[2]
 WRITERS = 50
 EACH = 40
 EVERYTHING = {(writer, number) for writer in range(WRITERS) for number in range(EACH)}
 
 APP = """
 from maniflex import Config
-from tests.concurrency.app import shop
+from tests.kit.shop import shop
 
 server = shop(config=Config.from_env())
 """
@@ -52,7 +49,7 @@ async def forty_entries(writer: int, post: Post) -> list[tuple[int, Any]]:
 
 
 async def over_a_line(writer: int, served: Served) -> list[tuple[int, Any]]:
-    async with line(served.port) as own:
+    async with connected(served.port) as own:
         return await forty_entries(writer, lambda entry: own.ask("POST", "/api/entries", entry))
 
 
@@ -68,19 +65,7 @@ async def all_acknowledged(*written: Awaitable[list[tuple[int, Any]]]) -> None:
 def one_more_server(directory: Path, database: Path) -> AbstractContextManager[Served]:
     directory.mkdir(exist_ok=True)
     (directory / "app.py").write_text(APP)
-    return serving(directory, PYTHONPATH=str(ROOT), DB_WRITE_URL=f"sqlite:///{database}")
-
-
-@contextmanager
-def outside_writer(path: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", OUTSIDER, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
+    return serve_process(directory, PYTHONPATH=IMPORTS, DB_WRITE_URL=f"sqlite:///{database}")
 
 
 def all_stored(path: Path) -> bool:
@@ -117,7 +102,7 @@ async def test_two_serving_processes_share_one_file(tmp_path: Path) -> None:
         both = (first, second)
         await all_acknowledged(*(over_a_line(writer, both[writer % 2]) for writer in range(WRITERS)))
         for served in both:
-            async with line(served.port) as own:
+            async with connected(served.port) as own:
                 _, page = await own.ask("GET", "/api/entries")
                 assert page["meta"]["total"] == WRITERS * EACH
 
@@ -126,9 +111,11 @@ async def test_two_serving_processes_share_one_file(tmp_path: Path) -> None:
 
 async def test_another_program_that_writes_to_the_file_without_pause_keeps_nobody_out(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
-    with one_more_server(tmp_path, path) as served, outside_writer(path) as outsider:
+    with one_more_server(tmp_path, path) as served, run_program(OUTSIDER, path) as outsider:
+        assert outsider.hear() == "ready"
         await all_acknowledged(*(over_a_line(writer, served) for writer in range(WRITERS)))
-        made, _ = outsider.communicate("stop\n", timeout=60)
+        outsider.say("stop")
+        made = outsider.hear()
 
     assert all_stored(path)
     with closing(sqlite3.connect(path)) as connection:

@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import Context, Model, Server
 from maniflex.testing import client
-from tests.concurrency.test_same_record import together
+from tests.kit.http import together
 
 START = 1_000
 

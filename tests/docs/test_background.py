@@ -19,7 +19,7 @@ from maniflex.background.runs.step_memory import UNDO_ATTEMPTS
 from maniflex.background.statements import load
 from maniflex.config import Config
 from maniflex.sql.statement import Dialect
-from tests.docs.test_reference import DOCS, rows
+from tests.kit.docs import DOCS, rows
 
 RUNS = (DOCS / "background" / "runs.md").read_text()
 GUARANTEES = (DOCS / "background" / "guarantees.md").read_text()

@@ -11,7 +11,7 @@ import pytest
 from maniflex import DeclarationError, Model, ModelOptions, Server, WithDeletedAt, field
 from maniflex.model.field import LocaleString, file
 from maniflex.testing import client
-from tests.docs.test_reference import rows
+from tests.kit.docs import rows
 
 WITH_VALUES: dict[str, Any] = {
     "max_export_rows": 10,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import MANIFLEX, Served, free_port, run, started
+from tests.kit.processes import MANIFLEX, Served, free_port, run_command, start_process
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -62,7 +62,9 @@ def test_the_readme_works_typed_by_hand(command: list[str | Path], tmp_path: Pat
     typed(README, tmp_path, port)
     create, find = curl_lines(README)
 
-    with started([str(port) if word == "PORT" else word for word in command], port, cwd=tmp_path) as served:
+    with start_process(
+        [str(port) if word == "PORT" else word for word in command], port, cwd=tmp_path
+    ) as served:
         served.until_up()
         created, ada = typed_into(served, create)
         found, users = typed_into(served, find)
@@ -81,7 +83,7 @@ def test_the_first_page_works_typed_by_hand(tmp_path: Path) -> None:
     typed(GETTING_STARTED, tmp_path, port)
     lines = curl_lines(GETTING_STARTED)
 
-    with started([sys.executable, "app.py"], port, cwd=tmp_path) as served:
+    with start_process([sys.executable, "app.py"], port, cwd=tmp_path) as served:
         served.until_up()
         answers = [typed_into(served, line) for line in lines]
         served.send(signal.SIGINT)
@@ -97,8 +99,8 @@ def test_the_first_page_works_typed_by_hand(tmp_path: Path) -> None:
 def test_check_and_routes_show_what_the_first_page_serves(tmp_path: Path) -> None:
     typed(GETTING_STARTED, tmp_path, 8080)
 
-    checked = run("check", "app:server", cwd=tmp_path)
-    routes = run("routes", "app:server", cwd=tmp_path)
+    checked = run_command("check", "app:server", cwd=tmp_path)
+    routes = run_command("routes", "app:server", cwd=tmp_path)
 
     assert (checked.returncode, routes.returncode) == (0, 0)
     table = re.findall(r"^\| ([A-Z]+) \| `([^`]+)` \|", GETTING_STARTED.read_text(), flags=re.MULTILINE)
@@ -112,7 +114,7 @@ def test_a_busy_port_is_one_sentence_in_a_script_too(tmp_path: Path) -> None:
     port = free_port()
     typed(README, tmp_path, port)
 
-    with started([sys.executable, "app.py"], port, cwd=tmp_path) as served:
+    with start_process([sys.executable, "app.py"], port, cwd=tmp_path) as served:
         served.until_up()
         refused = subprocess.run(
             [sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
@@ -130,7 +132,7 @@ def test_a_database_that_cannot_be_reached_is_named_in_one_line_without_its_pass
         f"from maniflex import Server\n\nserver = Server(database={address!r})\n"
     )
 
-    refused = run("run", "app:server", "--port", str(free_port()), cwd=tmp_path)
+    refused = run_command("run", "app:server", "--port", str(free_port()), cwd=tmp_path)
 
     [line] = [line for line in refused.stderr.splitlines() if "could not start" in line]
     assert refused.returncode == 3

@@ -21,29 +21,15 @@ from maniflex.model.field import FIELD_OPTIONS
 from maniflex.model.meta import Kind
 from maniflex.pipeline.registration import STEPS
 from maniflex.query.operators import OPERATORS, Operator
+from tests.kit.docs import DOCS, rows
+from tests.kit.processes import ROOT
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 CONTEXT_ATTRIBUTES = """request model operation resource_id auth query body record files result export_columns
     response tx
     state logger request_id trace_id service_name"""
 CONTEXT_METHODS = """field set_field delete_field abort bind_json header url_param query_param has_role db
     raw_query raw_exec aggregate recursive_query search lock_for_update transaction after_commit background"""
 NOT_A_CODE = re.compile("TCP_.*|.*_TEXT")  # socket options, types of columns
-
-
-def rows(page: str, section: str = "") -> dict[str, str]:
-    """The rows of the tables below a heading (or of the whole page), by the names in their first cell."""
-    text = (DOCS / page).read_text()
-    if section:
-        text = re.split(rf"^#+ {section}$", text, flags=re.MULTILINE)[1]
-        text = re.split(r"^#+ ", text, flags=re.MULTILINE)[0]
-    found = {}
-    for line in text.splitlines():
-        if line.startswith("| `"):
-            for name in re.findall(r"`(?:maniflex )?(\w+)", line.split(" |")[0]):
-                found[name] = line
-    return found
 
 
 # -- errors

@@ -6,17 +6,13 @@ import asyncio
 import logging
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
 from maniflex import Context, Model, Server
 from maniflex.testing import client
+from tests.kit.postgres import terminate
 
-TERMINATE = """
-SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
- WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-"""
 REVEALING = ("sqlite", "postgres", "asyncpg", "full", "disk", "terminat", "administrator", "notes", "SELECT")
 
 
@@ -95,14 +91,6 @@ async def test_a_full_disk_inside_a_transaction_rolls_all_of_it_back(sqlite_url:
         assert_says_little(await http.post("/api/both"))
         assert (await http.get("/api/notes")).json()["meta"]["total"] == 0
         assert (await http.post("/api/notes", json={"text": "small"})).status_code == 201
-
-
-async def terminate(url: str) -> int:
-    connection = await asyncpg.connect(url)
-    try:
-        return int(await connection.fetchval(TERMINATE))
-    finally:
-        await connection.close()
 
 
 async def test_terminated_backends_are_replaced_and_no_request_stays_refused(postgres_url: str) -> None:

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,16 +12,16 @@ import pytest
 
 from maniflex import Model, Server
 from maniflex.testing import client
-from tests.migrate.schema import started
-from tests.processes import PATIENCE, accepts, free_port, until
+from tests.kit.processes import accepts, free_port, nursery, run_program
+from tests.kit.servers import started
+from tests.kit.waiting import PATIENCE, until
 
 ROUNDS = 20
 WRITERS = 8
 ACKNOWLEDGED_BEFORE_THE_KILL = 40
 
-# Imports once and forks for every life, so that a round costs a start and not an interpreter.
-NURSERY = """
-import os, sys
+LIFE = """
+import sys
 from maniflex import Model, Server
 import uvicorn, uvloop, httptools, asyncpg  # noqa
 
@@ -35,59 +29,16 @@ class Note(Model):
     text: str
     version: int = 0
 
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        server = Server(sys.argv[1], port=int(line), log_level="ERROR", pool_size=4)
-        server.register(Note)
-        server.run()
-        os._exit(0)
-    print(child, flush=True)
-    os.waitpid(child, 0)
-    print("gone", flush=True)
+def live(port):
+    server = Server(sys.argv[1], port=int(port), log_level="ERROR", pool_size=4)
+    server.register(Note)
+    server.run()
 """
 
 
 class Note(Model):
     text: str
     version: int = 0
-
-
-class Nursery:
-    """Brings servers up one after another."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def bear(self, port: int) -> int:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{port}\n")
-        self._process.stdin.flush()
-        return int(self._line())
-
-    def kill(self, pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
-        assert self._line() == "gone"
-
-
-@pytest.fixture
-def nursery(database_url: str, tmp_path: Path) -> Iterator[Nursery]:
-    script = tmp_path / "nursery.py"
-    script.write_text(NURSERY)
-    process = subprocess.Popen(
-        [sys.executable, script, database_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    yield Nursery(process)
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(PATIENCE)
-    finally:
-        process.kill()
 
 
 class Load:
@@ -135,20 +86,21 @@ class Load:
 
 
 async def test_every_acknowledged_write_survives_twenty_kills_under_load(
-    nursery: Nursery, database_url: str
+    database_url: str,
 ) -> None:
     loads = []
-    async with httpx.AsyncClient(timeout=PATIENCE) as http:
-        for _ in range(ROUNDS):
-            port, load = free_port(), Load()
-            pid = nursery.bear(port)
-            until(partial(accepts, port), "a server that came back")
-            url = f"http://127.0.0.1:{port}"
-            writers = [asyncio.create_task(load.write(http, url, n)) for n in range(WRITERS)]
-            await asyncio.wait_for(load.enough.wait(), PATIENCE)
-            nursery.kill(pid)
-            await asyncio.gather(*writers)
-            loads.append(load)
+    with nursery(LIFE, database_url) as place:
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            for _ in range(ROUNDS):
+                port, load = free_port(), Load()
+                place.start(port)
+                until(partial(accepts, port), "a server that came back")
+                url = f"http://127.0.0.1:{port}"
+                writers = [asyncio.create_task(load.write(http, url, n)) for n in range(WRITERS)]
+                await asyncio.wait_for(load.enough.wait(), PATIENCE)
+                place.kill()
+                await asyncio.gather(*writers)
+                loads.append(load)
 
     async with started(database_url, Note) as server:
         stored = {note.id: note for note in await server.db(Note).list()}
@@ -181,12 +133,8 @@ asyncio.run(main())
 @pytest.fixture
 def killed_half_way(database_url: str) -> None:
     """A process was killed inside a transaction that had written."""
-    command = [sys.executable, "-c", HALF, database_url]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "written\n"
-    process.kill()
-    process.wait(PATIENCE)
+    with run_program(HALF, database_url) as program:
+        assert program.hear() == "written"
 
 
 @pytest.mark.usefixtures("killed_half_way")

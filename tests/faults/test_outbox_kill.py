@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
-from tests.background.outboxes import Bench, a_bench, until
+from tests.kit.outbox import Bench, a_bench
+from tests.kit.processes import Program, run_program
+from tests.kit.waiting import eventually
 
 MESSAGES = 40
 BEFORE_THE_KILL = 25
-ROOT = Path(__file__).parents[2]
 
 # The parent says when a handler returns, so that no clock decides how far the relay has come.
 RELAY = """
 import asyncio, sys
-from tests.background.outboxes import a_bench
+from tests.kit.outbox import a_bench
 
 async def main():
     def declare(outbox):
@@ -40,43 +36,23 @@ asyncio.run(main())
 class Relay:
     """A relay in a process of its own."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, program: Program) -> None:
+        self._program = program
 
     def begun(self) -> int:
         """The message whose handler begins now."""
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
+        return int(self._program.hear())
 
     def go_on(self) -> None:
         """Let the handler return."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        self._program.say()
 
 
 @contextmanager
-def a_relay(url: str, folder: Path) -> Iterator[Relay]:
-    script = folder / "relay.py"
-    script.write_text(RELAY)
-    process = subprocess.Popen(
-        [sys.executable, script, url],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        relay = Relay(process)
-        try:
-            yield relay
-        finally:
-            relay.kill()
+def a_relay(url: str) -> Iterator[Relay]:
+    """A relay that is killed when the block ends."""
+    with run_program(RELAY, url) as program:
+        yield Relay(program)
 
 
 async def known(bench: Bench, count: int) -> bool:
@@ -85,26 +61,26 @@ async def known(bench: Bench, count: int) -> bool:
 
 
 async def test_a_relay_killed_in_the_middle_of_a_batch_repeats_only_what_it_did_since_it_last_wrote(
-    database_url: str, tmp_path: Path
+    database_url: str,
 ) -> None:
     handled: list[int] = []
     async with a_bench(database_url, lock_timeout=30) as bench:
         async with bench.server.transaction():
             await bench.outbox.enqueue_many("note", range(MESSAGES))
-        with a_relay(database_url, tmp_path) as relay:
+        with a_relay(database_url) as relay:
             for n in range(BEFORE_THE_KILL):
                 handled.append(relay.begun())
                 if n % 5 == 0:  # as if the handlers before had taken longer than writing does
-                    await until(partial(known, bench, n))
+                    await eventually(partial(known, bench, n))
                 relay.go_on()
             handled.append(relay.begun())
-            await until(partial(known, bench, BEFORE_THE_KILL))
+            await eventually(partial(known, bench, BEFORE_THE_KILL))
             assert len(await bench.rows(status="delivered")) < MESSAGES  # the batch is not through
-        with a_relay(database_url, tmp_path) as relay:
+        with a_relay(database_url) as relay:
             while len(set(handled)) < MESSAGES:
                 handled.append(relay.begun())
                 relay.go_on()
-            await until(partial(known, bench, MESSAGES), 60)
+            await eventually(partial(known, bench, MESSAGES), patience=60)
 
     # Only the message it was killed over comes again.
     assert len(handled) == MESSAGES + 1

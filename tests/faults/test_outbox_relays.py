@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.background.outboxes import Bench, a_bench, until
-from tests.processes import PATIENCE
+from tests.kit.outbox import Bench, a_bench
+from tests.kit.processes import Nursery, nursery
+from tests.kit.waiting import PATIENCE, eventually
 
 WRITERS = 16
 RELAYS = 2
 KEYS_OF_A_WRITER = 3
 ROLLED_BACK = 0.2
 PAUSE = 0.004  # the longest a transaction stays open after it has written
-ROOT = Path(__file__).parents[2]
 
-# Imports once and forks for every life, so that a kill costs a start and not an interpreter. All relays
-# append to one file: what the kernel has taken survives the kill, and the lines are one order of all.
-NURSERY = """
+# All relays append to one file: what the kernel has taken survives the kill, and its lines are one order.
+LIFE = """
 import asyncio, os, sys
 import asyncpg  # noqa
-from tests.background.outboxes import a_bench
+from tests.kit.outbox import a_bench
 
 url, log = sys.argv[1:]
 
@@ -49,14 +44,8 @@ async def relay():
                        lock_timeout=30, outbox_max_attempts=30) as bench:
         await bench.outbox.worker().run()
 
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        asyncio.run(relay())
-        os._exit(0)
-    print(child, flush=True)
-    os.waitpid(child, 0)
-    print("gone", flush=True)
+def live(line):
+    asyncio.run(relay())
 """
 
 
@@ -64,29 +53,6 @@ class Delivery(NamedTuple):
     id: str
     key: str
     number: int
-
-
-class Relay:
-    """One place for a relay, filled again after every kill."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        self._pid = 0
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def start(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        self._pid = int(self._line())
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        assert self._line() == "gone"
 
 
 class Log:
@@ -111,27 +77,9 @@ def log(tmp_path: Path) -> Log:
 
 
 @pytest.fixture
-def relays(database_url: str, log: Log, tmp_path: Path) -> Iterator[list[Relay]]:
-    script = tmp_path / "nursery.py"
-    script.write_text(NURSERY)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, script, database_url, log.path],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(RELAYS)
-    ]
-    relays = [Relay(process) for process in processes]
-    yield relays
-    for relay, process in zip(relays, processes, strict=True):
-        relay.kill()
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(PATIENCE)
+def relays(database_url: str, log: Log) -> Iterator[list[Nursery]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(nursery(LIFE, database_url, log.path)) for _ in range(RELAYS)]
 
 
 class Writers:
@@ -170,11 +118,11 @@ def grown(log: Log, size: int, working: asyncio.Task[None]) -> bool:
     return log.size > size or working.done()
 
 
-async def kill_now_and_then(relays: list[Relay], log: Log, working: asyncio.Task[None], least: int) -> int:
+async def kill_now_and_then(relays: list[Nursery], log: Log, working: asyncio.Task[None], least: int) -> int:
     """Kill a random relay whenever some more was delivered; how often that was."""
     kills, size, chance = 0, 0, random.Random(7)
     while not working.done() or kills < least:
-        await until(partial(grown, log, size, working), PATIENCE * 2, 0.02)
+        await eventually(partial(grown, log, size, working), patience=PATIENCE * 2)
         await asyncio.sleep(chance.random() * 0.5)
         relay = chance.choice(relays)
         relay.kill()
@@ -189,7 +137,7 @@ async def settled(bench: Bench) -> bool:
 
 async def test_no_message_is_skipped_made_up_or_out_of_order(
     database_url: str,
-    relays: list[Relay],
+    relays: list[Nursery],
     log: Log,
     long_mode: bool,
     record_property: Callable[[str, object], None],
@@ -202,7 +150,7 @@ async def test_no_message_is_skipped_made_up_or_out_of_order(
         working = asyncio.create_task(writers.run())
         kills = await kill_now_and_then(relays, log, working, least)
         await working
-        await until(partial(settled, bench), 1800 if long_mode else 120, 0.05)
+        await eventually(partial(settled, bench), patience=1800 if long_mode else 120)
         dead = [row.id for row in await bench.rows(status="dead")]
 
     deliveries = log.deliveries()

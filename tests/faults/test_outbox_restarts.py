@@ -6,8 +6,9 @@ from collections import Counter
 
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
-from tests.adapters.private_postgres import private_postgres
-from tests.background.outboxes import a_bench, until
+from tests.kit.outbox import a_bench
+from tests.kit.private_postgres import private_postgres
+from tests.kit.waiting import eventually
 
 RESTARTS = 3
 
@@ -31,9 +32,9 @@ async def test_a_worker_resumes_after_every_restart_of_postgres() -> None:
                     await postgres.stop()
                     errors = worker.errors
                     worker.wake()
-                    await until(lambda before=errors: worker.errors > before, 60)  # type: ignore[misc]
+                    await eventually(lambda before=errors: worker.errors > before, patience=60)  # type: ignore[misc]
                     await postgres.start()
-                    await until(lambda due=10 * n + 10: len(seen) == due, 60)  # type: ignore[misc]
+                    await eventually(lambda due=10 * n + 10: len(seen) == due, patience=60)  # type: ignore[misc]
             finally:
                 await worker.stop()
             assert [row.status for row in await bench.rows()] == ["delivered"] * 10 * RESTARTS

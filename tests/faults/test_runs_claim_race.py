@@ -6,8 +6,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.background.crowd import a_submitter, count, crowd
-from tests.background.working import working
+from tests.kit.crowd import a_submitter, count, crowd
+from tests.kit.runs import working
 
 
 async def test_no_run_is_claimed_twice(database_url: str, tmp_path: Path, long_mode: bool) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from maniflex import Server
 from maniflex.sql.codec import encode_datetime
-from tests.background.crowd import a_submitter, count, crowd
-from tests.background.working import working
+from tests.kit.crowd import a_submitter, count, crowd
+from tests.kit.runs import working
 
 LEASE = 3.0
 WORKERS = 4

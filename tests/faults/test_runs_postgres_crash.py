@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from functools import partial
 from pathlib import Path
 
 from maniflex import Server
-from tests.adapters.private_postgres import private_postgres
-from tests.background.crowd import a_submitter, count, crowd
-from tests.background.working import eventually, working
+from tests.kit.crowd import a_submitter, count, crowd
+from tests.kit.private_postgres import private_postgres
+from tests.kit.runs import working
+from tests.kit.waiting import eventually
 
 WORKERS = 3
 STEPS = 5
@@ -48,5 +48,4 @@ async def test_no_step_is_done_twice_while_the_database_crashes_again_and_again(
 
 
 async def _reached(server: Server, number: int) -> bool:
-    await asyncio.sleep(0.05)
     return await done(server) >= number

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from maniflex import Server
 from maniflex.errors import RequestError
-from tests.adapters.private_postgres import private_postgres
-from tests.background.crowd import a_submitter, count, crowd
-from tests.background.working import eventually, working
+from tests.kit.crowd import a_submitter, count, crowd
+from tests.kit.private_postgres import private_postgres
+from tests.kit.runs import working
+from tests.kit.waiting import eventually
 
 WORKERS = 3
 
@@ -43,11 +44,11 @@ async def test_every_run_finishes_while_the_database_is_restarted_again_and_agai
                             )
                         except RequestError:  # the same key again: it may have been stored
                             refused += 1
-                            await asyncio.sleep(0.05)
+                            await asyncio.sleep(0.05)  # a client that comes again
                         else:
                             submitted.append(run.id)
                             number += 1
-                            await asyncio.sleep(0.01)
+                            await asyncio.sleep(0.01)  # so many submits a second, not a flood
 
                 loading = asyncio.create_task(load())
                 began = time.monotonic()
@@ -55,7 +56,8 @@ async def test_every_run_finishes_while_the_database_is_restarted_again_and_agai
                     await asyncio.sleep(pause)
                     await postgres.restart()
                     restarts += 1
-                await asyncio.sleep(0.5)
+                after = len(submitted)
+                await eventually(lambda: len(submitted) > after + 10, "submits after the last restart")
                 done.set()
                 await loading
                 await eventually(lambda: all_done(server), "the last run", 60)

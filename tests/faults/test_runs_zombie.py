@@ -8,8 +8,9 @@ import signal
 from pathlib import Path
 
 from maniflex import Server
-from tests.background.crowd import a_submitter, count, crowd
-from tests.background.working import eventually, kinds, working
+from tests.kit.crowd import a_submitter, count, crowd
+from tests.kit.runs import kinds, working
+from tests.kit.waiting import eventually
 
 LEASE = 1.0
 RUNS = 12
@@ -34,7 +35,7 @@ async def test_a_worker_stopped_for_three_leases_settles_nothing_when_it_goes_on
             await eventually(all_begun, "a start of every run")
             workers.send(zombie, signal.SIGSTOP)
             other = workers.start(lease=LEASE, concurrency=RUNS)
-            await asyncio.sleep(3 * LEASE)
+            await asyncio.sleep(3 * LEASE)  # a stopped process sends no signal that its leases have run out
             await eventually(lambda: finished(server), "the other worker to finish")
             workers.send(zombie, signal.SIGCONT)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.background.crowd import Crowd, a_submitter, count, crowd
-from tests.background.working import working
+from tests.kit.crowd import Crowd, a_submitter, count, crowd
+from tests.kit.runs import working
+from tests.kit.waiting import eventually
 
 STEPS = ("one", "two", "three", "four", "five")
 FORTH = [f"+{name}" for name in STEPS]
@@ -33,13 +33,15 @@ async def test_a_killed_saga_goes_on_where_it_was_and_no_effect_happens_twice(
         async with working(server) as work:
             made = [await work.submit("default.saga", payload) for payload, _, _ in SAGAS]
             pid = workers.start(lease=0.8, poll=0.1, concurrency=1)
-            async with asyncio.timeout(120):
-                while await count(server, "status IN ('pending', 'leased')"):
-                    await asyncio.sleep(0.02)
-                    if not workers.is_alive(pid):
-                        deaths += 1
-                        workers.pids.remove(pid)
-                        pid = workers.start(lease=0.8, poll=0.1, concurrency=1)
+
+            async def ended_or_dead() -> bool:
+                open_runs = await count(server, "status IN ('pending', 'leased')")
+                return not open_runs or not workers.is_alive(pid)
+
+            while await eventually(ended_or_dead, "a death or the end", 120) and not workers.is_alive(pid):
+                deaths += 1
+                workers.pids.remove(pid)
+                pid = workers.start(lease=0.8, poll=0.1, concurrency=1)
             ended = [await work.get(run.id) for run in made]
             did = [effects(workers, run.id) for run in made]
 

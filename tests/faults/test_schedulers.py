@@ -7,17 +7,12 @@ schedulers on one database. One of them dies in the middle of its transactions a
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
-import subprocess
-import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +21,8 @@ from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.cron import Cron
 from maniflex.background.schedules.model import ScheduleFiring
 from maniflex.testing.clock import FakeClock
-from tests.background.scheduling import Bench, a_bench
+from tests.kit.processes import Program, run_program
+from tests.kit.schedules import Bench, a_bench
 
 ZONES = (
     "America/New_York",
@@ -162,9 +158,12 @@ async def test_every_due_time_fires_once_and_by_its_policy(
 CHILD = """
 import asyncio, sys
 from datetime import datetime, timedelta
-from tests.background.scheduling import a_bench
-from tests.faults.test_schedulers import NAMES, minutely
+from tests.kit.schedules import a_bench
 from maniflex.testing.clock import FakeClock
+
+def minutely(schedules):
+    for name in sys.argv[3:]:
+        schedules.add(name, cron="* * * * *", run="sim.v1", policy="all")
 
 async def main():
     clock = FakeClock(datetime.fromisoformat(sys.argv[2]))
@@ -185,23 +184,10 @@ def minutely(schedules: Schedules) -> None:
         schedules.add(name, cron="* * * * *", run="sim.v1", policy="all")
 
 
-def child(url: str, now: datetime) -> subprocess.Popen[str]:
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, url, now.isoformat()],
-        cwd=root,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def seen(process: subprocess.Popen[str], lines: int, last: datetime) -> datetime:
+def seen(program: Program, lines: int, last: datetime) -> datetime:
     """The time a scheduler has come to, after so many ticks."""
-    assert process.stdout is not None
     for _ in range(lines):
-        line = process.stdout.readline().strip()
+        line = program.hear()
         if line not in ("", "ready"):
             last = datetime.fromisoformat(line)
     return last
@@ -214,14 +200,12 @@ async def test_schedulers_killed_at_any_moment_lose_and_double_nothing(
     chance, now = random.Random(7), start
     async with a_bench(database_url, minutely, clock=FakeClock(start)) as bench:
         for _ in range(20 if long_mode else 2):
-            processes = [child(database_url, now) for _ in range(2)]
-            try:
-                for process in processes:
-                    now = max(now, await asyncio.to_thread(seen, process, chance.randint(3, 12), now))
-            finally:
-                for process in processes:
-                    process.send_signal(signal.SIGKILL)
-                    process.communicate()
+            with ExitStack() as stack:
+                programs = [
+                    stack.enter_context(run_program(CHILD, database_url, now, *NAMES)) for _ in range(2)
+                ]
+                for program in programs:
+                    now = max(now, await asyncio.to_thread(seen, program, chance.randint(3, 12), now))
         bench.clock.move_to(now + timedelta(minutes=30))
         await bench.scheduler.tick()
         while bench.scheduler.more:

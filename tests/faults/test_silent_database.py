@@ -15,9 +15,9 @@ from maniflex import Model, Run, Server
 from maniflex.db.postgres import connection, pool
 from maniflex.errors import RequestError
 from maniflex.testing import client
-from tests.adapters.private_postgres import private_postgres
-from tests.adapters.relay import Relay
-from tests.background.working import eventually
+from tests.kit.private_postgres import private_postgres
+from tests.kit.tcp_relay import Relay
+from tests.kit.waiting import eventually
 
 STATEMENT_TIMEOUT = 1.0
 LEASE = 3.0

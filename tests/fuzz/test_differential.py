@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.bodies import NASTY_NUMBERS, NASTY_TEXT, NASTY_TOKENS, THING
-from tests.fuzz.harness import Harness, harness, static_files
-from tests.fuzz.strategies import body_calls, header_calls, path_calls, query_calls
-from tests.fuzz.wire import Answer, Call
+from tests.kit.asgi import Answer, Call
+from tests.kit.fuzz.bodies import NASTY_NUMBERS, NASTY_TEXT, NASTY_TOKENS, THING
+from tests.kit.fuzz.harness import Harness, harness, static_files
+from tests.kit.fuzz.requests import body_calls, header_calls, path_calls, query_calls
 
 OWN = frozenset({"id", "created_at", "updated_at", "deleted_at"})  # each server makes its own
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
-from tests.fuzz.harness import Harness, harness, static_files
-from tests.fuzz.strategies import body_calls, header_calls, path_calls, query_calls
-from tests.fuzz.wire import Call
+from tests.kit.asgi import Call
+from tests.kit.fuzz.harness import Harness, harness, static_files
+from tests.kit.fuzz.requests import body_calls, header_calls, path_calls, query_calls
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from tests.fuzz.bodies import KNOWN
-from tests.fuzz.strategies import CURRENT, body_calls, header_calls, path_calls, query_calls
-from tests.fuzz.wire import Call
-from tests.processes import Served, serving
+from tests.kit.asgi import Call
+from tests.kit.fuzz.bodies import KNOWN
+from tests.kit.fuzz.requests import CURRENT, body_calls, header_calls, path_calls, query_calls
+from tests.kit.processes import IMPORTS, Served, serve_process
 
 ROOT = Path(__file__).parents[2]
 APP = """
 from maniflex import Config
-from tests.fuzz.app import fuzzed_server
+from tests.kit.fuzz.app import fuzzed_server
 
 server = fuzzed_server(config=Config.from_env())
 """
@@ -62,7 +62,7 @@ TAILS = (
 def served(tmp_path: Path) -> Iterator[Served]:
     database = f"sqlite:///{tmp_path}/fuzz.db"
     (tmp_path / "app.py").write_text(APP)
-    with serving(tmp_path, PYTHONPATH=str(ROOT), DB_WRITE_URL=database) as found:
+    with serve_process(tmp_path, PYTHONPATH=IMPORTS, DB_WRITE_URL=database) as found:
         yield found
         assert httpx.get(f"{found.url}/live").status_code == 200
         assert found.process.poll() is None

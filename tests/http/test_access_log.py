@@ -16,7 +16,7 @@ from maniflex import AuthInfo, Context, Model, Next, Server
 from maniflex._logging import JsonFormatter
 from maniflex.http.access_log import AccessLog
 from maniflex.testing import client
-from tests.processes import MANIFLEX, free_port, started
+from tests.kit.processes import MANIFLEX, free_port, start_process
 
 FIELDS = {"method", "route", "path", "status", "duration_ms", "bytes", "request_id", "client_ip"}
 
@@ -99,7 +99,7 @@ def test_maniflex_run_logs_unless_it_is_told_not_to(on: bool, tmp_path: Path) ->
         f"server = Server(access_log={on})\nserver.register(Note)\n"
     )
     port = free_port()
-    with started([MANIFLEX, "run", "app:server", "--port", str(port)], port, cwd=tmp_path) as served:
+    with start_process([MANIFLEX, "run", "app:server", "--port", str(port)], port, cwd=tmp_path) as served:
         served.until_up()
         httpx.get(f"http://127.0.0.1:{port}/api/notes?limit=3")
         served.send(signal.SIGINT)  # the line is written after the answer; one that stops in order writes it

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 
 from maniflex import AuthInfo, Context, DeclarationError, Model, Next, Operation, Response, Server, field
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of
+from tests.kit.http import created, data_of, error_of
 
 
 class Order(Model):

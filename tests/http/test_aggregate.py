@@ -15,7 +15,7 @@ import pytest
 
 from maniflex import Context, InvalidQuery, Model, Next, Operation, Server, WithDeletedAt, field
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 MOST = 2**63 - 1
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from maniflex import Context, Model, ModelOptions, Response, Server, field, has_many, with_transaction
 from maniflex.config import Limits
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 LIMIT = 200_000
 TOO_LARGE = "ANSWER_TOO_LARGE"

@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import Model, Server
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, serving, total
+from tests.kit.http import created, data_of, error_of, serving, total
 
 
 class Memo(Model):

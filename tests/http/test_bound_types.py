@@ -18,7 +18,7 @@ from typing_extensions import TypeAliasType, TypedDict
 from maniflex import Context, Model, Server, field
 from maniflex.pipeline.binding import binder
 from maniflex.testing import client
-from tests.http.kit import offenders
+from tests.kit.http import offenders
 
 T = TypeVar("T")
 CLOSED = {

@@ -13,7 +13,7 @@ import pytest
 from maniflex import Context, DeclarationError, Model, Server, field
 from maniflex.pipeline import threads
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of
+from tests.kit.http import created, data_of, error_of
 
 
 class Person(Model):

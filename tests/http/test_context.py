@@ -11,7 +11,7 @@ import pytest
 
 from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, offenders, total
+from tests.kit.http import created, data_of, error_of, offenders, total
 
 
 class Order(Model):

@@ -6,8 +6,8 @@ from typing import Any
 
 from maniflex import Context, Server
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
-from tests.http.runs_kit import ADA, BOB, ROOT, RUNS, known
+from tests.kit.http import data_of, error_of
+from tests.kit.run_routes import ADA, BOB, ROOT, RUNS, known
 
 STATUSES = "/api/job_statuses"
 

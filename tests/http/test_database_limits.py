@@ -14,8 +14,9 @@ import pytest
 from maniflex import Index, Model, Server, field
 from maniflex.errors import ConstraintViolation, ValidationFailed
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, offenders, serving
-from tests.migrate.schema import model, raw, started
+from tests.kit.http import created, data_of, error_of, offenders, serving
+from tests.kit.schema import model, raw
+from tests.kit.servers import started
 
 
 def noise(size: int) -> str:

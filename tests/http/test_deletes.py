@@ -27,7 +27,7 @@ from maniflex.db import cascade as removal
 from maniflex.db.current import detached_context
 from maniflex.errors import TransactionError
 from maniflex.testing import FakeClock, client
-from tests.http.kit import created, data_of, error_of, serving, total
+from tests.kit.http import created, data_of, error_of, serving, total
 
 
 class Author(Model):

@@ -10,15 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.jobs import Job
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.runs.model import WorkflowEvent
-from maniflex.background.runs.run import Run
 from maniflex.background.schedules.model import ScheduleFiring
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.http.runs_kit import ADA, ADA_ELSEWHERE, BOB, ROOT, TENANT_ADMIN, known
+from tests.kit.run_routes import ADA, ADA_ELSEWHERE, BOB, ROOT, TENANT_ADMIN, known
 
 CALLERS = {
     "nobody": {},

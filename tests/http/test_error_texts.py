@@ -20,7 +20,7 @@ from maniflex.errors import (
     ValidationFailed,
 )
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of
+from tests.kit.http import created, data_of, error_of
 
 NOBODY = "01900000-0000-7000-8000-000000000000"
 

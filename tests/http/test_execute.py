@@ -8,7 +8,7 @@ import pytest
 
 from maniflex import AuthInfo, Context, DeclarationError, Model, Next, Operation, Server, field
 from maniflex.testing import client
-from tests.http.kit import created, data_of, total
+from tests.kit.http import created, data_of, total
 
 
 class Post(Model):

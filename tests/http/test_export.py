@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import sys
 from collections.abc import AsyncIterator
@@ -29,7 +28,7 @@ from maniflex import (
 from maniflex.pipeline.operation import COVERS
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.http.kit import created, data_of, error_of, serving
+from tests.kit.http import created, csv_cells, data_of, error_of, serving
 
 XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
@@ -72,12 +71,6 @@ async def http(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
-def lines(response: httpx.Response) -> list[list[str]]:
-    """The cells of a CSV, its header first."""
-    assert response.status_code == 200, response.text
-    return list(csv.reader(io.StringIO(response.content.decode(), newline=""), strict=True))
-
-
 def sheet(response: httpx.Response) -> list[list[Any]]:
     """The cells of an XLSX, its header first."""
     assert response.status_code == 200, response.text
@@ -98,7 +91,7 @@ async def test_an_export_has_a_line_for_every_row_and_no_page_ends_it(http: http
     for n in range(25):
         await created(http, "/api/invoices", number=str(n))
     for query in ("", "?page=2&limit=3"):
-        found = lines(await http.get(f"/api/invoices/export{query}"))
+        found = csv_cells(await http.get(f"/api/invoices/export{query}"))
         assert [line[1] for line in found] == ["number", *map(str, range(25))]
 
 
@@ -106,7 +99,7 @@ async def test_columns_are_the_visible_fields_by_their_api_names(http: httpx.Asy
     await three(http)
     response = await http.get("/api/invoices/export")
     shown = data_of(await http.get("/api/invoices"))[0]
-    assert lines(response)[0] == list(shown)
+    assert csv_cells(response)[0] == list(shown)
     assert "hidden-value" not in response.text
     assert "written-value" not in response.text
 
@@ -114,7 +107,7 @@ async def test_columns_are_the_visible_fields_by_their_api_names(http: httpx.Asy
 async def test_filters_and_sorts_are_those_of_the_list(http: httpx.AsyncClient) -> None:
     await three(http)
     query = "filter=total:gte:2&sort=total:desc&select=number,total"
-    assert lines(await http.get(f"/api/invoices/export?{query}")) == [
+    assert csv_cells(await http.get(f"/api/invoices/export?{query}")) == [
         ["number", "total"],
         ["A", "3"],
         ["C", "2"],
@@ -136,7 +129,7 @@ async def test_deleted_rows_are_left_out(http: httpx.AsyncClient) -> None:
     gone = await created(http, "/api/invoices", number="gone")
     await created(http, "/api/invoices", number="here")
     await http.delete(f"/api/invoices/{gone['id']}")
-    assert lines(await http.get("/api/invoices/export?select=number")) == [["number"], ["here"]]
+    assert csv_cells(await http.get("/api/invoices/export?select=number")) == [["number"], ["here"]]
 
 
 async def test_every_kind_of_value_has_one_form_on_both_databases(http: httpx.AsyncClient) -> None:
@@ -156,7 +149,7 @@ async def test_every_kind_of_value_has_one_form_on_both_databases(http: httpx.As
         doc={"b": [1, -2.5, None], "a": "ü"},
     )
     select = "select=text,number,ratio,price,flag,moment,day,clock,key,blob,doc"
-    [_, cells] = lines(await http.get(f"/api/everything/export?{select}"))
+    [_, cells] = csv_cells(await http.get(f"/api/everything/export?{select}"))
     texts = [
         "2026-01-31T21:59:59.000001Z",
         "2026-01-31",
@@ -176,7 +169,7 @@ async def test_every_kind_of_value_has_one_form_on_both_databases(http: httpx.As
 
 async def test_null_is_an_empty_cell(http: httpx.AsyncClient) -> None:
     await created(http, "/api/everything", text="x")
-    assert lines(await http.get("/api/everything/export?select=moment,text")) == [
+    assert csv_cells(await http.get("/api/everything/export?select=moment,text")) == [
         ["moment", "text"],
         ["", "x"],
     ]
@@ -259,7 +252,7 @@ async def test_a_text_longer_than_a_cell_of_a_sheet_is_refused_not_cut(http: htt
     await created(http, "/api/everything", text="x" * 32_768)
     error = error_of(await http.get("/api/everything/export?format=xlsx"), 413, "EXPORT_TOO_LARGE")
     assert "'text'" in error["message"]
-    assert len(lines(await http.get("/api/everything/export?select=text"))[2][0]) == 32_768
+    assert len(csv_cells(await http.get("/api/everything/export?select=text"))[2][0]) == 32_768
 
 
 def test_a_singleton_cannot_be_exported() -> None:
@@ -344,10 +337,10 @@ async def test_a_forced_scope_binds_the_export_from_every_step(
         for query in ("", "&filter=tenant:eq:a", "&filter[0]=tenant:eq:a&filter[0]=total:gte:0"):
             url = f"/api/invoices/export?format={format}&select=number{query}"
             response = await http.get(url, headers={"x-tenant": "b"})
-            found = (lines if format == "csv" else sheet)(response)
+            found = (csv_cells if format == "csv" else sheet)(response)
             assert [row[0] for row in found[1:]] == ([] if query == "&filter=tenant:eq:a" else ["b0", "b1"])
         response = await http.get("/api/invoices/export", headers={"x-tenant": "nobody"})
-        assert len(lines(response)) == 1
+        assert len(csv_cells(response)) == 1
 
 
 async def test_the_cap_counts_only_rows_inside_the_scope(database_url: str) -> None:
@@ -361,7 +354,7 @@ async def test_the_cap_counts_only_rows_inside_the_scope(database_url: str) -> N
 
     async with client(server, database=database_url) as http:
         await three(http)
-        assert len(lines(await http.get("/api/invoices/export"))) == 1
+        assert len(csv_cells(await http.get("/api/invoices/export"))) == 1
 
 
 # -- redaction
@@ -384,7 +377,7 @@ async def test_a_column_a_middleware_takes_out_is_gone_with_its_header(
         await created(http, "/api/invoices", number="A", total=777)
         for query in ("", "&select=number,total", "&select=number"):
             response = await http.get(f"/api/invoices/export?format={format}{query}")
-            found = (lines if format == "csv" else sheet)(response)
+            found = (csv_cells if format == "csv" else sheet)(response)
             assert "total" not in found[0]
             assert "number" in found[0]
             assert not any(str(cell) == "777" for row in found for cell in row)
@@ -400,8 +393,8 @@ async def test_no_middleware_can_add_a_secret_column(database_url: str) -> None:
 
     async with client(server, database=database_url) as http:
         await created(http, "/api/invoices", number="A", total=1)
-        assert lines(await http.get("/api/invoices/export")) == [["total", "number"], ["1", "A"]]
-        assert lines(await http.get("/api/invoices/export?select=number")) == [["number"], ["A"]]
+        assert csv_cells(await http.get("/api/invoices/export")) == [["total", "number"], ["1", "A"]]
+        assert csv_cells(await http.get("/api/invoices/export?select=number")) == [["number"], ["A"]]
 
 
 async def test_response_middleware_sees_the_answer_and_may_add_to_it(database_url: str) -> None:
@@ -432,8 +425,8 @@ async def test_rows_a_middleware_puts_in_place_are_what_is_written(database_url:
     async with client(server, database=database_url) as http:
         await three(http)
         await created(http, "/api/everything", text="unseen")
-        assert len(lines(await http.get("/api/invoices/export?select=number"))) == 3
-        assert lines(await http.get("/api/everything/export?select=text")) == [["text"]]
+        assert len(csv_cells(await http.get("/api/invoices/export?select=number"))) == 3
+        assert csv_cells(await http.get("/api/everything/export?select=text")) == [["text"]]
 
 
 async def test_an_export_without_any_column_left_is_empty(database_url: str) -> None:
@@ -460,7 +453,7 @@ async def test_a_search_narrows_the_export_as_it_does_the_list(database_url: str
         for query in ("q=apple", "q=apple&sort=text"):
             listed = [note["text"] for note in data_of(await http.get(f"/api/notes?{query}"))]
             assert len(listed) == 2
-            exported = lines(await http.get(f"/api/notes/export?{query}&select=text"))
+            exported = csv_cells(await http.get(f"/api/notes/export?{query}&select=text"))
             assert [cell for [cell] in exported] == ["text", *listed]
 
 

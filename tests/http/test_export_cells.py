@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -13,7 +12,7 @@ import pytest
 
 from maniflex import Model, Server
 from maniflex.testing import client
-from tests.http.kit import created
+from tests.kit.http import created, csv_cells
 
 
 class Everything(Model, export=True, table="everything"):
@@ -31,12 +30,6 @@ async def http(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
-def lines(response: httpx.Response) -> list[list[str]]:
-    """The cells of a CSV, its header first."""
-    assert response.status_code == 200, response.text
-    return list(csv.reader(io.StringIO(response.content.decode(), newline=""), strict=True))
-
-
 async def in_sheet(http: httpx.AsyncClient, name: str) -> list[tuple[str, str]]:
     """Type and value of every cell of a column of the XLSX."""
     response = await http.get(f"/api/everything/export?select={name}&format=xlsx")
@@ -48,7 +41,7 @@ async def in_sheet(http: httpx.AsyncClient, name: str) -> list[tuple[str, str]]:
 async def test_a_text_that_would_be_a_formula_is_neutralised(http: httpx.AsyncClient, start: str) -> None:
     text = f'{start}HYPERLINK("http://x","y")'
     await created(http, "/api/everything", text=text, number=-5, ratio=-1.5)
-    [_, cells] = lines(await http.get("/api/everything/export?select=text,number,ratio"))
+    [_, cells] = csv_cells(await http.get("/api/everything/export?select=text,number,ratio"))
     assert cells == ["'" + text, "-5", "-1.5"]
 
 
@@ -68,7 +61,7 @@ async def test_a_text_in_a_sheet_is_never_a_formula_a_link_or_a_number(http: htt
 async def test_blanks_in_front_of_a_formula_hide_it_from_nobody(http: httpx.AsyncClient, start: str) -> None:
     text = f"{start}1+1"
     await created(http, "/api/everything", text=text)
-    assert lines(await http.get("/api/everything/export?select=text")) == [["text"], ["'" + text]]
+    assert csv_cells(await http.get("/api/everything/export?select=text")) == [["text"], ["'" + text]]
     [(kind, value)] = await in_sheet(http, "text")
     assert kind == "s"
     assert value.endswith("1+1")
@@ -77,7 +70,7 @@ async def test_blanks_in_front_of_a_formula_hide_it_from_nobody(http: httpx.Asyn
 @pytest.mark.parametrize("text", [" a = b", "  1+1", " (=)", "a\n=1", "_=", "'=1", "", " "])
 async def test_a_text_that_is_no_formula_stays_as_it_is(http: httpx.AsyncClient, text: str) -> None:
     await created(http, "/api/everything", text=text)
-    assert lines(await http.get("/api/everything/export?select=text,number")) == [
+    assert csv_cells(await http.get("/api/everything/export?select=text,number")) == [
         ["text", "number"],
         [text, "0"],
     ]
@@ -87,6 +80,6 @@ async def test_bytes_that_begin_like_a_formula_are_neutralised_in_csv_and_text_i
     http: httpx.AsyncClient,
 ) -> None:
     await created(http, "/api/everything", blob="+/++")
-    assert lines(await http.get("/api/everything/export?select=blob")) == [["blob"], ["'+/++"]]
+    assert csv_cells(await http.get("/api/everything/export?select=blob")) == [["blob"], ["'+/++"]]
     [(kind, value)] = await in_sheet(http, "blob")
     assert (kind, b64decode(value)) == ("s", b64decode("+/++"))

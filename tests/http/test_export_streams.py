@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -18,9 +18,10 @@ from maniflex import Context, Model, ModelOptions, Next, Operation, Response, Se
 from maniflex.http import streaming
 from maniflex.http.streaming import Aborted
 from maniflex.testing import client
-from tests.http.kit import error_of
-from tests.lifecycle.sockets import a_request, connected, listening
-from tests.processes import serving
+from tests.kit.http import error_of
+from tests.kit.processes import serve_process
+from tests.kit.sockets import a_request, connected, listening
+from tests.kit.waiting import eventually
 
 ROWS = 1_000  # several batches
 MANY_ROWS = 10_000  # several pieces of a workbook
@@ -296,7 +297,7 @@ async def test_over_a_socket_a_broken_export_never_looks_complete(database_url: 
         await break_the_last(server)
     (tmp_path / "app.py").write_text(APP)
     environment = {"DB_WRITE_URL": database_url, "LOG_JSON": "true", "MAX_EXPORTS": "1"}
-    with serving(tmp_path, **environment) as served:
+    with serve_process(tmp_path, **environment) as served:
         async with httpx.AsyncClient(base_url=served.url) as http:
             with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
                 await http.get("/api/entries/export?sort=name")
@@ -313,21 +314,13 @@ async def test_over_a_socket_a_client_that_hangs_up_frees_its_place(
     async with entries(database_url, rows=100_000):
         pass
     (tmp_path / "app.py").write_text(APP)
-    with serving(tmp_path, DB_WRITE_URL=database_url, MAX_EXPORTS="1") as served:
+    with serve_process(tmp_path, DB_WRITE_URL=database_url, MAX_EXPORTS="1") as served:
         async with httpx.AsyncClient(base_url=served.url) as http:
             for _ in range(3):
                 async with http.stream("GET", "/api/entries/export") as response:
                     assert response.status_code == 200
                     await anext(response.aiter_raw())
-                assert await eventually(lambda: is_free(http))
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> bool:
-    """Ask until it is so; only a server that hangs makes this wait."""
-    async with asyncio.timeout(20):
-        while not await condition():
-            pass
-    return True
+                await eventually(lambda: is_free(http), "a free place")
 
 
 async def test_a_client_that_takes_a_large_piece_slowly_is_not_cut_off(

@@ -11,7 +11,7 @@ import pytest
 
 from maniflex import Context, Index, Model, Next, Response, Server, Unavailable, field, with_transaction
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, total
+from tests.kit.http import created, data_of, error_of, total
 
 
 class Member(Model, indices=[Index(("team", "number"), unique=True)]):

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from maniflex import Context, Model, Next, Server, field
 from maniflex.testing import FakeClock, client
-from tests.http.kit import created, data_of, error_of, offenders, serving, total
+from tests.kit.http import created, data_of, error_of, offenders, serving, total
 
 
 class Colour(StrEnum):

@@ -18,6 +18,7 @@ from maniflex import Context, Model, Next, Server, field
 from maniflex.config import Limits
 from maniflex.http.access_log import AccessLog
 from maniflex.testing import client
+from tests.kit.waiting import eventually
 
 JSON = {"content-type": "application/json"}
 LARGE = b'{"data":["' + b"t" * 300_000 + b'"]}'
@@ -66,9 +67,7 @@ async def _serving(database: str) -> AsyncIterator[tuple[httpx.AsyncClient, list
 
 async def _until_gone(contexts: list[weakref.ref[Context]]) -> None:
     """A thread may need a moment to let go of what it has done."""
-    async with asyncio.timeout(5):
-        while any(ref() is not None for ref in contexts):  # noqa: ASYNC110 - nothing tells of an object's end
-            await asyncio.sleep(0.001)
+    await eventually(lambda: all(ref() is None for ref in contexts), "contexts that are gone", 5)
 
 
 @pytest.mark.parametrize("path", ["/api/notes", "/api/take"])

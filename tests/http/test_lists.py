@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from maniflex import Model, field
-from tests.http.kit import created, data_of, error_of, serving
+from tests.kit.http import created, data_of, error_of, serving
 
 
 class Level(StrEnum):

@@ -16,7 +16,7 @@ from maniflex import Context, Model, Next, Server, WithDeletedAt, field, has_man
 from maniflex.db import versions
 from maniflex.errors import NotFound, SerializationFailure, TransactionError, ValidationFailed
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of
+from tests.kit.http import created, data_of, error_of
 
 
 class Owner(Model):

@@ -8,7 +8,7 @@ import pytest
 
 from maniflex import Context, Model, Next, Operation, Server, field
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, offenders, serving, total
+from tests.kit.http import created, data_of, error_of, offenders, serving, total
 
 
 class Account(Model):

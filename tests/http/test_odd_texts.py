@@ -12,6 +12,7 @@ import pytest
 from maniflex import Model, Server, field
 from maniflex.errors import RequestError
 from maniflex.testing import client
+from tests.kit.asgi import Call, send
 
 ODD = {
     "NUL": "a\x00b",
@@ -173,15 +174,6 @@ async def test_code_that_asks_with_an_odd_text_gets_an_answer_or_a_refusal(
 async def test_a_path_that_is_no_unicode_is_not_found(database_url: str) -> None:
     server = Server()
     server.register(Letter)
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
     async with client(server, database=database_url):
-        scope = {"type": "http", "method": "GET", "query_string": b"", "headers": []}
-        await server({**scope, "path": "/api/letters/a\ud800"}, receive, send)
-    assert sent[0]["status"] == 404
+        answer = await send(server, Call("GET", b"/"), path="/api/letters/a\ud800")
+    assert answer.status == 404

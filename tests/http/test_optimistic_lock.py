@@ -9,7 +9,7 @@ import pytest
 
 from maniflex import Model, Server, WithDeletedAt, field
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, serving, total
+from tests.kit.http import created, data_of, error_of, serving, total
 
 
 class Invoice(Model, optimistic_lock=True):

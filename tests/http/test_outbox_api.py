@@ -9,8 +9,8 @@ import pytest
 from maniflex import Server
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.http.kit import data_of, error_of
-from tests.http.runs_kit import ADA, ROOT, known
+from tests.kit.http import data_of, error_of
+from tests.kit.run_routes import ADA, ROOT, known
 
 MESSAGES = "/api/outbox_event"
 

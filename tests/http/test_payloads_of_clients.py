@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from maniflex import Model, Server, field
-from maniflex.background.runs.run import Run
+from maniflex import Model, Run, Server, field
 from maniflex.errors import DeclarationError
-from tests.http.kit import data_of, error_of
-from tests.http.runs_kit import ADA, ROOT, RUNS, known, site_on
+from tests.kit.http import data_of, error_of
+from tests.kit.run_routes import ADA, ROOT, RUNS, known, site_on
 
 
 class Signup(Model):

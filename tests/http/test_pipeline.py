@@ -9,7 +9,7 @@ import pytest
 
 from maniflex import Context, DeclarationError, Model, Next, Operation, Response, Server
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, pass_on, total
+from tests.kit.http import created, data_of, error_of, pass_on, total
 
 STEPS = ("auth", "deserialize", "validate", "service", "db", "response")
 

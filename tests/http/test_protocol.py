@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 
 from maniflex import Context, DeclarationError, Model, ModelOptions, Next, Response, Server
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, serving
+from tests.kit.http import created, data_of, error_of, serving
 
 
 class Page(Model):

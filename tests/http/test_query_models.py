@@ -27,7 +27,7 @@ from maniflex import (
     has_many,
 )
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 
 class Seller(Model):

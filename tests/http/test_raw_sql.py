@@ -12,7 +12,7 @@ import pytest
 
 from maniflex import Context, DatabaseError, Model, Server, field
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of
+from tests.kit.http import created, data_of, error_of
 
 
 class Stock(Model):

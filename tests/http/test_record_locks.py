@@ -9,7 +9,7 @@ import pytest
 
 from maniflex import Context, Model, Next, RecordLocked, Server, WithDeletedAt, field, with_transaction
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, offenders, serving, total
+from tests.kit.http import created, data_of, error_of, offenders, serving, total
 
 
 class Entry(Model):

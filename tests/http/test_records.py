@@ -22,7 +22,7 @@ from maniflex import (
 )
 from maniflex.db.port import Tx
 from maniflex.testing import FakeClock, client
-from tests.http.kit import data_of
+from tests.kit.http import data_of
 
 
 class Tag(Model):

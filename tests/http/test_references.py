@@ -10,7 +10,7 @@ import pytest
 from maniflex import Conflict, Context, Model, Next, Server, WithDeletedAt, field, has_many, with_transaction
 from maniflex.model.relation import NotLoaded
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, serving
+from tests.kit.http import created, data_of, error_of, serving
 
 
 class User(Model, WithDeletedAt):

@@ -21,7 +21,7 @@ from maniflex import (
     field,
 )
 from maniflex.testing import FakeClock, client
-from tests.http.kit import created, data_of, error_of, serving, total
+from tests.kit.http import created, data_of, error_of, serving, total
 
 
 class Note(Model, WithDeletedAt, restore=True, optimistic_lock=True):

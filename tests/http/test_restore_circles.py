@@ -20,7 +20,7 @@ from maniflex import (
     field,
 )
 from maniflex.testing import FakeClock, client
-from tests.http.kit import created, data_of, error_of, total
+from tests.kit.http import created, data_of, error_of, total
 
 
 class Team(Model, WithDeletedAt, restore=True):

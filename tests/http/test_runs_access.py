@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, Fatal, Next, Server
+from maniflex import Context, Fatal, Next, Run, Server
 from maniflex.background.jobs import InProcessQueue, Job
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.run import Run
 from maniflex.errors import DeclarationError
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.http.kit import data_of, error_of, offenders
-from tests.http.runs_kit import ADA, EVENTS, ROOT, RUNS, TENANT_ADMIN, Site, a_server, known, site_on
+from tests.kit.http import data_of, error_of, offenders
+from tests.kit.run_routes import ADA, EVENTS, ROOT, RUNS, TENANT_ADMIN, Site, a_server, known, site_on
 
 STATUSES = "/api/job_statuses"
 

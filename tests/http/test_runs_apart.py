@@ -7,8 +7,8 @@ import pytest
 from maniflex import Model, belongs_to, field, has_many
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.errors import DeclarationError
-from tests.http.kit import data_of, error_of
-from tests.http.runs_kit import BOB, a_server, site_on
+from tests.kit.http import data_of, error_of
+from tests.kit.run_routes import BOB, a_server, site_on
 
 
 class ByName(Model):

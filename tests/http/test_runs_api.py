@@ -9,15 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, Next, Server
+from maniflex import AuthInfo, Context, Next, Run, Server
 from maniflex.background.runs.model import WorkflowEvent, WorkflowRun
-from maniflex.background.runs.run import Run
 from maniflex.errors import DeclarationError, Unauthorized
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.plans import plans_of
-from tests.http.kit import data_of, error_of
-from tests.http.runs_kit import (
+from tests.kit.http import data_of, error_of
+from tests.kit.run_routes import (
     ADA,
     ADA_ELSEWHERE,
     ADA_NOWHERE,
@@ -31,13 +29,7 @@ from tests.http.runs_kit import (
     a_server,
     site_on,
 )
-
-
-@pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Site]:
-    async with site_on(a_server(), database_url) as found:
-        yield found
-
+from tests.kit.statements import plans_of
 
 # -- who may
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from maniflex import Context, Next
 from maniflex.background.runs.model import WorkflowRun
-from tests.http.kit import data_of
-from tests.http.runs_kit import (
+from tests.kit.http import data_of
+from tests.kit.run_routes import (
     ADA,
     ADA_ELSEWHERE,
     BOB,
@@ -24,12 +23,6 @@ from tests.http.runs_kit import (
     a_server,
     site_on,
 )
-
-
-@pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Site]:
-    async with site_on(a_server(), database_url) as found:
-        yield found
 
 
 async def test_the_same_key_gives_the_same_run_to_the_same_caller_only(site: Site) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from maniflex import Context, Model, Next, Operation, Server, WithDeletedAt, field
 from maniflex.testing import client
-from tests.http.kit import error_of
+from tests.kit.http import error_of
 
 READ = "GET, HEAD, OPTIONS"
 COUNT = '/api/things/aggregate?aggregate={"select":[{"op":"count"}]}'

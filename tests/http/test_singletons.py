@@ -8,7 +8,7 @@ import pytest
 
 from maniflex import DeclarationError, Model, Server, field
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of, offenders, serving
+from tests.kit.http import data_of, error_of, offenders, serving
 
 
 class Settings(Model, singleton=True, optimistic_lock=True, table="settings"):

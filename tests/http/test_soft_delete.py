@@ -19,7 +19,7 @@ from maniflex import (
     with_transaction,
 )
 from maniflex.testing import FakeClock, client
-from tests.http.kit import created, data_of, error_of, serving, total
+from tests.kit.http import created, data_of, error_of, serving, total
 
 
 class Note(Model, WithDeletedAt):

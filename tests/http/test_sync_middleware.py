@@ -13,7 +13,7 @@ import pytest
 from maniflex import Context, Model, Next, Response, Server, with_transaction
 from maniflex.pipeline import threads
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, total
+from tests.kit.http import created, data_of, error_of, total
 
 SyncNext = Callable[[], None]
 

@@ -21,7 +21,7 @@ from maniflex import (
     with_transaction,
 )
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, total
+from tests.kit.http import created, data_of, error_of, total
 
 
 class Sale(Model):

@@ -8,7 +8,7 @@ import pytest
 
 from maniflex import Context, DeclarationError, Model, Next, Server, WithDeletedAt, field
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, serving
+from tests.kit.http import created, data_of, error_of, serving
 
 
 async def by_tenant(ctx: Context, next: Next) -> None:

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.outbox.model import OutboxMessage
-from maniflex.background.runs.run import Run
 from maniflex.errors import InvalidSchedule, RunFailed
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.http.kit import data_of
-from tests.http.runs_kit import ADA, EVENTS, ROOT, RUNS, a_server
+from tests.kit.http import data_of
+from tests.kit.run_routes import ADA, EVENTS, ROOT, RUNS, a_server
 
 DEEP = "[" * 4000 + "]" * 4000
 SQLITE = {

@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from maniflex import Model, Server
-from tests.processes import free_port, started
+from tests.kit.processes import free_port, start_process
 
 APP = """
 from maniflex import Model, Server
@@ -134,7 +134,7 @@ def test_uvicorn_serves_it_by_name(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     port = free_port()
     command: list[str | Path] = [sys.executable, "-m", "uvicorn", "app:server", "--port", str(port)]
-    with started(command, port, cwd=tmp_path) as served:
+    with start_process(command, port, cwd=tmp_path) as served:
         served.until_up()
         created = httpx.post(f"{served.url}/api/notes", json={"text": "by uvicorn"})
         assert created.status_code == 201

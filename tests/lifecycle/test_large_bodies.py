@@ -14,7 +14,7 @@ import pytest
 
 from maniflex import Context, Model, Next, Server
 from maniflex.http import inbound
-from tests.lifecycle.sockets import PROTOCOLS, a_request, connected, listening
+from tests.kit.sockets import PROTOCOLS, a_request, connected, listening
 
 PATIENCE = 60.0
 MEGABYTE = 1024 * 1024

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maniflex import Context, Model, Next, Server
-from tests.lifecycle.sockets import PROTOCOLS, a_request, connected, listening
+from tests.kit.sockets import PROTOCOLS, a_request, connected, listening
 
 PATIENCE = 30.0
 SLOW = {

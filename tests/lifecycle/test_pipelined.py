@@ -11,7 +11,7 @@ import pytest
 
 from maniflex import Context, Model, Server
 from maniflex.http import protocol
-from tests.lifecycle.sockets import Connection, a_request, connected, listening
+from tests.kit.sockets import Connection, a_request, connected, listening
 
 PATIENCE = 60.0
 LONG = b"GET /api/notes HTTP/1.1\r\nHost: test\r\nX-Long: " + b"x" * 200_000

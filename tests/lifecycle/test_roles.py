@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from maniflex.background_api.metrics import HELP, PREFIX, exposition
 from maniflex.errors import ConfigError, DeclarationError
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
+from tests.kit.waiting import eventually
 
 SECOND = timedelta(seconds=1)
 
@@ -43,13 +43,6 @@ def a_server(**settings: Any) -> Server:
 def worker_of(server: Server) -> RunWorker:
     [worker] = [service for service in server._lifecycle.running if isinstance(service, RunWorker)]
     return worker
-
-
-async def settled(condition: Any) -> None:
-    """Let everybody run until it is so."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  # nobody sets an event for us
-            await asyncio.sleep(0.001)
 
 
 # -- roles
@@ -87,7 +80,7 @@ async def test_a_process_may_choose_what_it_works_on(database_url: str) -> None:
 
     async with server.lifespan(role="worker", work=media_only):
         run = await server.work.submit("default.note")
-        await settled(lambda: worker_of(server).loop.ticks)
+        await eventually(lambda: worker_of(server).loop.ticks)
         assert (await server.work.get(run.id)).status == "pending"
 
 
@@ -118,7 +111,7 @@ async def test_a_loop_stands_still_after_three_intervals_or_thirty_seconds(
     loop = ticking(clock, interval)
     assert stalled([loop]) == []
     await loop.start()
-    await settled(lambda: loop.ticks)
+    await eventually(lambda: loop.ticks)
     loop.broken = True
 
     clock.advance(patience)
@@ -128,7 +121,7 @@ async def test_a_loop_stands_still_after_three_intervals_or_thirty_seconds(
 
     loop.broken = False
     loop.wake()
-    await settled(lambda: loop.ticks == 2)
+    await eventually(lambda: loop.ticks == 2)
     assert stalled([loop]) == []
     await loop.stop()
     clock.advance(patience * 2)
@@ -155,12 +148,12 @@ async def test_readiness_can_demand_that_work_goes_on(
     server = a_server(clock=clock, ready_needs_work=demanded)
     async with client(server, database=database_url, background=True) as http:
         worker = worker_of(server).loop
-        await settled(lambda: worker.ticks)
+        await eventually(lambda: worker.ticks)
         assert (await http.get("/ready")).status_code == 200
 
         await server.raw_exec("ALTER TABLE workflow_run RENAME TO elsewhere")
         worker.wake()
-        await settled(lambda: worker.errors)
+        await eventually(lambda: worker.errors)
         clock.advance(40 * SECOND)
         answer = await http.get("/ready")
         if demanded:
@@ -172,7 +165,7 @@ async def test_readiness_can_demand_that_work_goes_on(
         await server.raw_exec("ALTER TABLE elsewhere RENAME TO workflow_run")
         ticks = worker.ticks
         worker.wake()
-        await settled(lambda: worker.ticks > ticks)
+        await eventually(lambda: worker.ticks > ticks)
         assert (await http.get("/ready")).status_code == 200
 
 

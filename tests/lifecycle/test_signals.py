@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.processes import Served, accepts, free_port, run, serving, started, until
+from tests.kit.processes import Served, accepts, free_port, run_command, serve_process, start_process
+from tests.kit.waiting import until
 
 APP = """
 import asyncio, os, sys, threading
@@ -115,7 +116,7 @@ class InFlight(threading.Thread):
 def test_a_signal_lets_the_request_in_flight_finish_and_ends_with_0(
     number: signal.Signals, app: Path
 ) -> None:
-    with serving(app) as served:
+    with serve_process(app) as served:
         request = InFlight(served, app)
         served.send(number)
         until(lambda: not accepts(served.port), "a closed port")
@@ -130,7 +131,7 @@ def test_a_signal_lets_the_request_in_flight_finish_and_ends_with_0(
 
 
 def test_the_deadline_ends_a_request_and_a_hook_that_do_not_end_by_themselves(app: Path) -> None:
-    with serving(app, SHUTDOWN_TIMEOUT="1s", HANG="1") as served:
+    with serve_process(app, SHUTDOWN_TIMEOUT="1s", HANG="1") as served:
         InFlight(served, app, "never")
         served.send(signal.SIGTERM)
         assert served.process.wait(10) == 0
@@ -148,7 +149,7 @@ def test_the_deadline_ends_a_request_and_a_hook_that_do_not_end_by_themselves(ap
 def test_the_deadline_does_not_wait_for_a_thread_that_never_returns(
     app: Path, place: str, path: str, headers: dict[str, str], text: str
 ) -> None:
-    with serving(app, SHUTDOWN_TIMEOUT="1s") as served:
+    with serve_process(app, SHUTDOWN_TIMEOUT="1s") as served:
         body = b'{"text": "%s"}' % text.encode()
         lines = [f"POST /api/{path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
         lines += ["Content-Type: application/json", *(f"{k}: {v}" for k, v in headers.items()), "", ""]
@@ -163,7 +164,7 @@ def test_the_deadline_does_not_wait_for_a_thread_that_never_returns(
 def test_a_script_serves_and_stops_like_the_command(app: Path) -> None:
     port = free_port()
     command: list[str | Path] = [sys.executable, "app.py", str(port)]
-    with started(command, port, cwd=app) as served:
+    with start_process(command, port, cwd=app) as served:
         served.until_up()
         assert f"listening on http://127.0.0.1:{port}" in served.output
         served.send(signal.SIGTERM)
@@ -174,7 +175,7 @@ def test_a_script_serves_and_stops_like_the_command(app: Path) -> None:
 def test_a_stop_during_the_start_never_opens_the_port(app: Path) -> None:
     port = free_port()
     command: list[str | Path] = [sys.executable, "app.py", str(port)]
-    with started(command, port, cwd=app, SLOW_START="1") as served:
+    with start_process(command, port, cwd=app, SLOW_START="1") as served:
         until((app / "start-waits").exists, "a start that waits")
         assert not accepts(port)
         served.send(signal.SIGTERM)
@@ -189,7 +190,7 @@ def test_a_busy_port_is_one_clear_sentence(app: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         for options in ((), ("--workers", "2")):
-            refused = run("run", "app:server", "--port", str(port), *options, cwd=app)
+            refused = run_command("run", "app:server", "--port", str(port), *options, cwd=app)
             assert refused.returncode == 1
             assert refused.stderr.count("\n") == 1
             assert f"port {port} on 127.0.0.1 is already in use" in refused.stderr
@@ -200,7 +201,7 @@ def test_a_busy_port_is_one_clear_sentence(app: Path) -> None:
 def test_a_start_that_fails_ends_with_an_error_and_without_a_traceback(app: Path) -> None:
     (app / "app.db").mkdir()  # no file can be there
 
-    refused = run("run", "app:server", "--port", str(free_port()), cwd=app)
+    refused = run_command("run", "app:server", "--port", str(free_port()), cwd=app)
 
     assert refused.returncode == 3
     assert "the server could not start: " in refused.stderr
@@ -209,12 +210,12 @@ def test_a_start_that_fails_ends_with_an_error_and_without_a_traceback(app: Path
 
 
 def test_host_and_port_options_win_over_the_settings(app: Path) -> None:
-    with serving(app, host="127.0.0.2", HOST="127.0.0.1", PORT="1") as served:
+    with serve_process(app, host="127.0.0.2", HOST="127.0.0.1", PORT="1") as served:
         assert f"listening on http://127.0.0.2:{served.port}" in served.output
 
 
 def test_two_workers_serve_and_both_stop_in_order(app: Path) -> None:
-    with serving(app, "--workers", "2", LOG_JSON="1") as served:
+    with serve_process(app, "--workers", "2", LOG_JSON="1") as served:
         seen: set[int] = set()
 
         def both_answered() -> bool:
@@ -232,7 +233,7 @@ def test_two_workers_serve_and_both_stop_in_order(app: Path) -> None:
 
 
 def test_reload_starts_serves_and_stops(app: Path) -> None:
-    with serving(app, "--reload") as served:
+    with serve_process(app, "--reload") as served:
         assert httpx.post(f"{served.url}/api/notes", json={"text": "x"}).status_code == 201
         served.send(signal.SIGINT)
         assert served.ended() == 0
@@ -242,7 +243,7 @@ def test_reload_starts_serves_and_stops(app: Path) -> None:
 def test_a_client_that_leaves_causes_no_noise_and_no_harm(app: Path) -> None:
     body = b'{"text": "never read"}'
     head = b"POST /api/notes HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with serving(app) as served:
+    with serve_process(app) as served:
         for name in ("a", "b", "c"):
             with socket.create_connection(("127.0.0.1", served.port)) as gone:
                 gone.sendall(
@@ -261,7 +262,7 @@ def test_a_client_that_leaves_causes_no_noise_and_no_harm(app: Path) -> None:
 
 
 def test_json_logs_are_one_object_a_line_with_the_request_id(app: Path) -> None:
-    with serving(app, LOG_JSON="true", LOG_LEVEL="DEBUG", SERVICE_NAME="notes") as served:
+    with serve_process(app, LOG_JSON="true", LOG_LEVEL="DEBUG", SERVICE_NAME="notes") as served:
         headers = {"X-Request-Id": "r-77", "traceparent": "00-abc-def-01"}
         assert httpx.post(f"{served.url}/api/boom", headers=headers).status_code == 500
         assert httpx.post(f"{served.url}/api/notes", json={"text": "x"}, headers=headers).status_code == 201

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from maniflex import Model, Server
 from maniflex.http import protocol
+from tests.kit.sockets import listening
 
 
 class Note(Model):
     text: str
 
 
-@asynccontextmanager
-async def listening(tmp_path: Path) -> AsyncIterator[int]:
-    """A server on a socket of its own, with the protocol that `maniflex run` uses."""
+def a_server(tmp_path: Path) -> Server:
     server = Server(database=f"sqlite:///{tmp_path}/notes.db")
     server.register(Note)
-    config = uvicorn.Config(server, http=protocol.PatientProtocol, lifespan="on", log_config=None)
-    host = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with server.lifespan():
-            config.lifespan = "off"
-            serving = asyncio.create_task(host.serve(sockets=[listener]))
-            yield listener.getsockname()[1]
-            host.should_exit = True
-            await serving
+    return server
 
 
 @pytest.fixture
@@ -52,7 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["nothing", "half a head", "half a body"],
 )
 async def test_a_request_that_does_not_arrive_is_cut_off(sent: bytes, tmp_path: Path) -> None:
-    async with listening(tmp_path) as port:
+    async with listening(a_server(tmp_path)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
 
@@ -62,7 +49,7 @@ async def test_a_request_that_does_not_arrive_is_cut_off(sent: bytes, tmp_path: 
 
 async def test_a_huge_head_is_refused_and_a_large_body_is_not(tmp_path: Path) -> None:
     body = b'{"text": "%s"}' % (b"x" * 300_000)
-    async with listening(tmp_path) as port:
+    async with listening(a_server(tmp_path)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /api/notes HTTP/1.1\r\nX-Long: " + b"x" * 300_000)
         refused = await asyncio.wait_for(reader.readline(), 10)

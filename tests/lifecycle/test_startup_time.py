@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from maniflex import Model, Server, field
-from tests.migrate.schema import model
+from tests.kit.schema import model
 
 LIMIT = 2.0  # seconds
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -12,7 +11,8 @@ import pytest
 from maniflex import Context, Model, Server
 from maniflex.errors import DeclarationError
 from maniflex.testing import client
-from tests.processes import serving
+from tests.kit.asgi import Call, send
+from tests.kit.processes import serve_process
 
 ESCAPES = [
     "/static/../secret.txt",
@@ -76,22 +76,13 @@ async def test_what_is_not_there_is_404_in_the_error_envelope(files: Path) -> No
 
 @pytest.mark.parametrize("path", ESCAPES)
 async def test_no_path_leads_out_of_the_directory(path: str, files: Path) -> None:
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
     server = a_server(files)
     # As a listener hands it over; a client library would tidy the path up before sending it.
-    scope = {"type": "http", "method": "GET", "path": unquote(path), "raw_path": path.encode()}
     async with client(server):
-        await server({**scope, "query_string": b"", "headers": [], "root_path": ""}, receive, send)
+        answer = await send(server, Call("GET", path.encode()))
 
-    assert sent[0]["status"] in (400, 404)
-    assert b"hunter2" not in b"".join(message.get("body", b"") for message in sent)
+    assert answer.status in (400, 404)
+    assert b"hunter2" not in answer.body
 
 
 async def test_a_directory_that_does_not_exist_is_fine(tmp_path: Path) -> None:
@@ -152,5 +143,5 @@ def test_a_directory_is_served_only_when_it_is_named(tmp_path: Path) -> None:
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "hello.txt").write_text("hello")
     for named, expected in (({}, 404), ({"STATIC_DIR": "static"}, 200)):
-        with serving(tmp_path, DB_WRITE_URL=":memory:", **named) as served:
+        with serve_process(tmp_path, DB_WRITE_URL=":memory:", **named) as served:
             assert httpx.get(f"{served.url}/static/hello.txt").status_code == expected

@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-import asyncpg
 import pytest
 
 from maniflex import field
-from maniflex.errors import ConstraintViolation, DeclarationError
-from tests.migrate.schema import columns, indexes, kind, model, started, warnings
-
-ANEW = "start once with auto_migrate=True afterwards"
-
-
-async def run(url: str, advised: str) -> list[Any]:
-    """What a person does who copies the statements into a shell; the rows of the last of them."""
-    if kind(url) == "postgres":
-        connection = await asyncpg.connect(url)
-        try:
-            rows: list[Any] = []
-            async with connection.transaction():
-                for statement in advised.split("; "):
-                    rows = await connection.fetch(statement)
-            return rows
-        finally:
-            await connection.close()
-    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as shell, shell:
-        for statement in advised.split("; "):
-            rows = shell.execute(statement).fetchall()
-        return rows
-
-
-async def refusals(url: str, *models: Any, **settings: Any) -> tuple[str, ...]:
-    with pytest.raises(DeclarationError) as stopped:
-        async with started(url, *models, **settings):
-            raise AssertionError("it must not start")
-    return stopped.value.problems
-
-
-async def refused(url: str, *models: Any, **settings: Any) -> str:
-    [problem] = await refusals(url, *models, **settings)
-    return problem
-
-
-def statements(problem: str) -> str:
-    return problem.rpartition("migration: ")[2]
-
+from maniflex.errors import ConstraintViolation
+from tests.kit.schema import (
+    ANEW,
+    columns,
+    indexes,
+    kind,
+    model,
+    refusals,
+    refused,
+    run_advice,
+    statements,
+    warnings,
+)
+from tests.kit.servers import started
 
 DERIVED: dict[str, Any] = {
     "plain": str,
@@ -78,7 +50,7 @@ async def test_a_field_that_may_be_null_now_comes_with_statements_that_allow_it(
     problem = await refused(database_url, after, auto_migrate=auto_migrate)
     derived = kind(database_url) == "sqlite" and given != "plain"
     assert (ANEW in problem) is (derived and not auto_migrate)
-    await run(database_url, statements(problem))
+    await run_advice(database_url, statements(problem))
 
     caplog.clear()
     async with started(database_url, after) as server:
@@ -101,7 +73,7 @@ async def test_a_dropped_field_that_search_needs_says_what_brings_search_back(da
     assert ANEW not in await refused(database_url, after)
     problem = await refused(database_url, after, auto_migrate=False)
     assert ANEW in problem
-    await run(database_url, statements(problem))
+    await run_advice(database_url, statements(problem))
 
     async with started(database_url, after):
         pass
@@ -122,7 +94,7 @@ async def test_a_missing_column_stops_a_start_that_does_not_migrate(
     problem = await refused(database_url, after, auto_migrate=False)
     assert problem.startswith("Thing.owner: the table 'things' has no column 'owner', so every request")
     assert "start once with auto_migrate=True" in problem
-    await run(database_url, statements(problem))
+    await run_advice(database_url, statements(problem))
 
     caplog.clear()
     async with started(database_url, after, auto_migrate=False) as server:
@@ -173,7 +145,7 @@ async def test_uniqueness_that_no_index_keeps_is_reported_with_the_statement_tha
         pass
     [warning] = [w for w in warnings(caplog) if "things" in w]
     assert warning.startswith("Thing: code is unique on Thing and not in the database")
-    await run(database_url, statements(warning))
+    await run_advice(database_url, statements(warning))
 
     caplog.clear()
     async with started(database_url, after, auto_migrate=False) as server:
@@ -192,7 +164,7 @@ async def test_uniqueness_that_is_no_longer_declared_stops_a_start_that_does_not
         await server.db(before).create(code="1")
 
     problem = await refused(database_url, after, auto_migrate=False)
-    await run(database_url, statements(problem))
+    await run_advice(database_url, statements(problem))
 
     async with started(database_url, after, auto_migrate=False) as server:
         await server.db(after).create(code="1")
@@ -213,7 +185,7 @@ async def test_rows_with_equal_values_come_with_the_query_that_lists_them_all(
             await server.db(before).delete(gone.id)
 
     problem = await refused(database_url, after)
-    rows = await run(database_url, problem.partition("All groups: ")[2])
+    rows = await run_advice(database_url, problem.partition("All groups: ")[2])
 
     assert sorted((row[0], row[1]) for row in rows) == ([("a", 2)] if soft else [("a", 2), ("b", 2)])
 
@@ -240,7 +212,7 @@ async def test_the_statements_of_all_problems_of_a_message_run_one_after_the_oth
 
     problems = await refusals(database_url, later)
     assert len(problems) > 1
-    await run(database_url, "; ".join(statements(problem) for problem in problems))
+    await run_advice(database_url, "; ".join(statements(problem) for problem in problems))
 
     caplog.clear()
     async with started(database_url, later) as server:
@@ -280,7 +252,7 @@ async def test_statements_for_a_table_in_a_schema_leave_another_of_the_same_name
 
     problem = await refused(postgres_url, after, schema="Shop", **settings)
     assert '"Shop"."' in problem
-    await run(postgres_url, problem.rpartition(": ")[2])
+    await run_advice(postgres_url, problem.rpartition(": ")[2])
 
     async with started(postgres_url, after, schema="Shop", **settings):
         pass
@@ -300,7 +272,9 @@ async def test_statements_that_keep_or_look_for_uniqueness_name_the_schema_too(
         await server.db(before).create(code="a")
 
     problem = await refused(postgres_url, after, schema="shop")
-    assert [tuple(row) for row in await run(postgres_url, problem.partition("All groups: ")[2])] == [("a", 2)]
+    assert [tuple(row) for row in await run_advice(postgres_url, problem.partition("All groups: ")[2])] == [
+        ("a", 2)
+    ]
 
     async with started(postgres_url, before, schema="shop") as server:
         await server.db(before).delete(one.id)
@@ -308,7 +282,7 @@ async def test_statements_that_keep_or_look_for_uniqueness_name_the_schema_too(
     async with started(postgres_url, after, schema="shop", auto_migrate=False):
         pass
     [warning] = [w for w in warnings(caplog) if "things" in w]
-    await run(postgres_url, statements(warning))
+    await run_advice(postgres_url, statements(warning))
 
     caplog.clear()
     async with started(postgres_url, after, schema="shop", auto_migrate=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ import pytest
 
 from maniflex import Model, Server, field
 from maniflex.errors import ConfigError
-from tests.migrate.schema import columns, model, started, tables
+from tests.kit.processes import run_program
+from tests.kit.schema import columns, model, tables
+from tests.kit.servers import started
 
 APP = """
 import asyncio, sys
@@ -49,26 +51,16 @@ SELECT 1 FROM pg_stat_activity
 
 
 def test_processes_that_start_together_make_one_schema(database_url: str, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(APP)
-    starters = [
-        subprocess.Popen(
-            [sys.executable, "app.py", database_url, f"note-{n}"],
-            cwd=tmp_path,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for n in range(4)
-    ]
-    for starter in starters:
-        assert starter.stdout is not None
-        assert starter.stdout.readline() == "loaded\n"
-    for starter in starters:
-        assert starter.stdin is not None
-        starter.stdin.write("go\n")
-        starter.stdin.flush()
-    failures = [starter.communicate(timeout=60)[1] for starter in starters if starter.wait(60)]
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(run_program(APP, database_url, f"note-{n}", errors=subprocess.PIPE))
+            for n in range(4)
+        ]
+        for program in programs:
+            assert program.hear() == "loaded"
+        for program in programs:
+            program.say("go")
+        failures = [program.errors() for program in programs if program.process.wait(60)]
 
     assert failures == []
     note = model("Note", "notes", {"slug": (str, field(unique=True)), "size": (int, 0)})

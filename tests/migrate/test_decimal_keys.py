@@ -12,7 +12,8 @@ import pytest
 
 from maniflex import ConstraintViolation, Server, field
 from maniflex.db.sqlite.connect import compare_decimals
-from tests.migrate.schema import model, raw, started, warnings
+from tests.kit.schema import model, raw, warnings
+from tests.kit.servers import started
 
 PRICES = ("9.5", "10", "-3", "-20.25", "0.00", "9.50", "100000000000000000000.01", "0.001")
 BY_VALUE = sorted(map(Decimal, PRICES))

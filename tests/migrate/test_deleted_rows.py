@@ -9,8 +9,8 @@ import pytest
 
 from maniflex import WithDeletedAt, WithIsDeleted, field
 from maniflex.errors import ConstraintViolation
-from tests.migrate.schema import columns, model, started, warnings
-from tests.migrate.test_advice import ANEW, refused, run, statements
+from tests.kit.schema import ANEW, columns, model, refused, run_advice, statements, warnings
+from tests.kit.servers import started
 
 MIXINS = {"deleted_at": WithDeletedAt, "is_deleted": WithIsDeleted}
 TITLE = {"title": (str, field(unique=True))}
@@ -54,7 +54,7 @@ async def test_a_mark_that_is_no_longer_declared_stops_the_start(
 
     async with started(database_url, before, auto_migrate=auto_migrate) as server:  # the first way
         assert await server.db(before).count() == 1
-    await run(database_url, statements(problem))  # the second
+    await run_advice(database_url, statements(problem))  # the second
 
     caplog.clear()
     async with started(database_url, after) as server:
@@ -78,7 +78,7 @@ async def test_a_mark_that_took_the_place_of_another_is_given_to_the_same_rows(
     assert problem.startswith(f"Thing: 1 row of 'things' marked as deleted by '{old}' would be shown again")
     assert f", or mark them by {new} in a migration" in problem
     anew, _, for_good = problem.partition(". If they are not needed any more")
-    await run(database_url, statements(anew if way == "anew" else for_good))
+    await run_advice(database_url, statements(anew if way == "anew" else for_good))
 
     caplog.clear()
     async with started(database_url, after) as server:
@@ -116,7 +116,7 @@ async def test_without_deleted_rows_the_column_is_one_like_any_other(
 
     problem = await refused(database_url, after)  # the index leaves out deleted rows, or a create would fail
     assert "shown again" not in problem
-    await run(database_url, problem.rpartition(": ")[2])
+    await run_advice(database_url, problem.rpartition(": ")[2])
 
     caplog.clear()
     async with started(database_url, after) as server:

@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from maniflex import field
-from maniflex.errors import DeclarationError
-from tests.migrate.schema import columns, kind, model, raw, started, warnings
-
-KINDS: dict[str, Any] = {
-    "text": str,
-    "whole": int,
-    "real": float,
-    "flag": bool,
-    "money": Decimal,
-    "moment": datetime,
-    "day": date,
-    "clock": time,
-    "key": UUID,
-    "raw": bytes,
-    "tree": dict[str, Any],
-}
-
-
-async def refusal(url: str, *models: Any, **settings: Any) -> tuple[str, ...]:
-    """The problems a start with these models stops with."""
-    with pytest.raises(DeclarationError) as refused:
-        async with started(url, *models, **settings):
-            pass
-    return refused.value.problems
+from tests.kit.schema import PLAIN_TYPES, columns, kind, model, raw, refusals, warnings
+from tests.kit.servers import started
 
 
 @pytest.mark.parametrize("auto_migrate", [True, False])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PLAIN_TYPES)
 async def test_a_changed_type_stops_every_start_and_is_never_rewritten(
     name: str, auto_migrate: bool, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = "whole" if name != "whole" else "text"
-    before = model("Thing", "things", {"value": KINDS[name]})
-    after = model("Thing", "things", {"value": KINDS[other]})
+    before = model("Thing", "things", {"value": PLAIN_TYPES[name]})
+    after = model("Thing", "things", {"value": PLAIN_TYPES[other]})
     async with started(database_url, before):
         pass
     for _ in range(2):
-        [problem] = await refusal(database_url, after, auto_migrate=auto_migrate)
+        [problem] = await refusals(database_url, after, auto_migrate=auto_migrate)
         assert problem.startswith("Thing.value: things.value is ")
         assert "Thing expects" in problem
         assert "migration" in problem
@@ -68,7 +44,7 @@ async def test_a_dropped_field_that_every_insert_would_miss_stops_the_start(
         await server.db(before).create(name="n", gone="here")
 
     for _ in range(2):
-        [problem] = await refusal(database_url, after, auto_migrate=auto_migrate)
+        [problem] = await refusals(database_url, after, auto_migrate=auto_migrate)
         assert problem == (
             "Thing: the table 'things' has a column 'gone' that Thing does not know. It may not be null and"
             " has no default, so every create would fail. To keep its values: if a field of Thing has taken"
@@ -103,7 +79,7 @@ async def test_the_advice_for_a_dropped_field_removes_what_was_derived_from_it(
     async with started(database_url, before) as server:
         await server.db(before).create(name="n", price=Decimal(9), text="word", gone="10")
 
-    [problem] = await refusal(database_url, after, auto_migrate=auto_migrate)
+    [problem] = await refusals(database_url, after, auto_migrate=auto_migrate)
     assert warnings(caplog) == []
     await raw(database_url, *problem.rpartition("migration: ")[2].split("; "))
 
@@ -131,7 +107,7 @@ async def test_a_renamed_field_stops_the_start_and_the_advice_keeps_its_values(
         old = await server.db(before).create(title="kept")
 
     after = model("Thing", "things", {"headline": RENAMED[new]})
-    [problem] = await refusal(database_url, after)
+    [problem] = await refusals(database_url, after)
     assert 'if Thing.headline is its new name, declare it with field(column="title")' in problem
     assert "default or" not in problem
     assert await columns(database_url, "things") == {"id", "created_at", "updated_at", "title"}
@@ -161,7 +137,7 @@ async def test_a_renamed_field_that_may_be_null_is_reported_with_the_way_to_keep
     )
 
     required = model("Thing", "things", {"headline": (str | None, None), "heading": str})
-    [problem] = await refusal(database_url, required)
+    [problem] = await refusals(database_url, required)
     assert problem == (
         "Thing.heading: the table 'things' has rows and the new column 'heading' has no value for them; if it"
         ' is an old field under a new name, declare it with field(column="title") and its values stay;'
@@ -175,7 +151,7 @@ async def test_every_problem_of_every_table_is_named_at_once(database_url: str) 
     async with started(database_url, first, second):
         pass
 
-    problems = await refusal(
+    problems = await refusals(
         database_url, model("First", "firsts", {"b": str}), model("Second", "seconds", {"c": int})
     )
 
@@ -238,7 +214,7 @@ async def test_a_field_that_is_no_longer_unique_stops_the_start_until_its_index_
     async with started(database_url, before):
         pass
 
-    [problem] = await refusal(database_url, after)
+    [problem] = await refusals(database_url, after)
     await raw(database_url, problem.rpartition("migration: ")[2])
 
     async with started(database_url, after) as server:
@@ -264,7 +240,7 @@ async def test_a_field_that_becomes_null_by_default_stops_the_start_and_the_advi
     async with started(database_url, before) as server:
         old = await server.db(before).create(size=value)
 
-    [problem] = await refusal(database_url, after, auto_migrate=auto_migrate)
+    [problem] = await refusals(database_url, after, auto_migrate=auto_migrate)
     await raw(database_url, *problem.rpartition("migration: ")[2].split("; "))
 
     async with started(database_url, after) as server:

@@ -14,7 +14,7 @@ from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import RequestError
 from maniflex.sql.statement import Sql
-from tests.migrate.schema import indexes
+from tests.kit.schema import indexes
 
 TABLE = Sql("CREATE TABLE IF NOT EXISTS things (id BIGINT PRIMARY KEY, done BIGINT)")
 INDEX = Sql("CREATE INDEX IF NOT EXISTS things_due ON things (id) WHERE done IS NULL")

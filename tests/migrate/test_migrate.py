@@ -17,29 +17,15 @@ import pytest
 from maniflex import Model, Server, WithDeletedAt, WithIsDeleted, field
 from maniflex.errors import ConstraintViolation, DeclarationError
 from maniflex.model.meta import Index
-from tests.migrate.schema import columns, indexes, kind, model, raw, started, tables, warnings
+from tests.kit.schema import PLAIN_TYPES, columns, indexes, kind, model, raw, tables, warnings
+from tests.kit.servers import started
 
 
 class Colour(StrEnum):
     RED = "it's red"
 
 
-EVERY_TYPE: dict[str, Any] = {
-    "text": str,
-    "whole": int,
-    "real": float,
-    "flag": bool,
-    "money": Decimal,
-    "moment": datetime,
-    "day": date,
-    "clock": time,
-    "key": UUID,
-    "raw": bytes,
-    "choice": Literal["a", "b"],
-    "colour": Colour,
-    "tree": dict[str, Any],
-    "row": list[int],
-}
+EVERY_TYPE: dict[str, Any] = {**PLAIN_TYPES, "choice": Literal["a", "b"], "colour": Colour, "row": list[int]}
 DEFAULTS: dict[str, Any] = {
     "text": 'it\'s "quoted" \\ %s ? :x',
     "whole": -7,

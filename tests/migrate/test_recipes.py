@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.migrate.schema import kind, model, started, warnings
-from tests.migrate.test_advice import refused, run
+from tests.kit.schema import kind, model, refused, run_advice, warnings
+from tests.kit.servers import started
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "databases.md"
 
@@ -24,7 +24,7 @@ async def test_a_column_is_renamed_with_its_values(database_url: str, caplog: An
         old = await server.db(before).create(title="kept")
     assert 'field(column="title")' in await refused(database_url, after)
 
-    await run(database_url, recipe("rename"))
+    await run_advice(database_url, recipe("rename"))
 
     caplog.clear()
     async with started(database_url, after) as server:
@@ -39,7 +39,7 @@ async def test_a_column_is_converted_with_its_values(database_url: str, caplog: 
         old = await server.db(before).create(size="42")
     assert "convert the column in a migration" in await refused(database_url, after)
 
-    await run(database_url, recipe(f"convert {kind(database_url)}"))
+    await run_advice(database_url, recipe(f"convert {kind(database_url)}"))
 
     caplog.clear()
     async with started(database_url, after) as server:

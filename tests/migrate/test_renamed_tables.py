@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from maniflex import Model, field
-from tests.migrate.schema import model, raw, started, warnings
+from tests.kit.schema import model, raw, warnings
+from tests.kit.servers import started
 
 FIELDS: dict[str, Any] = {"name": (str, field(searchable=True)), "wage": Decimal}
 ADVICE = (

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from maniflex import DeclarationError, Server, field
-from tests.migrate.schema import columns, indexes, kind, model, raw, started, tables, warnings
+from tests.kit.schema import columns, indexes, kind, model, raw, tables, warnings
+from tests.kit.servers import started
 
 TITLE = (str, field(searchable=True))
 PLAIN = (str, field())

@@ -17,8 +17,8 @@ from maniflex import Context, Model, Next, Operation, Server, field
 from maniflex.errors import InvalidQuery
 from maniflex.query.operators import OPERATORS, Op, Takes
 from maniflex.query.parse import parse
-from tests.fuzz.app import fuzzed_server
-from tests.openapi.app import Thing, rich_server
+from tests.kit.described_app import Thing, rich_server
+from tests.kit.fuzz.app import fuzzed_server
 
 SERVERS = {"rich": rich_server, "blog": create_server, "fuzz": fuzzed_server}
 

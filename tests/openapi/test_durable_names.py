@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from maniflex import Server
+from tests.kit.described_app import durable_server
 
 NAMES = {
     "/api/workflow_run": "list_workflow_runs submit_workflow_run head_workflow_runs options_workflow_runs",
@@ -35,21 +34,8 @@ NAMES = {
 }
 
 
-def everything() -> Server:
-    server = Server(metrics_enabled=True, openapi_all_methods=True)
-    server.schedules.enable()
-    server.outbox.enable()
-    server.jobs.mount_status()
-
-    @server.work.handler("report.v1", public=True)
-    async def report(run: Any) -> None:
-        """Nothing to do."""
-
-    return server
-
-
 def test_the_operations_of_durable_work_are_named_as_those_of_models() -> None:
-    server = everything()
+    server = durable_server()
 
     paths = asyncio.run(server.openapi())["paths"]
 
@@ -62,7 +48,7 @@ def test_the_operations_of_durable_work_are_named_as_those_of_models() -> None:
 
 
 def test_a_page_of_what_has_another_name_is_described_like_any_other() -> None:
-    document = asyncio.run(everything().openapi())
+    document = asyncio.run(durable_server().openapi())
 
     for path, schema in (("/api/job_statuses", "StatusModel"), ("/api/outbox_event", "OutboxMessage")):
         content = document["paths"][path]["get"]["responses"]["200"]["content"]

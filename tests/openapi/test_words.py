@@ -12,10 +12,9 @@ from pydantic import Field
 from examples.blog.app import create_server
 from maniflex import Context, Model, Server, WithDeletedAt, field
 from maniflex._names import title_of_module
-from tests.openapi.app import rich_server
-from tests.openapi.test_durable_names import everything
+from tests.kit.described_app import durable_server, rich_server
 
-SERVERS = {"rich": rich_server, "durable": everything, "blog": create_server}
+SERVERS = {"rich": rich_server, "durable": durable_server, "blog": create_server}
 OF_A_BODY = {"413", "415", "422"}
 
 
@@ -61,7 +60,7 @@ def test_an_action_without_a_body_lists_no_refusal_of_bodies() -> None:
 
 
 def test_routes_of_durable_work_list_the_refusals_they_have_and_no_others() -> None:
-    paths = described(everything())["paths"]
+    paths = described(durable_server())["paths"]
 
     for path in ("workflow_run/{id}/cancel", "workflow_run/{id}/retry", "schedules/{id}/run"):
         assert set(paths[f"/api/{path}"]["post"]["responses"]).isdisjoint(OF_A_BODY), path
@@ -120,7 +119,7 @@ class Ant(Model): ...
 
 
 def test_groups_stand_in_the_order_of_registration_and_built_in_ones_come_last() -> None:
-    server = everything()
+    server = durable_server()
     server.register(Zebra)
 
     @server.action("POST", "/jump", tags=["Yard"])

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from maniflex import Model, Server
-from tests.processes import serving
+from tests.kit.processes import serve_process
 
 APP = """
 from maniflex import Config, Model, Server, field
@@ -83,7 +83,7 @@ async def download(url: str, pid: int) -> tuple[int, float]:
 async def measure(database: str, directory: Path, rows: int) -> tuple[int, float]:
     await fill(database, rows)
     (directory / "app.py").write_text(APP)
-    with serving(directory, DB_WRITE_URL=database) as served:
+    with serve_process(directory, DB_WRITE_URL=database) as served:
         url = f"{served.url}/api/readings/export"
         async with httpx.AsyncClient() as http:  # everything is loaded once before it counts
             header = (await http.get(f"{url}?filter=sensor:eq:sensor-1")).text.splitlines()[0]

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from maniflex import Model, Server
-from tests.processes import serving
+from tests.kit.processes import serve_process
 
 APP = """
 from typing import Any
@@ -122,7 +122,7 @@ async def _measure(
 ) -> tuple[float, float, dict[int, int]]:
     record = await _fill(database, rows)
     (directory / "app.py").write_text(APP)
-    with serving(directory, DB_WRITE_URL=database) as served:
+    with serve_process(directory, DB_WRITE_URL=database) as served:
         pid = served.process.pid
         await _crowd(
             served.url, f"/api/scrolls/{record}", 1, 1, 3

@@ -14,7 +14,8 @@ from maniflex.background.outbox.message import Draft, Message
 from maniflex.background.outbox.rows import Claim
 from maniflex.db.port import Adapter
 from maniflex.sql.statement import Sql
-from tests.background.outboxes import Bench, a_bench
+from tests.kit.internals import adapter_of, outbox_parts
+from tests.kit.outbox import Bench, a_bench
 
 TIMES_BARE = 6  # what delivering may cost, against two statements a batch that check nothing
 LEAST_PER_SECOND = 10_000
@@ -87,7 +88,7 @@ FINISH = {
 
 async def bare(bench: Bench, batch: int) -> float:
     """CPU microseconds of this process for a message that is only marked and read."""
-    adapter = bench.server._seal().runtime.adapter
+    adapter = adapter_of(bench.server)
     cpu, delivered = time.process_time(), 0
     take, finish = (text(adapter, one) for one in (TAKE, FINISH[adapter.dialect]))
     while rows := await adapter.write(Sql(take, (batch,))):
@@ -135,7 +136,7 @@ async def test_ten_thousand_messages_a_second(
 
 
 async def claim_plan(bench: Bench) -> str:
-    parts, store = bench.outbox.require_sealed(), bench.outbox.store
+    parts, store = outbox_parts(bench.outbox)
     now = parts.clock.now()
     kinds = ("note", "other")
     claim = store._bind_claim(Claim("me", kinds, 50, now + timedelta(seconds=30)), kinds, "lease", now)
@@ -148,7 +149,7 @@ async def test_delivered_messages_make_no_claim_dearer(
 ) -> None:
     count = 1_000_000 if long_mode else 100_000
     async with a_bench(database_url, noop, statement_timeout=300) as bench:
-        adapter = bench.server._seal().runtime.adapter
+        adapter = adapter_of(bench.server)
         await fill(bench, 2_000, keys=100)
         await timed(bench, 50)
         await fill(bench, 4_000, keys=100)
@@ -176,7 +177,7 @@ async def test_those_behind_a_key_under_way_are_passed_over_cheaply(
 ) -> None:
     async with a_bench(database_url, noop) as bench:
         await fill(bench, 10_000, keys=1)
-        parts, store = bench.outbox.require_sealed(), bench.outbox.store
+        parts, store = outbox_parts(bench.outbox)
         moment = parts.clock.now()
         claim = Claim("me", ("note",), 50, moment + timedelta(seconds=30))
         _, held = await store.turn([], claim, moment)
@@ -199,7 +200,7 @@ async def test_messages_nobody_here_handles_make_no_claim_dearer(
 ) -> None:
     count = 50_000
     async with a_bench(database_url, noop, statement_timeout=300) as bench:
-        adapter = bench.server._seal().runtime.adapter
+        adapter = adapter_of(bench.server)
         async with bench.server.transaction():
             drafts = [Draft(kinds[n % len(kinds)], {"n": n}) for n in range(2_000)]
             await bench.outbox.enqueue_drafts(*drafts)
@@ -214,7 +215,7 @@ async def test_messages_nobody_here_handles_make_no_claim_dearer(
 
 async def quickest_claim(bench: Bench, kinds: tuple[str, ...]) -> float:
     """Seconds of the quickest of several claims."""
-    parts, store = bench.outbox.require_sealed(), bench.outbox.store
+    parts, store = outbox_parts(bench.outbox)
     times = []
     for _ in range(12):
         now = parts.clock.now()

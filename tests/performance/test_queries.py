@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any
 
-import asyncpg
 import pytest
 
 from maniflex import Model, Server, field, has_many
@@ -16,7 +14,9 @@ from maniflex.query import cursor
 from maniflex.query.parse import parse
 from maniflex.sql import statement_cache
 from maniflex.testing import client
-from tests.http.kit import data_of
+from tests.kit.http import data_of
+from tests.kit.internals import adapter_of
+from tests.kit.statements import rows_examined, sqlite_plan
 
 ASKED = (
     b"filter=status:eq:published&filter=views:gt:100&filter=created_at:gte:2026-01-01"
@@ -127,7 +127,7 @@ async def filled(server: Server, rows: int) -> None:
     """Many posts, a hundred to a value; the id is the number of the row."""
     numbers = "WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)"
     columns = "INSERT INTO posts (id, status, views, author_id, created_at, updated_at)"
-    selected = NUMBERED[server._seal().runtime.adapter.dialect].format("2026-01-01T00:00:00.000000Z")
+    selected = NUMBERED[adapter_of(server).dialect].format("2026-01-01T00:00:00.000000Z")
     await server.raw_exec(f"{columns} {numbers} SELECT {selected}", rows - 1)
     await server.raw_exec("ANALYZE posts")
 
@@ -141,31 +141,6 @@ def token_at(server: Server, place: int) -> str:
 def statement(server: Server, token: str) -> tuple[str, tuple[Any, ...]]:
     store = server._seal().runtime.store(Post)
     return store.listings.get(f"cursor={token}&limit=20".encode()).rows()
-
-
-async def rows_examined(url: str, text: str, params: tuple[Any, ...]) -> int:
-    """How many rows Postgres touched for the page."""
-    connection = await asyncpg.connect(url)
-    try:
-        [[plan]] = await connection.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", *params)
-    finally:
-        await connection.close()
-
-    def touched(node: dict[str, Any]) -> int:
-        below = sum(touched(inner) for inner in node.get("Plans", ()))
-        removed = node.get("Rows Removed by Filter", 0)
-        assert node["Node Type"] not in ("Seq Scan", "Sort"), node
-        return int(below + removed + (node["Actual Rows"] if not node.get("Plans") else 0))
-
-    return touched(json.loads(plan)[0]["Plan"])
-
-
-def sqlite_plan(url: str, text: str, params: tuple[Any, ...]) -> str:
-    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-    try:
-        return "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", params))
-    finally:
-        connection.close()
 
 
 async def test_the_first_and_a_deep_keyset_page_take_the_same_way_through_an_index(database_url: str) -> None:

@@ -18,7 +18,7 @@ from maniflex.background.runs.rows import ClaimCursor, ClaimedRun
 from maniflex.background.runs.store import RunStore
 from maniflex.background.runs.worker import RunWorker
 from maniflex.sql.statement import Dialect, Sql
-from tests.background.working import minutes, succeeding, working
+from tests.kit.runs import minutes, succeeding, working
 
 MOST_TIMES_DEARER = {True: 1.2, False: 2.0}  # by long mode: the short one runs beside others
 MOST_TIMES_BEHIND = 2.0  # more pages than the cache holds; reading all that waits would be a hundredfold

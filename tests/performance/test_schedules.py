@@ -12,7 +12,7 @@ from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import Schedule
 from maniflex.testing.clock import FakeClock
-from tests.background.scheduling import Bench, a_bench
+from tests.kit.schedules import Bench, a_bench
 
 FEW, MANY = 100, 1000
 MOST_TIMES_DEARER = 2.0  # one schedule of many, against one of few

@@ -12,8 +12,8 @@ from maniflex import Server
 from maniflex.sql import scheduled_fields
 from maniflex.sql.scheduled_indexes import ScheduleIndex, schedule_indexes
 from maniflex.sql.statement import Sql
-from tests.background.sweeping import FUTURE, PAST, START, Post, fill, runner_of, started
-from tests.performance.test_queries import rows_examined, sqlite_plan
+from tests.kit.scheduled_fields import FUTURE, PAST, START, Post, a_newsroom, fill, runner_of
+from tests.kit.statements import rows_examined, sqlite_plan
 
 ROWS_PER_SECOND = 20_000
 TIMES_A_BARE_UPDATE = 4
@@ -48,7 +48,7 @@ async def bare(server: Server, rows: int, batch: int) -> float:
 async def test_a_sweep_costs_few_times_what_bare_updates_do(
     database_url: str, record_property: Callable[[str, object], None]
 ) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await fill(server, 0, 5_000, publish_at=PAST)
         await fill(server, 5_000, 45_000, publish_at=FUTURE)
         await settled(server)
@@ -68,7 +68,7 @@ async def test_a_sweep_costs_few_times_what_bare_updates_do(
 async def test_a_hundred_thousand_due_rows_of_a_million(
     database_url: str, action: str, record_property: Callable[[str, object], None]
 ) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await fill(server, 100_000, 900_000, **{action: FUTURE})
         speeds = []
         for _ in range(3):
@@ -119,7 +119,7 @@ async def history(server: Server, rows: int) -> None:
 async def test_what_has_been_served_is_never_looked_at_again(
     database_url: str, time: str, rival: str | None
 ) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         await history(server, 20_000)
         asked = statement(server, lane_of(server, time, rival))
         async with server.transaction() as tx:
@@ -136,7 +136,7 @@ async def test_what_has_been_served_is_never_looked_at_again(
 async def test_an_idle_sweep_after_a_million_served_rows_costs_what_it_does_on_an_empty_table(
     database_url: str, record_property: Callable[[str, object], None]
 ) -> None:
-    async with started(database_url) as server:
+    async with a_newsroom(database_url) as server:
         costs: list[float] = []
         for rows in (0, 1_000_000):
             if rows:

@@ -9,7 +9,7 @@ import pytest
 
 from maniflex import Context, InvalidQuery, Model, Next, Server, field, has_many
 from maniflex.testing import client
-from tests.http.kit import error_of
+from tests.kit.http import error_of
 
 
 class Org(Model):

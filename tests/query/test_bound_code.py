@@ -24,7 +24,7 @@ from maniflex import (
     has_many,
 )
 from maniflex.testing import client
-from tests.http.kit import data_of
+from tests.kit.http import data_of
 
 Code = Callable[[Context], Awaitable[Any]]
 

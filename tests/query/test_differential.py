@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -13,8 +14,9 @@ import httpx
 import pytest
 
 from maniflex.testing import client
-from tests.query.asking import request
-from tests.query.world import World, world
+from tests.kit.postgres import empty
+from tests.kit.random_models import World, world
+from tests.kit.random_queries import request
 
 WORLDS = 10
 REQUESTS = 210
@@ -33,7 +35,7 @@ async def both(stack: AsyncExitStack, made: World, urls: tuple[str, str]) -> lis
 
 async def asked(clients: list[httpx.AsyncClient], method: str, url: str) -> httpx.Response:
     """The one answer of both."""
-    one, other = [await http.request(method, url) for http in clients]
+    one, other = await asyncio.gather(*(http.request(method, url) for http in clients))
     assert (one.status_code, one.text) == (other.status_code, other.text), f"{method} {url}"
     assert one.status_code < 500, f"{method} {url}"
     return one
@@ -57,7 +59,7 @@ async def test_both_databases_answer_every_request_alike(
                 answer = await asked(clients, method, url)
                 seen[answer.status_code] += 1
                 seen.update(await walked(clients, answer, method, url))
-        await emptied(postgres_url)
+        await empty(postgres_url)
     record_property("answers", dict(seen))
     assert sum(seen.values()) >= worlds * REQUESTS
     assert seen[200] > sum(seen.values()) / 2  # the wrong ones do not make up the number
@@ -78,12 +80,6 @@ async def walked(
         answer = await asked(clients, method, url.replace("cursor=", f"cursor={quote(token)}", 1))
         statuses.append(answer.status_code)
     return statuses
-
-
-async def emptied(postgres: str) -> None:
-    from tests.conftest import EMPTY_DATABASE, execute
-
-    await execute(postgres, EMPTY_DATABASE)
 
 
 @pytest.mark.parametrize("seed", range(3))

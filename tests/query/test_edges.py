@@ -12,7 +12,7 @@ import pytest
 from maniflex import Context, InvalidQuery, Model, Next, Server, belongs_to, field
 from maniflex.config import Limits
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 LONGEST = 5000
 

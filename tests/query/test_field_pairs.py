@@ -18,7 +18,7 @@ from maniflex import Model, Server, field, has_many
 from maniflex.errors import InvalidQuery
 from maniflex.query.operators import OPERATORS, Takes
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 OPS = [name for name, operator in OPERATORS.items() if operator.takes is Takes.FIELD]
 

@@ -8,7 +8,7 @@ import pytest
 
 from maniflex import Context, Model, Next, Server, field
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 
 class Note(Model):

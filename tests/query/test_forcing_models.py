@@ -12,7 +12,7 @@ from maniflex import AuthInfo, Context, Model, Next, Server, WithDeletedAt, fiel
 from maniflex.errors import UnusableScope
 from maniflex.model.meta import ModelMeta
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 
 class Country(Model):

@@ -12,7 +12,7 @@ from maniflex import Context, Model, Next, Server, field, has_many
 from maniflex.model.registry import Registry
 from maniflex.query.query import Forced, Query, adopt
 from maniflex.testing import client
-from tests.http.kit import data_of
+from tests.kit.http import data_of
 
 
 class Club(Model, aggregate=True):

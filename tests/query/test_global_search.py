@@ -9,7 +9,7 @@ import pytest
 from maniflex import Context, DeclarationError, Model, Next, Operation, Server, WithDeletedAt, field
 from maniflex.pipeline.search import SearchHit, merge_hits
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of
+from tests.kit.http import created, data_of, error_of
 
 
 class Article(Model, WithDeletedAt, global_searchable=True):

@@ -9,7 +9,7 @@ import pytest
 from maniflex import Context, InvalidQuery, Model, Next, Operation, Server, field, has_many
 from maniflex.query.query import Compare
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 
 class Maker(Model):

@@ -13,8 +13,8 @@ import pytest
 from maniflex import Model, Server, field, has_many
 from maniflex._limits import DEFAULT_LIMITS, Limits
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
-from tests.query.counting import Counting
+from tests.kit.http import data_of, error_of
+from tests.kit.statements import Counting
 
 
 class Leaf(Model):

@@ -15,7 +15,7 @@ from maniflex import Model, Server, field
 from maniflex.model.meta import Kind
 from maniflex.query.operators import OPERATORS, Takes, fitting
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 
 def open_field(**options: Any) -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 from maniflex import Context, Model, Next, Operation, Server, field
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 
 def open_field(**options: Any) -> Any:

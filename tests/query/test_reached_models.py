@@ -26,7 +26,7 @@ from maniflex import (
     many_to_many,
 )
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of, pass_on
+from tests.kit.http import data_of, error_of, pass_on
 
 Declare = Callable[[Server], None]
 

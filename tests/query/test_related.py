@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import Model, Server, WithDeletedAt, belongs_to, field, has_many, many_to_many
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 
 class Author(Model):

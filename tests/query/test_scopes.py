@@ -16,7 +16,7 @@ import pytest
 from maniflex import Context, Model, Next, Server, WithDeletedAt, field, has_many, many_to_many
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.testing import client
-from tests.http.kit import data_of
+from tests.kit.http import data_of
 
 TENANTS = ("red", "green", "blue")
 NOBODY = "01900000-0000-7000-8000-000000000000"

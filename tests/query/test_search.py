@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from maniflex import Context, DeclarationError, Model, Next, Server, WithDeletedAt, field
 from maniflex.sql.search import STOP_WORDS
 from maniflex.testing import client
-from tests.http.kit import created, data_of, error_of, serving
+from tests.kit.http import created, data_of, error_of, serving
 
 
 class Shelf(Model):

@@ -13,7 +13,7 @@ import pytest
 from maniflex import DeclarationError, Model, Server, field, has_many
 from maniflex.query.operators import ALIASES, OPERATORS
 from maniflex.testing import client
-from tests.http.kit import data_of, error_of
+from tests.kit.http import data_of, error_of
 
 any_field: Any = field  # options come from a dictionary there
 SECRET = "the value nobody may see"

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.jobs import InProcessQueue, Job
 from maniflex.background.runs.handlers import ranges_without
-from maniflex.background.runs.run import Run
 from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import DeclarationError
 

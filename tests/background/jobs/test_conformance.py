@@ -13,7 +13,7 @@ from maniflex.background.jobs import InProcessQueue
 from maniflex.background.jobs.redis import RedisQueue
 from maniflex.testing.clock import FakeClock
 from maniflex.testing.conformance import JobQueueConformance
-from tests.background.jobs.redis_time import age, forgotten
+from tests.kit.redis_queue import age, forgotten
 
 
 class TestInProcess(JobQueueConformance):

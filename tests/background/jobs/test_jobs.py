@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from maniflex import AuthInfo, Context, Model, Next, Server, field
+from maniflex import AuthInfo, Context, Model, Next, Run, Server, field
 from maniflex._backoff import Backoff
 from maniflex.background.jobs import InProcessQueue, Job, Result
 from maniflex.background.jobs.port import Cancellable
-from maniflex.background.runs.run import Run
 from maniflex.errors import Conflict, DeclarationError, Fatal, NotFound, ValidationFailed
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock

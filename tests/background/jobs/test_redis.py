@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -16,8 +13,8 @@ import pytest
 from maniflex.background.jobs import Job, Result, Worker
 from maniflex.background.jobs.redis import RedisQueue
 from maniflex.errors import Unavailable
-from tests.background.jobs.redis_time import forgotten, keys
-from tests.processes import free_port
+from tests.kit.processes import free_port, run_program
+from tests.kit.redis_queue import forgotten, keys
 
 SHORT = timedelta(milliseconds=400)
 KILLED = """
@@ -88,7 +85,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_job(queue: RedisQueue) -
     assert await left(queue) == []
 
 
-async def test_the_job_of_a_killed_process_is_taken_over(queue: RedisQueue, tmp_path: Path) -> None:
+async def test_the_job_of_a_killed_process_is_taken_over(queue: RedisQueue) -> None:
     id = await queue.enqueue(Job("slow", group_key="g"))
     behind = await queue.enqueue(Job("slow", group_key="g"))
     done: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
@@ -96,15 +93,8 @@ async def test_the_job_of_a_killed_process_is_taken_over(queue: RedisQueue, tmp_
     async def work(job: Job) -> None:
         done.put_nowait((job.id, job.attempt))
 
-    script = tmp_path / "worker.py"
-    script.write_text(KILLED)
-    command = [sys.executable, str(script), queue._url, queue.prefix[1:-1]]
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    line = await process.stdout.readline()
-    process.kill()
-    await process.wait()
-    assert line.decode().strip() == id
+    with run_program(KILLED, queue._url, queue.prefix[1:-1]) as program:
+        assert await asyncio.to_thread(program.hear) == id
 
     worker = Worker(queue, {"slow": work}, poll_interval=timedelta(milliseconds=50))
     await worker.start()

@@ -15,7 +15,8 @@ from maniflex import Run, Server
 from maniflex.background.jobs import Job, SqlQueue, Worker
 from maniflex.errors import Conflict, DeclarationError, NotFound, ValidationFailed
 from maniflex.testing.clock import FakeClock
-from tests.background.working import eventually, no_pause, status, working
+from tests.kit.runs import no_pause, status, working
+from tests.kit.waiting import eventually
 
 EMAIL = "email.send"
 SOON = timedelta(minutes=10)

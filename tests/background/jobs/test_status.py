@@ -12,28 +12,17 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, Next, Server
+from maniflex import Server
 from maniflex.background.jobs import InProcessQueue, Job, Result
 from maniflex.background.jobs.status import StatusPruner, TableStatus
 from maniflex.errors import Conflict, Unavailable
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
-from tests.background.plans import plans_of
+from tests.kit.run_routes import ADA, ADA_ELSEWHERE, ADA_NOWHERE, BOB, ROOT, known
+from tests.kit.statements import plans_of
 
 PATH = "/api/job_statuses"
-ADA = {"x-user": "ada", "x-tenant": "acme"}
-BOB = {"x-user": "bob", "x-tenant": "acme"}
-ADA_ELSEWHERE = {"x-user": "ada", "x-tenant": "other"}
-ADA_NOWHERE = {"x-user": "ada"}
-ROOT = {"x-user": "root", "x-roles": "admin"}
 MINUTE = timedelta(minutes=1)
-
-
-async def known(ctx: Context, next: Next) -> None:
-    if user := ctx.header("x-user"):
-        roles = (ctx.header("x-roles") or "").split(",")
-        ctx.auth = AuthInfo(user_id=user, roles=roles, tenant_id=ctx.header("x-tenant") or "")
-    await next()
 
 
 @dataclass

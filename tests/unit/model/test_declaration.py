@@ -18,7 +18,7 @@ from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.field import LocaleString, field, file, scheduled
 from maniflex.model.meta import Index, Kind, ModelOptions, SoftDelete
-from tests.unit.model.declared import details_of, meta_of, option, sealed, validator_of
+from tests.kit.declarations import details_of, meta_of, option, sealed, validator_of
 
 
 class Colour(StrEnum):

@@ -16,7 +16,7 @@ from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.field import LocaleString, field
 from maniflex.model.relation import NotLoaded, belongs_to, has_many
-from tests.unit.model.declared import messages_of, meta_of, sealed
+from tests.kit.declarations import messages_of, meta_of, sealed
 
 
 class Colour(StrEnum):

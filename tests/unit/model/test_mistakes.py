@@ -16,7 +16,7 @@ from maniflex.model.base import Model, ModelType, WithDeletedAt, WithIsDeleted
 from maniflex.model.field import LocaleString, field, file, scheduled
 from maniflex.model.meta import Index, ModelOptions
 from maniflex.model.registry import Registry
-from tests.unit.model.declared import option, problems_of
+from tests.kit.declarations import option, problems_of
 
 # The annotations here are made of local values, so none of them may be postponed.
 

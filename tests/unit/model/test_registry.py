@@ -11,7 +11,7 @@ from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.model.registry import Registry
-from tests.unit.model.declared import problems_of, sealed
+from tests.kit.declarations import problems_of, sealed
 
 
 class User(Model):

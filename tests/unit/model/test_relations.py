@@ -10,7 +10,7 @@ from maniflex.model.base import Model, ModelType
 from maniflex.model.field import field
 from maniflex.model.meta import OnDelete, RelationKind, RelationMeta
 from maniflex.model.relation import belongs_to, has_many, many_to_many
-from tests.unit.model.declared import option, problems_of, sealed
+from tests.kit.declarations import option, problems_of, sealed
 
 if TYPE_CHECKING:
     pass

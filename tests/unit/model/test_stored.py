@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from maniflex import Model, Server
 from maniflex.model.base import ModelType
-from tests.unit.model.declared import meta_of, problems_of
+from tests.kit.declarations import meta_of, problems_of
 
 # The annotations here are made of local values, so none of them may be postponed.
 

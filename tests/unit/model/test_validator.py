@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationInfo, field_validator, model_validator
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.field import field
-from tests.unit.model.declared import details_of, messages_of, option, validator_of
+from tests.kit.declarations import details_of, messages_of, option, validator_of
 
 
 @dataclass

@@ -18,7 +18,7 @@ from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.field import LocaleString, field
 from maniflex.model.validate import Validator
-from tests.unit.model.declared import details_of, validator_of
+from tests.kit.declarations import details_of, validator_of
 
 
 class Colour(StrEnum):

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from maniflex.model.meta import Kind
 from maniflex.query.operators import OPERATORS, Takes, fitting
-from tests.query.world import POOLS, Declared, World, noise, spelled
+from tests.kit.random_models import POOLS, Declared, World, noise, spelled
 
 KIND_OF = {"choice": Kind.TEXT, "rank": Kind.INT}
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +12,7 @@ from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
 from maniflex.background.outbox.model import OutboxMessage
 from maniflex.background.outbox.rows import Batch, Claim
+from tests.kit.internals import metrics_of, outbox_parts
 
 
 class Order(Model):
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.outbox = server.outbox
-        self.metrics = server._durable.metrics
+        self.metrics = metrics_of(server)
 
     async def rows(self, **equal: Any) -> list[OutboxMessage]:
         """The messages in the order of enqueueing."""
@@ -63,9 +63,9 @@ async def a_bench(
         yield Bench(server)
 
 
-async def abandon(bench: Bench, limit: int = 50) -> Batch | None:
+async def abandon(outbox: Outbox, limit: int = 50) -> Batch | None:
     """Claim as a relay does that is killed before it has done anything."""
-    parts, store = bench.outbox.require_sealed(), bench.outbox.store
+    parts, store = outbox_parts(outbox)
     now = parts.clock.now()
     _, batch = await store.turn([], Claim("dead", None, limit, now + parts.config.work_lease), now)
     return batch
@@ -91,15 +91,3 @@ class Seen:
     @property
     def payloads(self) -> list[Any]:
         return [message.payload for message in self.messages]
-
-
-async def until(
-    condition: Callable[[], bool | Awaitable[bool]], patience: float = 30, pause: float = 0.001
-) -> None:
-    """Let others run until the condition holds."""
-    async with asyncio.timeout(patience):
-        while True:
-            outcome = condition()
-            if await outcome if isinstance(outcome, Awaitable) else outcome:
-                return
-            await asyncio.sleep(pause)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from itertools import count
 from typing import Any
 
 from maniflex import Server
@@ -14,6 +12,7 @@ from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.model import ScheduleFiring
 from maniflex.background.schedules.scheduler import Scheduler
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import metrics_of
 
 
 class Bench:
@@ -22,7 +21,7 @@ class Bench:
     def __init__(self, server: Server, clock: FakeClock) -> None:
         self.server = server
         self.schedules = server.schedules
-        self.metrics = server._durable.metrics
+        self.metrics = metrics_of(server)
         self.clock = clock
         self.scheduler: Scheduler = server.schedules.scheduler()
 
@@ -52,12 +51,3 @@ async def a_bench(
     async with server.lifespan():
         await server.schedules.declare()
         yield Bench(server, clock)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let everything else go on until the condition holds."""
-    async with asyncio.timeout(30):
-        for _ in count():
-            if condition():
-                return
-            await asyncio.sleep(0)

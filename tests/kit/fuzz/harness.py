@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from maniflex import Server
-from tests.fuzz.app import fuzzed_server
-from tests.fuzz.bodies import KNOWN, TABLES
-from tests.fuzz.strategies import CURRENT
-from tests.fuzz.wire import Answer, Call, check_framing, send
+from tests.kit.asgi import Answer, Call, check_framing, send
+from tests.kit.fuzz.app import fuzzed_server
+from tests.kit.fuzz.bodies import KNOWN, TABLES
+from tests.kit.fuzz.requests import CURRENT
 
 T = TypeVar("T")
 NOBODY = "01890000-0000-7000-8000-000000000000"

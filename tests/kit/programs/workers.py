@@ -19,8 +19,7 @@ from typing import Any
 
 import asyncpg  # noqa: F401  # before the forks
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
+from maniflex import Run, Server
 from maniflex.background.runs.worker import RunWorker
 from maniflex.errors import Fatal
 
@@ -128,7 +127,7 @@ async def race(worker: RunWorker) -> None:
             note("claim", one)
         empty = 0 if claimed else empty + 1
         if not claimed:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # the others may still give something back
 
 
 def child(options: dict[str, Any]) -> None:

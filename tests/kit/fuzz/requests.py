@@ -8,8 +8,17 @@ from urllib.parse import quote, quote_from_bytes
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from tests.fuzz.bodies import KNOWN, NASTY_TEXT, TABLES, THING, bodies, near_valid_bodies, rarely, sometimes
-from tests.fuzz.wire import Call
+from tests.kit.asgi import Call
+from tests.kit.fuzz.bodies import (
+    KNOWN,
+    NASTY_TEXT,
+    TABLES,
+    THING,
+    bodies,
+    near_valid_bodies,
+    rarely,
+    sometimes,
+)
 
 CURRENT = b"CURRENT-ETAG"  # stands for the version the record has now
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from maniflex import Context, Model, Server, WithDeletedAt, field, has_many, many_to_many
+from maniflex import Context, Model, Run, Server, WithDeletedAt, field, has_many, many_to_many
 
 
 class Colour(StrEnum):
@@ -139,5 +139,19 @@ def rich_server() -> Server:
     @server.computed(Thing, "label")
     def label(thing: Thing) -> str:
         return thing.name.upper()
+
+    return server
+
+
+def durable_server() -> Server:
+    """A server with the routes of all durable work."""
+    server = Server(metrics_enabled=True, openapi_all_methods=True)
+    server.schedules.enable()
+    server.outbox.enable()
+    server.jobs.mount_status()
+
+    @server.work.handler("report.v1", public=True)
+    async def report(run: Run) -> None:
+        """Nothing to do."""
 
     return server

@@ -1,16 +1,35 @@
-"""Looking at a database from outside, and starting servers on it."""
+"""The schema of a database, seen from outside, and versions of a model that change it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import closing
+from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
+import asyncpg
 import pytest
 
 from maniflex import Model, Server
+from maniflex.errors import DeclarationError
+from tests.kit.servers import started
 
+PLAIN_TYPES: dict[str, Any] = {
+    "text": str,
+    "whole": int,
+    "real": float,
+    "flag": bool,
+    "money": Decimal,
+    "moment": datetime,
+    "day": date,
+    "clock": time,
+    "key": UUID,
+    "raw": bytes,
+    "tree": dict[str, Any],
+}
 _TABLES = {
     "sqlite": "SELECT name AS name FROM sqlite_master WHERE type = 'table'",
     "postgres": "SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema()",
@@ -30,15 +49,6 @@ _INDEXES = {
 
 def kind(url: str) -> str:
     return url.partition(":")[0].replace("postgresql", "postgres")
-
-
-@asynccontextmanager
-async def started(url: str, *models: Any, **settings: Any) -> AsyncIterator[Server]:
-    """A server with these models, migrated."""
-    server = Server(url, **settings)
-    server.register(*models)
-    async with server.lifespan():
-        yield server
 
 
 async def raw(url: str, *statements: str, **settings: Any) -> None:
@@ -79,3 +89,43 @@ def model(name: str, table: str, annotations: dict[str, Any], *bases: type, **op
     metaclass: Any = type(Model)
     made: type[Model] = metaclass(name, (Model, *bases), body, table=table, **options)
     return made
+
+
+# -- advice: the SQL that a refusal tells a person to run
+
+ANEW = "start once with auto_migrate=True afterwards"
+
+
+async def run_advice(url: str, advised: str) -> list[Any]:
+    """What a person does who copies the statements into a shell; the rows of the last of them."""
+    if kind(url) == "postgres":
+        connection = await asyncpg.connect(url)
+        try:
+            rows: list[Any] = []
+            async with connection.transaction():
+                for statement in advised.split("; "):
+                    rows = await connection.fetch(statement)
+            return rows
+        finally:
+            await connection.close()
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as shell, shell:
+        for statement in advised.split("; "):
+            rows = shell.execute(statement).fetchall()
+        return rows
+
+
+async def refusals(url: str, *models: Any, **settings: Any) -> tuple[str, ...]:
+    """The problems a start with these models stops with."""
+    with pytest.raises(DeclarationError) as stopped:
+        async with started(url, *models, **settings):
+            raise AssertionError("it must not start")
+    return stopped.value.problems
+
+
+async def refused(url: str, *models: Any, **settings: Any) -> str:
+    [problem] = await refusals(url, *models, **settings)
+    return problem
+
+
+def statements(problem: str) -> str:
+    return problem.rpartition("migration: ")[2]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import csv
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,6 +44,12 @@ def offenders(response: httpx.Response) -> dict[str, str]:
     return {detail["field"]: detail["code"] for detail in details}
 
 
+def csv_cells(response: httpx.Response) -> list[list[str]]:
+    """The cells of a CSV, its header first."""
+    assert response.status_code == 200, response.text
+    return list(csv.reader(io.StringIO(response.content.decode(), newline=""), strict=True))
+
+
 async def created(http: httpx.AsyncClient, path: str, **body: Any) -> Any:
     return data_of(await http.post(path, json=body), 201)
 
@@ -53,3 +62,14 @@ async def total(http: httpx.AsyncClient, path: str) -> int:
 async def pass_on(ctx: Context, next: Next) -> None:
     """Middleware that does nothing."""
     await next()
+
+
+async def together(count: int, request: Callable[[int], Awaitable[httpx.Response]]) -> list[httpx.Response]:
+    """That many requests, none of which starts before all are ready to."""
+    barrier = asyncio.Barrier(count)
+
+    async def one(n: int) -> httpx.Response:
+        await barrier.wait()
+        return await request(n)
+
+    return await asyncio.gather(*(one(n) for n in range(count)))

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from maniflex import Server
-from maniflex.background.runs.run import Run
-from tests.processes import PATIENCE, until
-
-PROGRAM = Path(__file__).parent / "programs" / "workers.py"
+from maniflex import Run, Server
+from tests.kit.processes import PROGRAMS, Program, run_program
+from tests.kit.waiting import PATIENCE, until
 
 
 class Entry(NamedTuple):
@@ -32,18 +28,15 @@ class Entry(NamedTuple):
 class Crowd:
     """Worker processes, started and ended one by one."""
 
-    def __init__(self, process: subprocess.Popen[str], ledger: Path) -> None:
-        self._process = process
+    def __init__(self, program: Program, ledger: Path) -> None:
+        self._program = program
         self._ledger = ledger
         self.pids: list[int] = []
         self.killed: set[int] = set()
 
     def start(self, **options: Any) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(options) + "\n")
-        self._process.stdin.flush()
-        pid = int(self._process.stdout.readline())
+        self._program.say(json.dumps(options))
+        pid = int(self._program.hear())
         self.pids.append(pid)
         return pid
 
@@ -80,28 +73,22 @@ class Crowd:
         for pid in list(self.pids):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(PATIENCE)
+        self._program.hang_up()
 
 
 @contextmanager
 def crowd(url: str, directory: Path) -> Iterator[Crowd]:
     """Nobody yet; everybody is gone afterwards."""
     ledger = directory / "ledger.txt"
-    with (directory / "workers.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, PROGRAM, url, ledger],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    workers = Crowd(process, ledger)
-    try:
-        yield workers
-    finally:
-        workers.end()
+    with (
+        (directory / "workers.log").open("w") as log,
+        run_program(PROGRAMS / "workers.py", url, ledger, errors=log) as program,
+    ):
+        workers = Crowd(program, ledger)
+        try:
+            yield workers
+        finally:
+            workers.end()
 
 
 def a_submitter(url: str) -> Server:

@@ -19,7 +19,8 @@ from maniflex._clock import SystemClock
 from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.background.outbox.message import Message
 from maniflex.background.runs.worker import RunWorker
-from tests.conftest import execute
+from tests.kit.internals import a_dispatcher
+from tests.kit.postgres import execute
 
 HOLD = "hold.v1"
 REPORT = "report.v1"
@@ -56,7 +57,7 @@ class Process:
         self.machine = machine
         self.worker: RunWorker = server.work.worker(concurrency=100)
         self.scheduler = server.schedules.scheduler()
-        self.relay = server.outbox._dispatcher(1, 1)
+        self.relay = a_dispatcher(server.outbox, 1, 1)
         durable = server._durable
         assert isinstance(durable.keeper, ClockKeeper)
         self.keeper = durable.keeper

@@ -65,8 +65,11 @@ def scope_of(call: Call) -> dict[str, Any]:
     }
 
 
-async def send(app: Any, call: Call) -> Answer:
-    """Ask the application; its messages must follow the protocol and come in time."""
+async def send(app: Any, call: Call, **scope: Any) -> Answer:
+    """Ask the application; its messages must follow the protocol and come in time.
+
+    `scope` replaces what the scope would say of the call.
+    """
     answer, done, chunks = Answer(), asyncio.Event(), _chunks(call)
 
     async def receive() -> dict[str, Any]:
@@ -90,7 +93,7 @@ async def send(app: Any, call: Call) -> Answer:
                 done.set()
 
     async with asyncio.timeout(PATIENCE):
-        await app(scope_of(call), receive, take)
+        await app({**scope_of(call), **scope}, receive, take)
     assert done.is_set() or call.gone, "the answer has no end"
     return answer
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -14,6 +13,8 @@ from maniflex.background.metrics import Metrics
 from maniflex.background.scheduled_fields.runner import Runner
 from maniflex.sql.codec import encode_datetime
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import adapter_of
+from tests.kit.servers import started
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PAST, FUTURE = START - timedelta(hours=1), START + timedelta(hours=1)
@@ -28,15 +29,12 @@ class Post(Model, WithDeletedAt):
     purge_at: datetime | None = scheduled(default=None, hard_delete=True)
 
 
-@asynccontextmanager
-async def started(
+def a_newsroom(
     database: str, *models: Any, clock: FakeClock | None = None, **settings: Any
-) -> AsyncIterator[Server]:
-    """A server with these models that sweeps nothing by itself."""
-    server = Server(database, clock=clock or FakeClock(START), background=False, **settings)
-    server.register(*(models or (Post,)))
-    async with server.lifespan():
-        yield server
+) -> AbstractAsyncContextManager[Server]:
+    """A started server with these models, or posts, that sweeps nothing by itself."""
+    clock = clock or FakeClock(START)
+    return started(database, *(models or (Post,)), clock=clock, background=False, **settings)
 
 
 def parts_of(server: Server) -> Environment:
@@ -69,7 +67,7 @@ _ID = {"sqlite": "PRINTF('%012d', n)", "postgresql": "LPAD(CAST(n AS TEXT), 12, 
 
 async def fill(server: Server, first: int, rows: int, **columns: Any) -> None:
     """Many posts; the id is the number of the row, a value may be an expression over `n`."""
-    dialect = server._seal().runtime.adapter.dialect
+    dialect = adapter_of(server).dialect
 
     def written(value: Any) -> str:
         if not isinstance(value, datetime):

@@ -10,10 +10,9 @@ from typing import Any
 import httpx
 from pydantic import BaseModel
 
-from maniflex import AuthInfo, Context, Model, Next, Server, field
-from maniflex.background.runs.run import Run
+from maniflex import AuthInfo, Context, Model, Next, Run, Server, field
 from maniflex.testing import client
-from tests.http.kit import data_of
+from tests.kit.http import data_of
 
 RUNS = "/api/workflow_run"
 EVENTS = "/api/workflow_event"

@@ -1,17 +1,20 @@
-"""A server on a socket of its own, inside the test, and requests as bytes."""
+"""A server on a socket of its own, in the loop of the test or in a thread, and requests as bytes."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
 
 from maniflex import Server
 from maniflex.http.protocol import PatientProtocol
+from maniflex.http.serve import bind
 
 # What `maniflex run` uses, and the two of a plain uvicorn.
 PROTOCOLS: dict[str, Any] = {"ours": PatientProtocol, "httptools": "httptools", "h11": "h11"}
@@ -30,8 +33,23 @@ async def listening(server: Server, http: Any = PatientProtocol) -> AsyncIterato
             await serving
 
 
+@contextmanager
+def listening_in_a_thread(server: Server, database: str) -> Iterator[str]:
+    """The address of the server, which runs in a thread of its own."""
+    listener = bind("127.0.0.1", 0)
+    with server.on_database(database), listener:
+        host = uvicorn.Server(uvicorn.Config(server, log_config=None, lifespan="on"))
+        thread = threading.Thread(target=host.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            host.should_exit = True
+            thread.join()
+
+
 class Connection:
-    """One connection of a client."""
+    """One kept-alive connection of a client that costs next to nothing."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -40,6 +58,13 @@ class Connection:
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
+
+    async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """The status and the decoded body of the answer to a request."""
+        content = b"" if body is None else json.dumps(body).encode()
+        await self.send(a_request(method, path, content))
+        status, _, payload = await self.answer()
+        return status, json.loads(payload) if payload else None
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of the next answer that is no 100 Continue."""

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
-
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
-from maniflex.background.runs.run import Run
-
-TERMINATE = """
-SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
- WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-"""
+from tests.kit.waiting import eventually
 
 
 def seconds(number: float) -> timedelta:
@@ -65,16 +56,6 @@ def failing(server: Server, error: BaseException, type: str = "default.bad", **o
     return attempts
 
 
-async def eventually(condition: Callable[[], Any], what: str, patience: float = 40) -> None:
-    """Ask again until the answer, awaited where it has to be, is true."""
-    for _ in range(int(patience / 0.01)):
-        answer = condition()
-        if await answer if inspect.isawaitable(answer) else answer:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"waited {patience} s in vain: {what}")
-
-
 async def kinds(work: Work, id: str) -> list[str]:
     """The events of a run, by name."""
     return [event.event_type for event in await work.events(id)]
@@ -89,10 +70,13 @@ def is_free(run: WorkflowRun) -> bool:
     return (run.lease, run.lease_until, run.leased_by) == (None, None, None)
 
 
-async def terminate(url: str) -> int:
-    """End every connection to a PostgreSQL database but our own."""
-    connection = await asyncpg.connect(url)
-    try:
-        return int(await connection.fetchval(TERMINATE))
-    finally:
-        await connection.close()
+async def outlive_lease(work: Work, id: str, lease: timedelta, times: int = 2) -> None:
+    """Wait until a leased run was renewed for so many leases more than it was claimed for."""
+    first = (await work.get(id)).lease_until
+    assert first is not None
+
+    async def is_renewed() -> bool:
+        until = (await work.get(id)).lease_until
+        return until is not None and until >= first + times * lease
+
+    await eventually(is_renewed, "renewed leases")
