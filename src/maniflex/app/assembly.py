@@ -39,6 +39,7 @@ from maniflex.pipeline.chain import Composer
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint, model_endpoints
+from maniflex.pipeline.entry import place_entries
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import IN_PROCESS
 from maniflex.pipeline.registration import Pipeline, takes
@@ -138,7 +139,7 @@ def _build(declaration: Declaration) -> Assembly:
     config, logger = declaration.config, declaration.logger
     computed_fields, search, actions = declaration.computed, declaration.search, declaration.actions
     readable_models, problems, pipeline = _check_declaration(
-        declaration.registry, declaration.pipeline, actions, computed_fields
+        declaration.registry, declaration.pipeline, actions, computed_fields, logger
     )
     problems += [*declaration.problems, *metrics_problems(config)]
     models = readable_models or ()
@@ -270,6 +271,7 @@ def _check_declaration(
     pipeline: Pipeline,
     actions: Sequence[Action],
     computed: Mapping[type[Model], Sequence[Computed]],
+    logger: logging.Logger,
 ) -> tuple[tuple[ModelMeta, ...] | None, list[str], Pipeline]:
     """The models if they can be read, the problems, and the pipeline with the models' own middleware."""
     problems: list[str] = []
@@ -279,7 +281,10 @@ def _check_declaration(
     except DeclarationError as error:
         problems += error.problems
     whole_pipeline, own_problems = pipeline.with_model_middleware(models or ())
-    problems += own_problems
+    placement = place_entries(whole_pipeline, models)
+    problems += [*own_problems, *placement.problems]
+    for warning in placement.warnings:
+        logger.warning(warning)
     # Without models, every mention of one would look wrong.
     problems += _computed_problems(None if models is None else {m.cls: m for m in models}, computed)
     problems += [problem for meta in models or () for problem in unavailable_options(meta)]
@@ -287,7 +292,7 @@ def _check_declaration(
     problems += [problem for action in actions for problem in action.problems()]
     if models is not None:  # a type may hold a model
         problems += [problem for action in actions for problem in action.type_problems()]
-    return models, problems, whole_pipeline
+    return models, problems, placement.pipeline
 
 
 def _computed_problems(
