@@ -20,8 +20,8 @@ LAYERS = (
     "sql",
     "query",
     "model",
-    "config settings errors _backoff _caller _client_address _clock _shutdown _fence _ids _json _limits _logging _names"
-    " _service",
+    "config settings errors _backoff _caller _client_address _clock _shutdown _fence _ids _json _limits"
+    " _logging _names _service",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
 LEAVES = len(LAYERS) - 1
