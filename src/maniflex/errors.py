@@ -18,7 +18,7 @@
         ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
         ├── UnsupportedMediaType 415
         ├── ValidationFailed · RecordLocked                                  422
-        ├── UnusableScope                                                    500
+        ├── UnusableScope · CallbackFailed                                   500
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
         ├── Unavailable                                                      503
@@ -336,6 +336,10 @@ class RecordLocked(RequestError):
     """The record is in a state that `lock_when` declares final."""
 
     status, code, message = 422, "RECORD_LOCKED", "the record is locked"
+
+
+class CallbackFailed(RequestError):
+    """A function that the application gave to a catalogue entry raised; the request is refused."""
 
 
 class UnusableScope(RequestError):

@@ -22,6 +22,7 @@ from maniflex.openapi.serve import Description
 from maniflex.pipeline.chain import Composer
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
+from maniflex.pipeline.entry import place_entries
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
@@ -107,7 +108,10 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
     except DeclarationError as error:
         problems += error.problems
     pipeline, middleware_problems = declaration.pipeline.with_model_middleware(models or ())
-    return models, pipeline, [*problems, *middleware_problems]
+    placement = place_entries(pipeline, models)
+    for warning in placement.warnings:
+        declaration.logger.warning(warning)
+    return models, placement.pipeline, [*problems, *middleware_problems, *placement.problems]
 
 
 def _make_draft(

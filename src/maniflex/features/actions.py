@@ -15,6 +15,7 @@ from maniflex.pipeline.binding import binder
 from maniflex.pipeline.chain import Default, is_async
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.entry import Entry, action_problems
 from maniflex.pipeline.large_answers import collect
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, takes
@@ -78,6 +79,8 @@ class Action:
             elif not takes(fn, 2):
                 name = getattr(fn, "__name__", type(fn).__name__)
                 yield f"{where}: {name}: middleware is called with (ctx, next), which it does not take"
+            elif isinstance(fn, Entry):
+                yield from (f"{where}: {problem}" for problem in action_problems(fn))
 
     def type_problems(self) -> list[str]:
         """The types of which pydantic can make nothing, so that every request would fail."""
@@ -113,7 +116,7 @@ def _type_name(kind: Any) -> str:
 
 def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
-    inner = [(getattr(m, "__name__", type(m).__name__), m) for m in action.middleware]
+    inner = [(getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)]
     defaults: dict[str, Default] = {"action": _ActionCall(action)}
     endpoint = routes.endpoint(
         action.method,
@@ -149,6 +152,13 @@ def _about(action: Action) -> RouteDocs:
 def _answer_action(ctx: Context) -> None:
     if ctx.response is None:
         ctx.response = Response(204) if ctx._result is None else Response(200, ctx._result)
+
+
+def _of_action(middleware: Middleware) -> Middleware:
+    """The middleware as it stands in an action, which has no model."""
+    if not isinstance(middleware, Entry):
+        return middleware
+    return middleware.make(None, Operation.ACTION) or middleware
 
 
 class _ActionCall:

@@ -32,6 +32,10 @@ from maniflex.query.query import Models, reachable_models
 
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]
+Link = tuple[str, Middleware | None, Default | None]  # a label, and middleware or a default step
+
+
+_NO_LINKS: dict[At, list[Link]] = {at: [] for at in At}
 
 
 class SyncMiddleware:
@@ -74,26 +78,34 @@ class Composer:
         inner: Sequence[tuple[str, Middleware]] = (),
     ) -> Handler:
         """The named steps, nested, with the middleware that applies; `inner` goes before the last default."""
-        links: list[tuple[str, Middleware | None, Default | None]] = []
+        links: list[Link] = []
         for name in names:
             step: Step | SpecStep | None = getattr(self._pipeline, name, None)
-            matching = self._matching(step, model, operation, item) if step else []
-            links += [(f"{name}:{r.name}", r.fn, None) for r in matching if r.at is At.BEFORE]
+            links_at = self._links(step, model, operation, item) if step else _NO_LINKS
+            links += links_at[At.BEFORE]
             if name == names[-1]:
                 links += [(label, fn, None) for label, fn in inner]
-            replacements = [r for r in matching if r.at is At.REPLACE]
-            if replacements:
-                links.append((f"{name}:{replacements[-1].name}", replacements[-1].fn, None))
+            if links_at[At.REPLACE]:
+                links.append(links_at[At.REPLACE][-1])
             elif name in defaults:
                 links.append((name, None, defaults[name]))
             if name == "deserialize" and model is not None:
                 links += self._reach(model, operation, item)
-            links += [(f"{name}:{r.name}", r.fn, None) for r in matching if r.at is At.AFTER]
+            links += links_at[At.AFTER]
         return self._nest(links)
 
-    def _reach(
-        self, model: ModelMeta, operation: Operation, item: bool
-    ) -> list[tuple[str, Middleware | None, Default | None]]:
+    def _links(
+        self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool
+    ) -> dict[At, list[Link]]:
+        """The middleware of a step that such a request passes, by position."""
+        links: dict[At, list[Link]] = {at: [] for at in At}
+        for r in self._matching(step, model, operation, item):
+            fn = r.middleware(model, operation)
+            if fn is not None:
+                links[r.at].append((f"{r.step}:{r.name}", fn, None))
+        return links
+
+    def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
         """The step for reached models, where any of them has middleware of its own."""
         guards = self.guards_of_reachable(model, operation, item=item)
         return [("reach", None, Reach(model, operation, guards))] if guards else []
@@ -118,22 +130,20 @@ class Composer:
         A middleware for all models runs once in a request; one for some models, once for each of them.
         """
         step: Step | SpecStep = self._pipeline.auth
-        route_registrations = _in_order(step, model, operation, item=item)
+        route_middleware = _in_order(step, model, operation, item=item)
         guards: dict[ModelMeta, Guard] = {}
         for meta in models:
-            route_functions = [r.fn for r in route_registrations if r.models is None or meta is model]
-            own = [
-                r for r in _in_order(step, meta, Operation.LIST, item=False) if r.fn not in route_functions
-            ]
+            passed = [fn for r, fn in route_middleware if r.models is None or meta is model]
+            own = [(r, fn) for r, fn in _in_order(step, meta, Operation.LIST, item=False) if fn not in passed]
             if own:
-                links = [(f"auth:{r.name} of {meta.name}", r.fn, None) for r in own]
+                links: list[Link] = [(f"auth:{r.name} of {meta.name}", fn, None) for r, fn in own]
                 guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
         return guards
 
     def _matching(
         self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool
     ) -> list[Registration]:
-        matching = [r for r in step.registrations if r.matches(model, operation, item=item)]
+        matching = _matching(step, model, operation, item=item)
         if self._trace.skips:
             target = model.name if model else "actions"
             for r in step.registrations:
@@ -146,7 +156,7 @@ class Composer:
         registrations = getattr(self._pipeline, step).registrations
         return any(r.at is At.REPLACE and r.matches(model, operation, item=True) for r in registrations)
 
-    def _nest(self, links: Sequence[tuple[str, Middleware | None, Default | None]]) -> Handler:
+    def _nest(self, links: Sequence[Link]) -> Handler:
         handler: Handler | None = None
         run: list[Default] = []
         for label, middleware, default in reversed(links):
@@ -204,13 +214,25 @@ class Composer:
                 ctx.logger.debug("← %s", label)
 
 
-def _in_order(
+def _matching(
     step: Step | SpecStep, model: ModelMeta | None, operation: Operation, *, item: bool
 ) -> list[Registration]:
-    """The middleware of a step that runs for such a request; of several in its place, the last."""
+    """The registrations of a step for such a request, in the order they run in."""
     matching = [r for r in step.registrations if r.matches(model, operation, item=item)]
-    replacements = [r for r in matching if r.at is At.REPLACE]
-    before, after = ([r for r in matching if r.at is at] for at in (At.BEFORE, At.AFTER))
+    return sorted(matching, key=lambda r: r.rank)
+
+
+def _in_order(
+    step: Step | SpecStep, model: ModelMeta | None, operation: Operation, *, item: bool
+) -> list[tuple[Registration, Middleware]]:
+    """The middleware of a step that runs for such a request; of several in its place, the last."""
+    matching = [
+        (r, fn)
+        for r in _matching(step, model, operation, item=item)
+        if (fn := r.middleware(model, operation)) is not None
+    ]
+    replacements = [pair for pair in matching if pair[0].at is At.REPLACE]
+    before, after = ([pair for pair in matching if pair[0].at is at] for at in (At.BEFORE, At.AFTER))
     return [*before, *replacements[-1:], *after]
 
 

@@ -45,6 +45,12 @@ class Registration:
     name: str
     models: frozenset[str] | None = None
     operations: frozenset[Operation] | None = None
+    rank: int = 0  # of a part of a catalogue entry: its place in the step, whenever it was registered
+    make: Callable[[ModelMeta | None, Operation], Any] | None = None  # of such a part: it for one model
+
+    def middleware(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        """The middleware for requests to that model; None when it has nothing to do there."""
+        return self.fn if self.make is None else self.make(model, operation)
 
     def matches(self, model: ModelMeta | None, operation: Operation, *, item: bool) -> bool:
         if self.models is not None and (model is None or model.name not in self.models):
