@@ -29,6 +29,7 @@ All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   
 
 
 ALONE = ("concurrency", "faults", "performance")  # they watch the clock
+LONGEST = ("query", "openapi", "fuzz", "docs", "cli", "lifecycle", "background")
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 2**30
 
@@ -99,9 +100,12 @@ def _pytest(given: list[str]) -> dict[str, list[str]]:
     everywhere = sorted(
         path for path in (_venv.ROOT / "tests").iterdir() if path.name.startswith("test_") or path.is_dir()
     )
+    # Files that take long are begun early: otherwise one process works on the last of them alone.
+    everywhere.sort(key=lambda path: path.name not in LONGEST)
     together = [str(path.relative_to(_venv.ROOT)) for path in everywhere if path.name not in ALONE]
+    side_by_side = ["-n", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile", "--no-loadscope-reorder"]
     return {
-        "pytest": ["pytest", "-n", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile", *together],
+        "pytest": ["pytest", *side_by_side, *together],
         "alone": ["pytest", *(f"tests/{name}" for name in ALONE)],
     }
 

@@ -159,8 +159,11 @@ CHILD = """
 import asyncio, sys
 from datetime import datetime, timedelta
 from tests.kit.schedules import a_bench
-from tests.faults.test_schedulers import NAMES, minutely
 from maniflex.testing.clock import FakeClock
+
+def minutely(schedules):
+    for name in sys.argv[3:]:
+        schedules.add(name, cron="* * * * *", run="sim.v1", policy="all")
 
 async def main():
     clock = FakeClock(datetime.fromisoformat(sys.argv[2]))
@@ -198,7 +201,9 @@ async def test_schedulers_killed_at_any_moment_lose_and_double_nothing(
     async with a_bench(database_url, minutely, clock=FakeClock(start)) as bench:
         for _ in range(20 if long_mode else 2):
             with ExitStack() as stack:
-                programs = [stack.enter_context(run_program(CHILD, database_url, now)) for _ in range(2)]
+                programs = [
+                    stack.enter_context(run_program(CHILD, database_url, now, *NAMES)) for _ in range(2)
+                ]
                 for program in programs:
                     now = max(now, await asyncio.to_thread(seen, program, chance.randint(3, 12), now))
         bench.clock.move_to(now + timedelta(minutes=30))
