@@ -39,8 +39,8 @@ class TrustedProxies:
         schemes = [part.strip().lower() for part in forwarded_proto.split(",")]
         if not hops or not forwarded_proto:
             return scheme
-        said = schemes[-min(hops, len(schemes))]
-        return said if said in ("http", "https") else scheme
+        outermost = schemes[-min(hops, len(schemes))]
+        return outermost if outermost in ("http", "https") else scheme
 
     def _trace(self, peer: str, forwarded_for: Iterable[str]) -> tuple[str, int]:
         """The client's address, and how many trusted proxies stand before it."""
@@ -48,10 +48,10 @@ class TrustedProxies:
         address, hops = peer, 0
         while self._trusts(address, hops):
             hops += 1
-            said = plain_address(entries.pop()) if entries else None
-            if said is None:  # the proxy does not say, or says what is no address
+            caller = plain_address(entries.pop()) if entries else None
+            if caller is None:  # the proxy does not say, or says what is no address
                 break
-            address = said
+            address = caller
         return address, hops
 
     def _trusts(self, address: str, hops: int) -> bool:

@@ -133,8 +133,12 @@ class Composer:
         route_middleware = _in_order(step, model, operation, item=item)
         guards: dict[ModelMeta, Guard] = {}
         for meta in models:
-            passed = [fn for r, fn in route_middleware if r.models is None or meta is model]
-            own = [(r, fn) for r, fn in _in_order(step, meta, Operation.LIST, item=False) if fn not in passed]
+            route_functions = [fn for r, fn in route_middleware if r.models is None or meta is model]
+            own = [
+                (r, fn)
+                for r, fn in _in_order(step, meta, Operation.LIST, item=False)
+                if fn not in route_functions
+            ]
             if own:
                 links: list[Link] = [(f"auth:{r.name} of {meta.name}", fn, None) for r, fn in own]
                 guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])

@@ -196,7 +196,7 @@ def _description_problems(entry: Entry) -> Iterator[str]:
 
 
 def action_problems(entry: Entry) -> Iterator[str]:
-    """What is wrong with an entry in the middleware= of an action."""
+    """The problems of an entry in the middleware= of an action."""
     yield from (f"{entry.name}: {mistake}" for mistake in entry.mistakes)
     if not entry.in_actions:
         yield f"{entry.name}: it means nothing without a model; register it on the pipeline, for models"

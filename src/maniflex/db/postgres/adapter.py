@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from maniflex.db.budget import Budget
@@ -127,17 +128,14 @@ class PostgresAdapter:
         self._in_blocks = pooler and schema is not None  # each statement, to have its settings
         self._set_local = _set_local(self._session) if pooler else ""
 
-        def pool(address: Address, size: int) -> Pool:
-            return Pool(
-                lambda: self._connect(address),
-                size=size,
-                patience=pool_timeout.total_seconds(),
-                max_lifetime=max_lifetime.total_seconds(),
-                max_idle=max_idle.total_seconds(),
-                named_statements=not pooler,
-                statement_timeout=statement_timeout.total_seconds(),
-            )
-
+        pool = partial(
+            self._pool,
+            patience=pool_timeout.total_seconds(),
+            max_lifetime=max_lifetime.total_seconds(),
+            max_idle=max_idle.total_seconds(),
+            named_statements=not pooler,
+            statement_timeout=statement_timeout.total_seconds(),
+        )
         self._writes = pool(self._address, pool_size)
         self._reads = pool(self._read_address, read_pool_size) if self._read_address else self._writes
         self._servers = [(self._writes, self._address)]
@@ -148,6 +146,9 @@ class PostgresAdapter:
         self._express: Pool | None = None
         if self._reads.size >= EXPRESS_FROM:
             self._express = pool(self._read_address or self._address, 1)
+
+    def _pool(self, address: Address, size: int, **options: Any) -> Pool:
+        return Pool(lambda: self._connect(address), size=size, **options)
         self._listener: Listener | None = None
         self._sibling: Callable[[], PostgresAdapter] = lambda: PostgresAdapter(
             url,
