@@ -14,7 +14,7 @@ from maniflex.cli.target import load_sealed
 @click.command()
 @click.argument("target", metavar="MODULE:SERVER")
 def sweep(target: str) -> None:
-    """Serve the scheduled fields that are due: change or delete their records; ends with 1 when something went wrong."""
+    """Change or delete the records whose scheduled fields are due; ends with 1 when something went wrong."""
     server = load_sealed(target)
     one = _Sweep(server)
     report = run_once(server, one.run, ask_to_stop=one.stop)

@@ -136,21 +136,11 @@ class PostgresAdapter:
             named_statements=not pooler,
             statement_timeout=statement_timeout.total_seconds(),
         )
-        self._writes = pool(self._address, pool_size)
-        self._reads = pool(self._read_address, read_pool_size) if self._read_address else self._writes
-        self._servers = [(self._writes, self._address)]
-        if self._read_address:
-            self._servers.append((self._reads, self._read_address))
-        self._pools = tuple(pool for pool, _ in self._servers)
         self._quick = QuickTexts()
-        self._express: Pool | None = None
-        if self._reads.size >= EXPRESS_FROM:
-            self._express = pool(self._read_address or self._address, 1)
-
-    def _pool(self, address: Address, size: int, **options: Any) -> Pool:
-        return Pool(lambda: self._connect(address), size=size, **options)
+        self._make_pools(pool, pool_size, read_pool_size)
         self._listener: Listener | None = None
-        self._sibling: Callable[[], PostgresAdapter] = lambda: PostgresAdapter(
+        self._sibling: Callable[[], PostgresAdapter] = partial(
+            PostgresAdapter,
             url,
             pool_size=SIBLING_POOL,
             statement_timeout=statement_timeout,
@@ -164,6 +154,21 @@ class PostgresAdapter:
             max_lifetime=max_lifetime,
             max_idle=max_idle,
         )
+
+    def _make_pools(self, pool: Callable[[Address, int], Pool], size: int, read_size: int) -> None:
+        """One pool for writes and one for reads, if there is a replica; one connection for quick reads."""
+        self._writes = pool(self._address, size)
+        self._reads = pool(self._read_address, read_size) if self._read_address else self._writes
+        self._servers = [(self._writes, self._address)]
+        if self._read_address:
+            self._servers.append((self._reads, self._read_address))
+        self._pools = tuple(pool for pool, _ in self._servers)
+        self._express: Pool | None = None
+        if self._reads.size >= EXPRESS_FROM:
+            self._express = pool(self._read_address or self._address, 1)
+
+    def _pool(self, address: Address, size: int, **options: Any) -> Pool:
+        return Pool(lambda: self._connect(address), size=size, **options)
 
     @property
     def label(self) -> str:
