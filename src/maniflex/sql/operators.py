@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import sqlalchemy as sa
 
@@ -69,6 +69,8 @@ def one_of(dialect: Dialect, column: Any, name: str, *, negated: bool = False) -
     if dialect is Dialect.POSTGRES:
         items: Any = sa.bindparam(name)
         return column != sa.all_(items) if negated else column == sa.any_(items)  # type: ignore[no-any-return]
+    if dialect is not Dialect.SQLITE:
+        assert_never(dialect)
     each = sa.func.json_each(sa.bindparam(name, type_=sa.Text()))
     rows: Any = sa.select(sa.column("value")).select_from(each)
     return column.not_in(rows) if negated else column.in_(rows)  # type: ignore[no-any-return]
@@ -155,7 +157,11 @@ def _bind_list(arguments: Arguments, name: str, model: ModelSql, field: FieldMet
 
 def list_value(dialect: Dialect, items: Sequence[Any]) -> Any:
     """A list as one parameter."""
-    return list(items) if dialect is Dialect.POSTGRES else encode_json([*items])
+    if dialect is Dialect.SQLITE:
+        return encode_json([*items])
+    if dialect is Dialect.POSTGRES:
+        return list(items)
+    assert_never(dialect)
 
 
 def _bind_text(arguments: Arguments, name: str, model: ModelSql, field: FieldMeta, value: Any) -> None:
