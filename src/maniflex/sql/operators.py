@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
 import sqlalchemy as sa
@@ -29,8 +28,7 @@ EndCondition = Callable[[Any, Any, Any], Any]  # of a column, a text and the len
 _FIRST, _SECOND, _LENGTH = "$a", "$b", "$n"  # end the names of further parameters
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorWriter:
+class OperatorWriter(NamedTuple):
     """How one operator is written.
 
     `condition` takes the dialect, a column or any other expression, and the name of the parameter; the
