@@ -281,7 +281,7 @@ def _check_declaration(
     except DeclarationError as error:
         problems += error.problems
     whole_pipeline, own_problems = pipeline.with_model_middleware(models or ())
-    placement = place_entries(whole_pipeline, models)
+    placement = place_entries(whole_pipeline, models, actions)
     problems += [*own_problems, *placement.problems]
     for warning in placement.warnings:
         logger.warning(warning)

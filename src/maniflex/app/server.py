@@ -409,6 +409,8 @@ class Server(WithDurableWork):
             return error_response(NotFound())
         ctx = Context(assembly.runtime, scope, receive, endpoint.operation, "in-process")
         ctx.model, ctx.resource_id, ctx.auth = endpoint.model, id, auth  # type: ignore[assignment]  # has a model
+        ctx.authenticated = auth is not None  # the application vouches for it; no header is looked at
+        ctx.csrf_exempt = True  # no browser sent it
         response: Response = await answer(endpoint, ctx, assembly.runtime.watch)
         return response
 

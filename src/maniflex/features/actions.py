@@ -115,7 +115,9 @@ def _type_name(kind: Any) -> str:
 
 def action_endpoint(action: Action, composer: Composer) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
-    inner = [(getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)]
+    labelled = [(getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)]
+    outer = [(label, m) for label, m in labelled if isinstance(m, Entry) and m.is_exemption]
+    inner = [pair for pair in labelled if pair not in outer]
     call = _ActionCall(action)
 
     def respond(ctx: Context) -> None:
@@ -123,7 +125,9 @@ def action_endpoint(action: Action, composer: Composer) -> Endpoint:
             ctx.response = Response(204) if ctx._result is None else Response(200, ctx._result)
 
     def chain(*steps: str) -> Handler:
-        return composer.steps(steps, {"action": call}, None, Operation.ACTION, item=False, inner=inner)
+        return composer.steps(
+            steps, {"action": call}, None, Operation.ACTION, item=False, inner=inner, outer=outer
+        )
 
     return Endpoint(
         action.method,

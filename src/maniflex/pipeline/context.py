@@ -24,6 +24,7 @@ from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
+from maniflex.pipeline.answer_headers import AnswerHeaders
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.body_room import BodyPlace
@@ -94,7 +95,7 @@ class Columns(list[str]):
             super().remove(name)
 
 
-class Context(DatabaseAccess):
+class Context(DatabaseAccess, AnswerHeaders):
     """One request: where it goes, what it brought, what came of it."""
 
     # Defaults stand on the class, so that making a context sets only what a request has.
@@ -102,6 +103,9 @@ class Context(DatabaseAccess):
     resource_id: str = ""
     params: Mapping[str, str] = {}
     auth: AuthInfo | None = None
+    authenticated: bool = False  # an authenticator has found out who asks, so no other looks
+    lets_anonymous_pass: bool = False  # an exemption stands before the authenticators
+    csrf_exempt: bool = False  # a route that is reached without a session, such as a login
     files: Mapping[str, Any] = {}
     response: Response | None = None
     raw_body: bytes | None = None

@@ -36,7 +36,7 @@ class View(Context):
         super().__init__(ctx.runtime, ctx.scope, ctx.receive, Operation.LIST, ctx.request_id)
         self.parent = ctx
         self.model = model
-        self.auth = ctx.auth
+        self.auth, self.authenticated = ctx.auth, ctx.authenticated
         self.trace_id = ctx.trace_id
         self.raw_body = ctx.raw_body
         self._state = ctx.state
@@ -55,6 +55,10 @@ class View(Context):
     def after_commit(self, call: AfterCommit) -> None:
         assert self.parent is not None
         self.parent.after_commit(call)
+
+    def add_header(self, name: str, value: str) -> None:
+        assert self.parent is not None
+        self.parent.add_header(name, value)
 
 
 class Refused(Exception):

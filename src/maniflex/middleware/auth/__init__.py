@@ -1,0 +1,36 @@
+"""Auth entries: who is asking, and whether they may.
+
+from maniflex.middleware import auth
+
+server.pipeline.auth.register(auth.jwt("…"))
+server.pipeline.auth.register(auth.require_role("admin"), operations="delete")
+"""
+
+from maniflex.middleware.auth.basic_auth import basic
+from maniflex.middleware.auth.bearer import jwt
+from maniflex.middleware.auth.block import block_operation
+from maniflex.middleware.auth.csrf import csrf, csrf_token
+from maniflex.middleware.auth.exemptions import allow_anonymous, allow_public_read, allow_public_write
+from maniflex.middleware.auth.fixed_keys import api_keys
+from maniflex.middleware.auth.guards import require_auth, require_role, require_scope
+from maniflex.middleware.auth.passwords import hash_password, needs_rehash, verify_password
+from maniflex.middleware.auth.revocation import Revoker
+
+__all__ = [
+    "Revoker",
+    "allow_anonymous",
+    "allow_public_read",
+    "allow_public_write",
+    "api_keys",
+    "basic",
+    "block_operation",
+    "csrf",
+    "csrf_token",
+    "hash_password",
+    "jwt",
+    "needs_rehash",
+    "require_auth",
+    "require_role",
+    "require_scope",
+    "verify_password",
+]
