@@ -9,9 +9,10 @@ server.pipeline.auth.register(auth.require_role("admin"), operations="delete")
 from maniflex.middleware.auth.basic_auth import basic
 from maniflex.middleware.auth.bearer import jwt
 from maniflex.middleware.auth.block import block_operation
-from maniflex.middleware.auth.csrf import csrf, csrf_token
+from maniflex.middleware.auth.csrf_tokens import csrf, csrf_token
 from maniflex.middleware.auth.exemptions import allow_anonymous, allow_public_read, allow_public_write
 from maniflex.middleware.auth.fixed_keys import api_keys
+from maniflex.middleware.auth.published_keys import jwks
 from maniflex.middleware.auth.guards import require_auth, require_role, require_scope
 from maniflex.middleware.auth.passwords import hash_password, needs_rehash, verify_password
 from maniflex.middleware.auth.revocation import Revoker
@@ -27,6 +28,7 @@ __all__ = [
     "csrf",
     "csrf_token",
     "hash_password",
+    "jwks",
     "jwt",
     "needs_rehash",
     "require_auth",
