@@ -91,7 +91,14 @@ async def test_a_cache_header_replaces_the_usual_one(sqlite_url: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("X A", "x"), ("", "x"), ("Content-Length", "1"), ("X-Request-Id", "1"), ("X-A", "a\r\nb"), ("X-A", "a\x00")],
+    [
+        ("X A", "x"),
+        ("", "x"),
+        ("Content-Length", "1"),
+        ("X-Request-Id", "1"),
+        ("X-A", "a\r\nb"),
+        ("X-A", "a\x00"),
+    ],
 )
 def test_headers_that_would_break_the_answer_are_refused(name: str, value: str) -> None:
     ctx = Context(None, {}, None, None, "")  # type: ignore[arg-type]

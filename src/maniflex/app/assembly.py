@@ -143,13 +143,14 @@ def _build(declaration: Declaration) -> Assembly:
     )
     problems += [*declaration.problems, *metrics_problems(config)]
     models = readable_models or ()
-    problems += _internal_relation_problems(models, declaration.internal_tables)
+    internal_tables = {*declaration.internal_tables, *_marked_internal(models)}
+    problems += _internal_relation_problems(models, internal_tables)
     problems += [*search_problems(models), *(search.problems() if search is not None else ())]
     databases = _Databases(config)
     stores, store_problems = _stores(models, databases, declaration.clock)
     problems += store_problems
 
-    problems += _link_stores(config, stores, declaration.internal_tables)
+    problems += _link_stores(config, stores, internal_tables)
 
     # Built even from a declaration with problems: routes may want the same path, middleware may never run.
     runtime = Runtime(config, declaration.clock, databases.default, stores, logger)
@@ -166,7 +167,7 @@ def _build(declaration: Declaration) -> Assembly:
     builder = RouteBuilder(runtime, composer, computed_fields)
     for part_routes in declaration.part_routes:
         endpoints = part_routes.replace_routes(builder, endpoints)
-    endpoints = in_groups(refuse_foreign_scopes(endpoints, declaration.internal_tables))
+    endpoints = in_groups(refuse_foreign_scopes(endpoints, internal_tables))
     probes = list(Probes(runtime, databases.all, declaration.health).endpoints())
     probes += metrics_endpoints(runtime, declaration.metrics)
     probe_app = _probe_app(runtime, probes)
@@ -231,6 +232,11 @@ def _link_stores(
         store.link(models, stores_by_model, limits, must_bind=store.meta.cls in internal_tables)
     crossing = [problem for store in stores.values() for problem in unenforceable(store, stores_by_model)]
     return [*crossing, *junction_problems(stores_by_model)]
+
+
+def _marked_internal(models: Sequence[ModelMeta]) -> Iterator[type[Model]]:
+    """Tables of catalogue entries, which say so of themselves."""
+    return (meta.cls for meta in models if getattr(meta.cls, "__internal_table__", False))
 
 
 def _internal_relation_problems(

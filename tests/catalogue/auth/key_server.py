@@ -11,7 +11,7 @@ from typing import Any
 
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-_WRITERS = {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}
+_WRITERS: dict[str, Any] = {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}
 
 
 def published(key: Any, key_id: str, kind: str = "RSA", **more: Any) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def token(key: Any = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
     return pyjwt.encode(kept, key, algorithm, sort_headers=True)
 
 
-def bearer(text: str | None = None, **claims: Any) -> dict[str, str]:
+def bearer(text: str | None = None, /, **claims: Any) -> dict[str, str]:
     """The headers of a request with a token."""
     return {"Authorization": f"Bearer {token(**claims) if text is None else text}"}
 

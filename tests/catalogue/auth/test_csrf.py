@@ -24,10 +24,16 @@ def problems_of(server: Server) -> str:
     return str(caught.value)
 
 
-async def post(http: httpx.AsyncClient, cookie: str | None, header: str | None, **headers: str) -> httpx.Response:
+async def post(
+    http: httpx.AsyncClient, cookie: str | None, header: str | None, **headers: str
+) -> httpx.Response:
     """A POST with this cookie and this header, and no other cookie."""
     http.cookies.clear()
-    sent = {**({"Cookie": cookie} if cookie else {}), **({"X-CSRF-Token": header} if header else {}), **headers}
+    sent = {
+        **({"Cookie": cookie} if cookie else {}),
+        **({"X-CSRF-Token": header} if header else {}),
+        **headers,
+    }
     return await http.post("/api/posts", json=BODY, headers=sent)
 
 
@@ -53,13 +59,21 @@ async def test_c15_double_submit(database_url: str) -> None:
         error_of(await post(http, pair, value + "x"), 403, "CSRF_TOKEN_MISMATCH")
         error_of(await post(http, "csrf_token=", ""), 403, "CSRF_TOKEN_MISSING")
         error_of(await post(http, "csrf_token=a", "a"), 403, "CSRF_TOKEN_MISMATCH")
-        error_of(await post(http, f"{pair}; csrf_token=planted-cookie-of-another", value), 403, "CSRF_TOKEN_MISMATCH")
+        error_of(
+            await post(http, f"{pair}; csrf_token=planted-cookie-of-another", value),
+            403,
+            "CSRF_TOKEN_MISMATCH",
+        )
         data_of(await post(http, pair, value), 201)
 
 
 async def test_c15_a_bearer_header_needs_no_token(database_url: str) -> None:
     """C15, A42: a bearer or key header is exempt, a token in a cookie never is."""
-    entries = [auth.csrf(), auth.jwt(SECRET, cookie="session"), auth.api_keys(keys={KEY: AuthInfo(user_id="r")})]
+    entries = [
+        auth.csrf(),
+        auth.jwt(SECRET, cookie="session"),
+        auth.api_keys(keys={KEY: AuthInfo(user_id="r")}),
+    ]
     async with serving(app(*entries), database_url) as http:
         data_of(await post(http, None, None, **bearer()), 201)
         data_of(await post(http, None, None, **{"X-API-Key": KEY}), 201)
@@ -144,10 +158,16 @@ async def test_signed_tokens_belong_to_the_session(database_url: str) -> None:
 
 async def test_a_planted_cookie_does_not_pass_when_tokens_are_bound(database_url: str) -> None:
     """A43: with a secret, a token that an attacker got for another session is worth nothing."""
-    entries: list[Entry] = [auth.allow_anonymous(), auth.jwt(SECRET, cookie="session"), auth.csrf(secret="s" * 32)]
+    entries: list[Entry] = [
+        auth.allow_anonymous(),
+        auth.jwt(SECRET, cookie="session"),
+        auth.csrf(secret="s" * 32),
+    ]
     async with serving(app(*entries), database_url) as http:
         session = f"session={token(jti='victim')}"
-        planted, _ = set_cookie(await http.get("/api/posts", headers={"Cookie": f"session={token(jti='evil')}"}))
+        planted, _ = set_cookie(
+            await http.get("/api/posts", headers={"Cookie": f"session={token(jti='evil')}"})
+        )
         http.cookies.clear()
         anonymous, _ = set_cookie(await http.get("/api/posts"))
         for cookie in (planted, anonymous, "csrf_token=0123456789abcdef0123", "csrf_token=.0123456789abcdef"):
@@ -166,7 +186,9 @@ async def test_under_https_the_cookie_is_secure_and_bound_to_the_host(database_u
         http.cookies.clear()
         data_of(await http.post("https://test/api/posts", json=BODY, headers=sent), 201)
         planted = {**sent, "Cookie": pair.removeprefix("__Host-")}
-        error_of(await http.post("https://test/api/posts", json=BODY, headers=planted), 403, "CSRF_COOKIE_MISSING")
+        error_of(
+            await http.post("https://test/api/posts", json=BODY, headers=planted), 403, "CSRF_COOKIE_MISSING"
+        )
 
 
 async def test_the_cookie_comes_with_refusals_too(database_url: str) -> None:

@@ -15,8 +15,19 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from maniflex import DeclarationError
 from maniflex.middleware import auth
 from maniflex.testing import FakeClock
-from tests.catalogue.auth.kit import EC_KEY, ED_KEY, NOW, RSA_KEY, SECRET, app, data_of, error_of, later, serving
 from tests.catalogue.auth.key_server import key_server, published
+from tests.catalogue.auth.kit import (
+    EC_KEY,
+    ED_KEY,
+    NOW,
+    RSA_KEY,
+    SECRET,
+    app,
+    data_of,
+    error_of,
+    later,
+    serving,
+)
 
 SECOND_KEY = rsa.generate_private_key(65537, 2048)
 
@@ -107,7 +118,12 @@ async def test_a_key_that_is_gone_takes_its_tokens_along(database_url: str) -> N
 
 
 async def test_only_public_signing_keys_are_used(database_url: str) -> None:
-    symmetric = {"kty": "oct", "k": "YS1zZWNyZXQtb2YtbW9yZS10aGFuLTMyLWJ5dGVzLWxvbmc", "kid": "s", "use": "sig"}
+    symmetric = {
+        "kty": "oct",
+        "k": "YS1zZWNyZXQtb2YtbW9yZS10aGFuLTMyLWJ5dGVzLWxvbmc",
+        "kid": "s",
+        "use": "sig",
+    }
     small = rsa.generate_private_key(65537, 1024)
     keys_listed = [
         symmetric,

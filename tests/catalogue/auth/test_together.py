@@ -66,7 +66,9 @@ async def test_two_schemes_of_one_header_are_told_apart(reverse: bool, database_
     entries: list[Entry] = [auth.jwt(SECRET), auth.basic(check)]
     async with serving(app(*(reversed(entries) if reverse else entries)), database_url) as http:
         assert data_of(await http.get("/api/me", headers=bearer()))["auth_method"] == "jwt"
-        assert data_of(await http.get("/api/me", headers=basic_header("eve", "right")))["auth_method"] == "basic"
+        assert (
+            data_of(await http.get("/api/me", headers=basic_header("eve", "right")))["auth_method"] == "basic"
+        )
         for headers in (basic_header("eve", "wrong"), {"Authorization": "Digest x"}, bearer("x")):
             assert (await http.get("/api/me", headers=headers)).status_code == 401
 
@@ -80,7 +82,9 @@ async def test_an_unknown_scheme_is_401_though_a_later_authenticator_reads_anoth
         assert (await http.get("/api/me")).status_code == 204
 
 
-async def test_an_identity_of_the_applications_own_is_kept_unless_a_credential_is_sent(database_url: str) -> None:
+async def test_an_identity_of_the_applications_own_is_kept_unless_a_credential_is_sent(
+    database_url: str,
+) -> None:
     """A2."""
     server = Server()
 
@@ -341,7 +345,7 @@ async def test_keys_are_told_apart_and_never_in_the_query_string(database_url: s
         assert data_of(await http.get("/api/me", headers={"X-Key": KEY}))["user_id"] == "robot"
         wrong: Sequence[Any] = ["", " ", "x" * 2000, "é", list(keys)[1], KEY + "x"]
         for value in wrong:
-            answer = await http.get("/api/me", headers={b"x-key": value.encode()})  # type: ignore[dict-item]
+            answer = await http.get("/api/me", headers={b"x-key": value.encode()})
             error_of(answer, 401, "UNAUTHORIZED")
         twice = await http.get("/api/me", headers=[("X-Key", KEY), ("X-Key", KEY)])
         error_of(twice, 401, "UNAUTHORIZED")

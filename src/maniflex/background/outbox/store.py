@@ -17,9 +17,9 @@ import msgspec
 from maniflex._ids import new_id
 from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
-from maniflex.background.primary import Primary
 from maniflex.background.statements import NamedStatement, load
 from maniflex.db.port import Adapter, Executor, Row
+from maniflex.db.primary import Primary
 from maniflex.sql.codec import encode_datetime
 from maniflex.sql.statement import Dialect, Sql
 

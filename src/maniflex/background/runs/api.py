@@ -22,7 +22,6 @@ from maniflex.background.declaring import as_duration
 from maniflex.background.environment import Environment
 from maniflex.background.json_text import encode
 from maniflex.background.metrics import Values
-from maniflex.background.primary import reading
 from maniflex.background.runs import options as checks
 from maniflex.background.runs.access import RunAccess, public_types
 from maniflex.background.runs.children import ChildWakeups
@@ -38,6 +37,7 @@ from maniflex.background.runs.submitter import Submitted, Submitter
 from maniflex.background.runs.worker import RunWorker
 from maniflex.db.current import current_tx, detached_context, transaction
 from maniflex.db.port import Adapter, Tx
+from maniflex.db.primary import reading
 from maniflex.db.records import Records
 from maniflex.errors import Conflict, DeclarationError, NotFound
 from maniflex.model.base import Model

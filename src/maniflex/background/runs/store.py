@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from maniflex.background.json_text import instant
-from maniflex.background.primary import Primary
 from maniflex.background.runs.claim_store import ClaimedRows, event_ids, rows_of, to_json
 from maniflex.background.runs.rows import Reaped, RunDraft
 from maniflex.background.statements import NamedStatement, load
 from maniflex.db.current import executor
 from maniflex.db.port import Row, Tx
+from maniflex.db.primary import Primary
 from maniflex.errors import (
     RequestError,
     Timeout,

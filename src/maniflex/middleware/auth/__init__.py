@@ -12,13 +12,23 @@ from maniflex.middleware.auth.block import block_operation
 from maniflex.middleware.auth.csrf_tokens import csrf, csrf_token
 from maniflex.middleware.auth.exemptions import allow_anonymous, allow_public_read, allow_public_write
 from maniflex.middleware.auth.fixed_keys import api_keys
-from maniflex.middleware.auth.published_keys import jwks
 from maniflex.middleware.auth.guards import require_auth, require_role, require_scope
+from maniflex.middleware.auth.login_limits import LoginLimits
+from maniflex.middleware.auth.logout import mount_logout
 from maniflex.middleware.auth.passwords import hash_password, needs_rehash, verify_password
+from maniflex.middleware.auth.published_keys import jwks
 from maniflex.middleware.auth.revocation import Revoker
+from maniflex.middleware.auth.stored_keys import ApiKeys
+from maniflex.middleware.auth.token_routes import Credentials
+from maniflex.middleware.auth.tokens import TokenPair, Tokens
 
 __all__ = [
+    "ApiKeys",
+    "Credentials",
+    "LoginLimits",
     "Revoker",
+    "TokenPair",
+    "Tokens",
     "allow_anonymous",
     "allow_public_read",
     "allow_public_write",
@@ -30,6 +40,7 @@ __all__ = [
     "hash_password",
     "jwks",
     "jwt",
+    "mount_logout",
     "needs_rehash",
     "require_auth",
     "require_role",

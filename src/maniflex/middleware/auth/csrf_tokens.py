@@ -19,7 +19,7 @@ from maniflex.middleware.auth.csrf_cover import SAFE_METHODS
 from maniflex.middleware.auth.fixed_keys import HEADER_NAME, KeyHeader
 from maniflex.middleware.auth.request import cookie_values, header_values, is_https
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
 from maniflex.pipeline.registration import Next
 
 MODES = ("double_submit", "signed")
@@ -106,14 +106,11 @@ class Csrf(Entry):
         self.mistakes += [f"{one!r} is no origin, host or *.host" for one in wrong]
 
     def problems(self, seat: Seat) -> Iterable[str]:
+        self._learn_key_headers(seat)
         place = seat.registrations.index(seat.registration)
         later = seat.registrations[place + 1 :]
         if self._secret is not None and any(isinstance(r.fn, Entry) and r.fn.is_authenticator for r in later):
             yield "with a secret its tokens are bound to the session; register it after the authenticators"
-
-    def pieces(self, seat: Seat) -> Iterable[Piece]:
-        self._learn_key_headers(seat)
-        return super().pieces(seat)
 
     def _learn_key_headers(self, seat: Seat) -> None:
         entries = [r.fn for r in seat.registrations] + [fn for a in seat.actions for fn in a.middleware]

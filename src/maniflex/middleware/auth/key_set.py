@@ -24,6 +24,7 @@ from maniflex.pipeline.context import Context
 MOST_BYTES = 1024 * 1024
 MOST_KEYS = 100
 RETRY = 5.0  # seconds between fetches while no key is known at all
+_PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})  # parts of a key that nobody should publish
 _KINDS = {"RSA": "RSAAlgorithm", "EC": "ECAlgorithm", "OKP": "OKPAlgorithm"}
 
 
@@ -174,7 +175,7 @@ def _is_for_signatures(entry: Mapping[str, Any]) -> bool:
 
 
 def _read(entry: Mapping[str, Any]) -> VerifyingKey:
-    public = {name: value for name, value in entry.items() if name not in ("d", "p", "q", "dp", "dq", "qi", "oth")}
+    public = {name: value for name, value in entry.items() if name not in _PRIVATE}
     reader = getattr(import_module("jwt.algorithms"), _KINDS[entry["kty"]])
     key = key_of(reader.from_jwk(public))
     algorithm = entry.get("alg")
