@@ -37,6 +37,7 @@ class View(Context):
         self.parent = ctx
         self.model = model
         self.auth, self.authenticated = ctx.auth, ctx.authenticated
+        self.csrf_exempt = ctx.csrf_exempt
         self.trace_id = ctx.trace_id
         self.raw_body = ctx.raw_body
         self._state = ctx.state

@@ -130,7 +130,7 @@ async def test_c11_a_token_used_again_after_the_grace_ends_its_family(database_u
 
 async def test_uses_beside_the_end_of_a_family_leave_nothing_alive(database_url: str) -> None:
     """A use that is under way while its family ends must not give a token that works."""
-    server, tokens = token_app(reuse_grace=0)
+    server, _ = token_app(reuse_grace=0)
     clock = FakeClock(NOW)
     async with serving(server, database_url, clock) as http:
         for _ in range(10):
@@ -144,7 +144,6 @@ async def test_uses_beside_the_end_of_a_family_leave_nothing_alive(database_url:
             if used.status_code == 200:
                 third = data_of(used)["refresh_token"]
                 assert (await refresh(http, third)).status_code == 401
-        assert tokens
 
 
 async def test_unknown_and_expired_tokens(database_url: str) -> None:
