@@ -160,7 +160,7 @@ class Context(DatabaseAccess, AnswerHeaders):
     def require_auth(self) -> AuthInfo:
         """The identity of the caller; 401 without one."""
         if self.auth is None:
-            raise Abort(401, "UNAUTHORIZED", "sign in first")
+            raise Abort(401, "UNAUTHORIZED", "sign in first", headers={"www-authenticate": "Bearer"})
         return self.auth
 
     # -- the request -------------------------------------------------------------------------

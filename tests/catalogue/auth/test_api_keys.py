@@ -13,9 +13,9 @@ import pytest
 
 from maniflex import DeclarationError, Model, Server, field
 from maniflex.middleware import auth
-from maniflex.middleware.auth.api_key_store import ApiKey
+from maniflex.middleware.auth.api_key_store import ApiKey, digest_of
 from maniflex.testing import FakeClock
-from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, data_of, error_of, serving
+from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, data_of, error_of, serving, stored_bytes
 
 ADA = bearer(roles=["editor", "reader"], scope="read write", org="acme")
 EVE = bearer(sub="eve", org="acme")
@@ -72,9 +72,7 @@ async def test_c12_a_key_is_shown_once_and_kept_nowhere(
                 await me(http, made["key"] + "x"),
                 await http.delete(f"/api/api_keys/{made['id']}", headers=ADA),
             ]
-            content = b"".join(path.read_bytes() for path in tmp_path.glob("rows.db*"))
-
-    from maniflex.middleware.auth.api_key_store import digest_of
+            content = stored_bytes(tmp_path)
 
     assert [answer.status_code for answer in others] == [200, 200, 404, 404, 200, 401, 204]
     for key in (made["key"], rotated["key"]):
@@ -115,7 +113,11 @@ async def test_of_two_rotations_at_once_one_wins(database_url: str) -> None:
         made = await make(http)
         path = f"/api/api_keys/{made['id']}/rotate"
         answers = await asyncio.gather(*(http.post(path, headers=ADA) for _ in range(5)))
-        working = [a for a in answers if a.status_code == 200 and (await me(http, a.json()["data"]["key"])).is_success]
+        working = [
+            a
+            for a in answers
+            if a.status_code == 200 and (await me(http, a.json()["data"]["key"])).is_success
+        ]
         assert len(working) == 1
 
 
@@ -129,7 +131,7 @@ async def test_a_key_has_at_most_what_its_maker_has(database_url: str) -> None:
         headers = {"X-API-Key": weak["key"]}
         answer = await http.post("/api/api_keys", json={"name": "x", "roles": ["editor"]}, headers=headers)
         error_of(answer, 403, "FORBIDDEN")
-        stored = {"actor": "root", "tenant": "other", "digest": "0" * 64, "id": "x", "expires_at": None}
+        stored: dict[str, Any] = {"actor": "root", "tenant": "other", "digest": "0" * 64, "id": "x", "expires_at": None}
         made = await make(http, **stored)
         assert (made["actor"], made["tenant"]) == ("ada", "acme")
         error_of(await http.post("/api/api_keys", json={"name": "x"}), 401, "UNAUTHORIZED")
@@ -198,7 +200,11 @@ async def test_texts_that_are_no_keys(database_url: str) -> None:
         made = await make(http)
         prefix, key_id, secret = made["key"].split("_")
         texts = [f"{prefix}_{key_id}_{secret[:-1]}", f"x_{key_id}_{secret}", f"{prefix}_{key_id}_", secret]
-        texts += [f"{prefix}_{key_id.upper()}_{secret}", f"{prefix}__{secret}", f"{prefix}_{key_id}_{'0' * 43}"]
+        texts += [
+            f"{prefix}_{key_id.upper()}_{secret}",
+            f"{prefix}__{secret}",
+            f"{prefix}_{key_id}_{'0' * 43}",
+        ]
         texts += [made["key"] + " x", f"{prefix}_{'0' * 36}_{secret}", "mfx_%00_x"]
         for text in texts:
             error_of(await me(http, text), 401, "UNAUTHORIZED")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import logging
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -419,3 +421,11 @@ async def test_a_token_for_another_secret_is_never_asked_twice(database_url: str
     """Two issuers on one header: the first decides."""
     async with serving(app(auth.jwt(SECRET), auth.jwt(OTHER_SECRET)), database_url) as http:
         error_of(await http.get("/api/me", headers=bearer(key=OTHER_SECRET)), 401, "INVALID_TOKEN")
+
+
+def test_importing_the_entries_loads_no_optional_library() -> None:
+    """X2."""
+    program = "import sys; from maniflex.middleware import auth; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert {"jwt", "cryptography", "argon2", "bcrypt", "redis"} & set(loaded.stdout.split()) == set()
