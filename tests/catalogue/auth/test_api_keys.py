@@ -131,7 +131,7 @@ async def test_a_key_has_at_most_what_its_maker_has(database_url: str) -> None:
         headers = {"X-API-Key": weak["key"]}
         answer = await http.post("/api/api_keys", json={"name": "x", "roles": ["editor"]}, headers=headers)
         error_of(answer, 403, "FORBIDDEN")
-        stored: dict[str, Any] = {"actor": "root", "tenant": "other", "digest": "0" * 64, "id": "x", "expires_at": None}
+        stored: dict[str, Any] = {"actor": "root", "tenant": "other", "digest": "0" * 64, "id": "x"}
         made = await make(http, **stored)
         assert (made["actor"], made["tenant"]) == ("ada", "acme")
         error_of(await http.post("/api/api_keys", json={"name": "x"}), 401, "UNAUTHORIZED")
