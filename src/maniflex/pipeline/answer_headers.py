@@ -1,4 +1,4 @@
-"""Headers that code adds to whatever is answered in the end: a record, a refusal, a stream."""
+"""Headers that code adds to every kind of answer: a record, a refusal, a stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AnswerHeaders:
     extra_headers: list[Header] | None = None
 
     def add_header(self, name: str, value: str) -> None:
-        """Send this header with the answer, whatever it is; the same name may be added several times."""
+        """Send this header with the answer, also with a refusal; the same name may be added several times."""
         if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
             raise ValueError(f"{name!r} is no name of a header that can be added")
         if any(ord(letter) < 32 and letter != "\t" for letter in value):

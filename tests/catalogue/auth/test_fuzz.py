@@ -39,7 +39,7 @@ async def test_no_mutation_of_a_credential_passes_or_fails_the_server(
 ) -> None:
     chance = random.Random(SEED)
     good = token(roles=["admin"], jti="x").encode()
-    claims = {"roles": ["admin"], "exp": later(hours=1)}
+    claims: dict[str, Any] = {"roles": ["admin"], "exp": later(hours=1)}
     signed = [good, token(RSA_KEY, "RS256", **claims).encode(), token(OTHER, **claims).encode()]
     keys = auth.api_keys(keys={KEY.decode(): AuthInfo(user_id="robot")})
     entries = [

@@ -56,7 +56,7 @@ def new_secret() -> str:
 
 
 def digest_of(secret: str) -> str:
-    """What is stored of a secret."""
+    """The text that the table has instead of a secret."""
     return sha256(secret.encode()).hexdigest()
 
 
@@ -75,5 +75,5 @@ async def rotate(host: Host, key: ApiKey, now: datetime, overlap: timedelta) -> 
     """Give the key a new secret, the old one counts for `overlap` more; None when another was quicker."""
     secret = new_secret()
     old = (key.digest, now + overlap) if overlap > timedelta(0) else (None, None)
-    changed = await host.raw_exec(_ROTATE, digest_of(secret), *old, now, key.id, key.digest)
-    return secret if changed else None
+    rows = await host.raw_exec(_ROTATE, digest_of(secret), *old, now, key.id, key.digest)
+    return secret if rows else None

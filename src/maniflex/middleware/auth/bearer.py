@@ -120,13 +120,13 @@ class Bearer(Authenticator):
             if token is None:
                 self.pass_without_credential(ctx)
             else:
-                verified = self._memory.find(token) or await self._check(ctx, token)
+                good_token = self._memory.find(token) or await self._check(ctx, token)
                 now = ctx.runtime.clock.now()
-                if not verified.starts_at <= now < verified.ends_at:
-                    self._check_times(token, verified, now)
-                info = verified.identity()
+                if not good_token.starts_at <= now < good_token.ends_at:
+                    self._check_times(token, good_token, now)
+                info = good_token.identity()
                 if self._revoker is not None:
-                    await self._check_revoked(self._revoker, verified)
+                    await self._check_revoked(self._revoker, good_token)
                 if self._verify is not None:
                     await self._ask_application(ctx, self._verify, info)
                 ctx.auth = info
@@ -172,13 +172,13 @@ class Bearer(Authenticator):
             raise self.invalid("the token is not valid")
         try:
             self._check_claims(claims)
-            verified = VerifiedToken(claims, self._names, len(token))
+            good_token = VerifiedToken(claims, self._names, len(token))
         except BadClaim as error:
             raise self.invalid(str(error)) from None
-        if verified.expires_at is None and not self._allow_no_expiry:
+        if good_token.expires_at is None and not self._allow_no_expiry:
             raise self.refusal("TOKEN_MISSING_EXPIRY", "the token never expires, which is not accepted")
-        self._memory.add(token, verified)
-        return verified
+        self._memory.add(token, good_token)
+        return good_token
 
     async def _claims(self, ctx: Context, token: bytes) -> dict[str, Any] | None:
         return await verify_aside(ctx, token, self._keys)
@@ -193,21 +193,21 @@ class Bearer(Authenticator):
             if claims.get(name) is None:
                 raise BadClaim(f"the claim {name!r} is missing")
 
-    def _check_times(self, token: bytes, verified: VerifiedToken, now: datetime) -> None:
+    def _check_times(self, token: bytes, good_token: VerifiedToken, now: datetime) -> None:
         """Refuse a token that is out of its time by more than the leeway."""
-        if verified.ends_at <= now - self._leeway:
+        if good_token.ends_at <= now - self._leeway:
             self._memory.forget(token)
             raise self.refusal("TOKEN_EXPIRED", "the token has expired")
         latest = (now + self._leeway).timestamp()
-        if verified.not_before is not None and verified.not_before > latest:
+        if good_token.not_before is not None and good_token.not_before > latest:
             raise self.refusal("TOKEN_NOT_YET_VALID", "the token is not valid yet")
-        if verified.issued_at is not None and verified.issued_at > latest:
+        if good_token.issued_at is not None and good_token.issued_at > latest:
             raise self.refusal("TOKEN_FUTURE_ISSUED", "the token was issued in the future")
 
-    async def _check_revoked(self, revoker: Revoker, verified: VerifiedToken) -> None:
-        if not verified.jti:
+    async def _check_revoked(self, revoker: Revoker, good_token: VerifiedToken) -> None:
+        if not good_token.jti:
             raise self.refusal("TOKEN_NOT_REVOCABLE", "the token has no id by which it could be revoked")
-        if await is_token_revoked(revoker, verified):
+        if await is_token_revoked(revoker, good_token):
             raise self.refusal("TOKEN_REVOKED", "the token was revoked")
 
     async def _ask_application(self, ctx: Context, verify: Verify, info: AuthInfo) -> None:
@@ -247,7 +247,7 @@ def _texts(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 class TokenOptions(TypedDict, total=False):
-    """How tokens are read, whoever signed them."""
+    """How tokens are read, for every kind of key."""
 
     algorithms: Iterable[str] | None
     issuer: str | Iterable[str] | None

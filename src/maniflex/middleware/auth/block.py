@@ -31,11 +31,11 @@ _BELOW = {
 
 
 def block_operation(*operations: Operation | str) -> Entry:
-    """Answer 405 to these operations, whoever asks; `Allow` and OPTIONS name what is left."""
-    return Block(operations)
+    """Answer 405 to these operations for every caller; `Allow` and OPTIONS leave them out."""
+    return OperationBlock(operations)
 
 
-class Block(Entry):
+class OperationBlock(Entry):
     """Refuses operations of models and actions."""
 
     name = "auth.block_operation"
@@ -44,12 +44,12 @@ class Block(Entry):
     def __init__(self, operations: Iterable[Any]) -> None:
         super().__init__()
         self._operations: frozenset[Operation] = frozenset()
-        known = {str(operation) for operation in Operation}
+        operation_names = {str(operation) for operation in Operation}
         names = [str(operation) for operation in operations]
         self.mistakes += [
-            f"there is no operation {name!r}{did_you_mean(name, known)}"
+            f"there is no operation {name!r}{did_you_mean(name, operation_names)}"
             for name in names
-            if name not in known
+            if name not in operation_names
         ]
         if not names:
             self.mistakes.append("name the operations to block")
@@ -73,9 +73,11 @@ class Block(Entry):
         if not self._is_blocked(ctx, ctx.operation):
             await next()
             return
-        left = [method for method, operation in methods.items() if not self._is_blocked(ctx, operation)]
+        methods_left = [
+            method for method, operation in methods.items() if not self._is_blocked(ctx, operation)
+        ]
         model: ModelMeta | None = ctx.model
-        allow = ", ".join(left if model is None else sorted([*left, "OPTIONS"]))
+        allow = ", ".join(methods_left if model is None else sorted([*methods_left, "OPTIONS"]))
         raise Abort(405, "METHOD_BLOCKED", "this operation is blocked", headers={"allow": allow})
 
     async def _shorten_allow(self, ctx: Context, next: Next) -> None:
@@ -83,9 +85,11 @@ class Block(Entry):
         methods = _methods_of(ctx)
         response = ctx.response
         if isinstance(response, Response) and response.headers and "allow" in response.headers:
-            listed = [m.strip() for m in response.headers["allow"].split(",")]
-            left = [m for m in listed if m not in methods or not self._is_blocked(ctx, methods[m])]
-            response.set_header("allow", ", ".join(left))
+            all_methods = [m.strip() for m in response.headers["allow"].split(",")]
+            methods_left = [
+                m for m in all_methods if m not in methods or not self._is_blocked(ctx, methods[m])
+            ]
+            response.set_header("allow", ", ".join(methods_left))
 
     def _is_blocked(self, ctx: Context, operation: Operation) -> bool:
         model: ModelMeta | None = ctx.model

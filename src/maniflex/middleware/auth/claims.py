@@ -142,5 +142,7 @@ def moment(seconds: float) -> datetime:
 def audience_matches(claims: Mapping[str, Any], audiences: Sequence[str]) -> bool:
     """Whether the token is meant for one of the audiences."""
     meant = claims.get("aud")
-    named = [meant] if isinstance(meant, str) else meant
-    return isinstance(named, list) and any(isinstance(one, str) and one in audiences for one in named)
+    audience_list = [meant] if isinstance(meant, str) else meant
+    return isinstance(audience_list, list) and any(
+        isinstance(one, str) and one in audiences for one in audience_list
+    )

@@ -142,18 +142,18 @@ class Csrf(Entry):
     def _check(self, ctx: Context) -> None:
         if self._origins and not self._is_known_origin(ctx):
             raise _refusal("CSRF_ORIGIN_REJECTED", "the request comes from another site")
-        sent = header_values(ctx, self._header)
-        if len(sent) != 1 or not sent[0].strip():
+        texts = header_values(ctx, self._header)
+        if len(texts) != 1 or not texts[0].strip():
             raise _refusal("CSRF_TOKEN_MISSING", "the CSRF token is not in its header")
-        token = sent[0].strip().decode("latin-1")
+        token = texts[0].strip().decode("latin-1")
         if self._mode == "signed":
-            expected = self._signature(_session(ctx))
+            right_text = self._signature(_session(ctx))
         else:
             cookies = cookie_values(ctx, self._cookie_name(ctx))
             if not cookies:
                 raise _refusal("CSRF_COOKIE_MISSING", "the CSRF cookie is missing")
-            expected = self._good_cookie(ctx) or ""
-        if not expected or not hmac.compare_digest(token.encode("latin-1"), expected.encode("latin-1")):
+            right_text = self._good_cookie(ctx) or ""
+        if not right_text or not hmac.compare_digest(token.encode("latin-1"), right_text.encode("latin-1")):
             raise _refusal("CSRF_TOKEN_MISMATCH", "the CSRF token is not the one of this session")
 
     def _is_known_origin(self, ctx: Context) -> bool:
@@ -179,7 +179,7 @@ class Csrf(Entry):
         token = self._good_cookie(ctx)
         if token is None:
             nonce = secrets.token_urlsafe(self._token_bytes)
-            token = nonce if self._secret is None else f"{nonce}.{self._bound(ctx, nonce)}"
+            token = nonce if self._secret is None else f"{nonce}.{self._bind_to_session(ctx, nonce)}"
             secure = is_https(ctx) if self._secure is None else self._secure
             ctx.set_cookie(
                 self._cookie_name(ctx), token, secure=secure, http_only=False, same_site=self._same_site
@@ -193,8 +193,8 @@ class Csrf(Entry):
             return None
         if self._secret is not None:
             nonce, _, signature = values[0].rpartition(".")
-            expected = self._bound(ctx, nonce)
-            if not hmac.compare_digest(signature.encode("latin-1"), expected.encode("latin-1")):
+            right_text = self._bind_to_session(ctx, nonce)
+            if not hmac.compare_digest(signature.encode("latin-1"), right_text.encode("latin-1")):
                 return None
         return values[0]
 
@@ -203,7 +203,7 @@ class Csrf(Entry):
         is_bound = self._secure is None and is_https(ctx)
         return f"__Host-{self._cookie}" if is_bound else self._cookie
 
-    def _bound(self, ctx: Context, nonce: str) -> str:
+    def _bind_to_session(self, ctx: Context, nonce: str) -> str:
         auth = ctx.auth
         session = "" if auth is None else f"{auth.user_id}\0{auth.session_id}"
         return self._signature(f"{session}\0{nonce}")

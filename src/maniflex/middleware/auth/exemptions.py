@@ -50,15 +50,15 @@ class Exemption(Entry):
         if seat.is_action:
             return
         place = seat.registrations.index(seat.registration)
-        concerned = [
+        places = [
             index
             for index, other in enumerate(seat.registrations)
             if isinstance(other.fn, Entry)
             and other.fn.is_authenticator
             and _overlap(seat.registration, other)
         ]
-        if concerned and concerned[-1] < place:
-            authenticator = seat.registrations[concerned[-1]].name
+        if places and places[-1] < place:
+            authenticator = seat.registrations[places[-1]].name
             yield f"it stands after {authenticator}, so it has no effect; register it before"
 
 
@@ -119,4 +119,6 @@ def _overlap(one: Registration, other: Registration) -> bool:
     if one.operations is None or other.operations is None:
         return True
     either = ((one.operations, other.operations), (other.operations, one.operations))
-    return any(covered(rules, operation, item=True) for rules, listed in either for operation in listed)
+    return any(
+        covered(rules, operation, item=True) for rules, operations in either for operation in operations
+    )

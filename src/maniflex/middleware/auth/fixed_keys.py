@@ -25,7 +25,7 @@ class KeyStore(Protocol):
     """Where keys are looked up that the code does not know."""
 
     async def identify(self, ctx: Context, key: str) -> AuthInfo | None:
-        """Who has the key; None when nobody has it any more."""
+        """The identity of the key; None when it is unknown, expired or revoked."""
 
     def problems(self, seat: Seat) -> Iterable[str]:
         """What keeps the store from being used there."""
@@ -66,9 +66,9 @@ class KeyHeader(Authenticator):
         elif not isinstance(info, AuthInfo) or not info.user_id:
             self.mistakes.append("a key leads to an AuthInfo with a user_id")
         else:
-            known = _DIGEST.fullmatch(key)
-            self._has_short_key = self._has_short_key or (known is None and len(key) < SHORT)
-            digest = bytes.fromhex(known[1]) if known else sha256(key.encode()).digest()
+            digest_text = _DIGEST.fullmatch(key)
+            self._has_short_key = self._has_short_key or (digest_text is None and len(key) < SHORT)
+            digest = bytes.fromhex(digest_text[1]) if digest_text else sha256(key.encode()).digest()
             kind = "service_account" if info.identity_type == "human" else info.identity_type
             self._by_digest.append((digest, replace(info, auth_method="api_key", identity_type=kind)))
 
@@ -93,14 +93,14 @@ class KeyHeader(Authenticator):
         key = values[0].strip()
         info = None
         if len(values) == 1 and 0 < len(key) <= MOST_BYTES:
-            info = self._known(key)
+            info = self._find_known(key)
             if info is None and self._store is not None and key.isascii():
                 info = await self._store.identify(ctx, key.decode("ascii"))
         if info is None:
             raise self.refusal("UNAUTHORIZED", "the API key is missing or not valid")
         return info
 
-    def _known(self, key: bytes) -> AuthInfo | None:
+    def _find_known(self, key: bytes) -> AuthInfo | None:
         digest = sha256(key).digest()
-        matches = [info for known, info in self._by_digest if hmac.compare_digest(known, digest)]
+        matches = [info for key_digest, info in self._by_digest if hmac.compare_digest(key_digest, digest)]
         return replace(matches[0], claims=dict(matches[0].claims)) if matches else None

@@ -32,7 +32,7 @@ def unknown_caller() -> Abort:
     return Abort(401, "UNAUTHORIZED", UNKNOWN_CALLER, headers={"www-authenticate": "Bearer"})
 
 
-class Guard(Entry):
+class CallerGuard(Entry):
     """An entry that refuses some callers."""
 
     homes: ClassVar = {"auth": ANYWHERE}
@@ -44,7 +44,7 @@ class Guard(Entry):
             self.mistakes.append(f"{kind} are texts that are not empty")
 
 
-class RoleGuard(Guard):
+class RoleGuard(CallerGuard):
     """Asks for one of several roles."""
 
     name = "auth.require_role"
@@ -67,7 +67,7 @@ class RoleGuard(Guard):
         await next()
 
 
-class IdentityGuard(Guard):
+class IdentityGuard(CallerGuard):
     """Asks for any identity."""
 
     name = "auth.require_auth"
@@ -78,7 +78,7 @@ class IdentityGuard(Guard):
         await next()
 
 
-class ScopeGuard(Guard):
+class ScopeGuard(CallerGuard):
     """Asks for all of several scopes."""
 
     name = "auth.require_scope"
@@ -91,8 +91,8 @@ class ScopeGuard(Guard):
             self.mistakes.append("name the scopes that are needed")
         if any(not scope.isascii() or set(scope) & set(' "\\') for scope in self._scopes):
             self.mistakes.append("a scope has neither spaces nor quotes")
-        needed = " ".join(sorted(self._scopes))
-        self._headers = {"www-authenticate": f'Bearer error="insufficient_scope", scope="{needed}"'}
+        scope_text = " ".join(sorted(self._scopes))
+        self._headers = {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope_text}"'}
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         auth = ctx.auth

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Host(Protocol):
-    """What is needed of a server."""
+    """The parts of a server that are needed here."""
 
     @property
     def config(self) -> Any: ...

@@ -48,16 +48,16 @@ class KeySet:
         clock = ctx.runtime.clock
         if not self._keys:
             await self._fetch_first(ctx, clock)
-        key = self._known(key_id)
+        key = self._key_of(key_id)
         if key is None and key_id is not None and self._may_refetch(clock):
             self._refetched_at = clock.monotonic()
             await asyncio.shield(self._start(ctx))
-            key = self._known(key_id)
+            key = self._key_of(key_id)
         elif self._is_stale(clock):
             self._start(ctx)
         return key
 
-    def _known(self, key_id: str | None) -> VerifyingKey | None:
+    def _key_of(self, key_id: str | None) -> VerifyingKey | None:
         if key_id is None:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         return self._keys.get(key_id)
@@ -71,7 +71,7 @@ class KeySet:
             raise refusal
 
     def _may_refetch(self, clock: Clock) -> bool:
-        """Whether an unknown id is worth a fetch: at most one in an interval, whoever asks."""
+        """Whether an unknown id is worth a fetch: at most one in an interval for all requests together."""
         if self._refetched_at is None or self._is_running():
             return True
         return clock.monotonic() - self._refetched_at >= self._refetch_interval
@@ -151,14 +151,14 @@ def fetch(url: str, timeout: float) -> bytes:
 def read_key_set(content: bytes) -> dict[str, VerifyingKey]:
     """The public signing keys of a JSON Web Key Set, by id; keys of other kinds are left out."""
     document = json.loads(content)
-    listed = document.get("keys") if isinstance(document, dict) else None
-    if not isinstance(listed, list):
+    entries = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
         raise ValueError("it is no key set")
-    return dict(_usable(listed[:MOST_KEYS]))
+    return dict(_usable(entries[:MOST_KEYS]))
 
 
-def _usable(listed: list[Any]) -> Iterator[tuple[str, VerifyingKey]]:
-    for number, entry in enumerate(listed):
+def _usable(entries: list[Any]) -> Iterator[tuple[str, VerifyingKey]]:
+    for number, entry in enumerate(entries):
         if not isinstance(entry, dict) or entry.get("kty") not in _KINDS or not _is_for_signatures(entry):
             continue
         try:
@@ -183,4 +183,4 @@ def _read(entry: Mapping[str, Any]) -> VerifyingKey:
         return key
     if not isinstance(algorithm, str):
         raise BadKey("its algorithm is no text")
-    return key.narrowed([algorithm])
+    return key.narrow_to([algorithm])

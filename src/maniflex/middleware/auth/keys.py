@@ -35,7 +35,7 @@ class VerifyingKey:
     algorithms: tuple[str, ...]
     cost: float  # microseconds
 
-    def narrowed(self, algorithms: Iterable[str]) -> VerifyingKey:
+    def narrow_to(self, algorithms: Iterable[str]) -> VerifyingKey:
         """The same key, for those of its algorithms that are listed."""
         return VerifyingKey(self.key, tuple(a for a in self.algorithms if a in set(algorithms)), self.cost)
 

@@ -60,10 +60,10 @@ class Buckets:
     def take(self, subject: str, attempts: int, seconds: int, now: float) -> float:
         """Take one attempt: 0, or the seconds until there is one to take."""
         key = blake2b(subject.encode(errors="surrogatepass"), digest_size=16).digest()
-        left, since = self._levels.pop(key, (float(attempts), now))
-        left = min(float(attempts), left + (now - since) * attempts / seconds)
-        wait = 0.0 if left >= 1 else (1 - left) * seconds / attempts
-        self._levels[key] = (left if wait else left - 1, now)
+        level, since = self._levels.pop(key, (float(attempts), now))
+        level = min(float(attempts), level + (now - since) * attempts / seconds)
+        wait = 0.0 if level >= 1 else (1 - level) * seconds / attempts
+        self._levels[key] = (level if wait else level - 1, now)
         if len(self._levels) > MOST_BUCKETS:
             del self._levels[next(iter(self._levels))]
         return wait

@@ -60,8 +60,8 @@ def _hash(plain: str, algorithm: str) -> str:
     if len(password) > MOST_BCRYPT_BYTES:
         raise ValueError(f"bcrypt takes passwords of at most {MOST_BCRYPT_BYTES} bytes")
     bcrypt = _library("bcrypt", "bcrypt")
-    encoded: str = bcrypt.hashpw(password, bcrypt.gensalt()).decode()
-    return encoded
+    hash_text: str = bcrypt.hashpw(password, bcrypt.gensalt()).decode()
+    return hash_text
 
 
 def _verify(plain: str, hashed: str | None) -> bool:
@@ -69,10 +69,10 @@ def _verify(plain: str, hashed: str | None) -> bool:
         return _verify_bcrypt(plain, hashed)
     placeholder = _placeholder()  # made in any case, so that the first unknown account takes no longer
     is_readable = hashed is not None and hashed.startswith("$argon2")
-    stored = hashed if is_readable else placeholder
+    hash_text = hashed if is_readable else placeholder
     argon2 = _library("argon2", "argon2-cffi")
     try:
-        _argon2().verify(stored, plain)
+        _argon2().verify(hash_text, plain)
     except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError, UnicodeEncodeError):
         return False
     return is_readable

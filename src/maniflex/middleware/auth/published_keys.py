@@ -64,11 +64,11 @@ class PublishedKeys(Bearer):
         missing = missing_library(asymmetric=True)
         if missing is not None:
             self.mistakes.append(library_mistake(self.name, missing))
-        listed = [algorithms] if isinstance(algorithms, str) else list(algorithms or ())
-        for name in listed:
+        names = [algorithms] if isinstance(algorithms, str) else list(algorithms or ())
+        for name in names:
             if name not in ALGORITHMS or name in HMAC:
                 self.mistakes.append(f"{name!r} is no algorithm of a published key")
-        self._algorithms = frozenset(listed) or None
+        self._algorithms = frozenset(names) or None
         return ()
 
     def warnings(self, seat: Seat) -> Iterable[str]:
@@ -84,7 +84,7 @@ class PublishedKeys(Bearer):
             return None
         key = await self._key_set.find(ctx, key_id)
         if key is not None and self._algorithms is not None:
-            key = key.narrowed(self._algorithms)
+            key = key.narrow_to(self._algorithms)
         return None if key is None or not key.algorithms else await verify_aside(ctx, token, [key])
 
 

@@ -50,7 +50,7 @@ class AccessToken:
 
 
 def digest_of(token: str) -> str:
-    """What is stored of a token."""
+    """The text that the table has instead of a token."""
     return sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -75,7 +75,7 @@ class RefreshStore:
         return await self._find(digest)
 
     async def find(self, token: str) -> RefreshToken | None:
-        """The row of a token, whatever its state."""
+        """The row of a token, also of one that has ended."""
         async with self._host.transaction():
             return await self._find(digest_of(token))
 

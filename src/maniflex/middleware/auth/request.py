@@ -16,11 +16,11 @@ def header_values(ctx: Context, name: bytes) -> list[bytes]:
 
 def cookie_values(ctx: Context, name: str) -> list[str]:
     """Every value a cookie was sent with: a sibling host can plant one of the same name."""
-    wanted, values = name.encode("latin-1"), []
+    name_bytes, values = name.encode("latin-1"), []
     for header in header_values(ctx, b"cookie"):
         for part in header.split(b";"):
             key, _, value = part.partition(b"=")
-            if key.strip() == wanted:
+            if key.strip() == name_bytes:
                 values.append(value.strip().strip(b'"').decode("latin-1"))
     return values
 

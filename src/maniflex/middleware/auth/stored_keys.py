@@ -10,8 +10,16 @@ from typing import Any
 
 from maniflex.db.primary import reading
 from maniflex.errors import Abort, Conflict, Forbidden, NotFound, ValidationFailed
-from maniflex.middleware.auth import api_key_store
-from maniflex.middleware.auth.api_key_store import LETTERS, SECRET_LETTERS, ApiKey
+from maniflex.middleware.auth.api_key_store import (
+    LETTERS,
+    SECRET_LETTERS,
+    ApiKey,
+    digest_of,
+    new_secret,
+    revoke,
+    rotate,
+    touch,
+)
 from maniflex.middleware.auth.durations import Duration, as_timedelta
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
@@ -94,7 +102,7 @@ class ApiKeys:
         now = ctx.now()
         if record is None or not record.accepts(parts[2], now):
             return None
-        await api_key_store.touch(self._host, record, now)
+        await touch(self._host, record, now)
         return AuthInfo(
             user_id=record.actor,
             roles=tuple(record.roles),
@@ -109,17 +117,17 @@ class ApiKeys:
 
     async def _create(self, ctx: Context) -> Response:
         """Make a key of the caller's own, with at most the caller's roles and scopes."""
-        host, info, wish = self._mounted(), ctx.require_auth(), ctx.body
+        host, info, wish = self._require_host(), ctx.require_auth(), ctx.body
         excess = [*(set(wish.roles) - set(info.roles)), *(set(wish.scopes) - set(info.scopes))]
         if excess:
             raise Forbidden("a key has at most the roles and scopes of its maker")
-        secret = api_key_store.new_secret()
+        secret = new_secret()
         record = (
             await ctx.unscoped()
             .db(ApiKey)
             .create(
                 name=wish.name,
-                digest=api_key_store.digest_of(secret),
+                digest=digest_of(secret),
                 actor=info.user_id,
                 tenant=info.tenant_id,
                 roles=sorted(set(wish.roles)),
@@ -149,15 +157,15 @@ class ApiKeys:
         total = await records.count(filters)
         keys = await records.list(filters, "created_at:desc", limit=PAGE, page=page)
         meta = {"total": total, "page": page, "limit": PAGE, "pages": -(-total // PAGE)}
-        return Response(200, [_shown(key) for key in keys], meta=meta)
+        return Response(200, [_show(key) for key in keys], meta=meta)
 
     async def _read(self, ctx: Context) -> dict[str, Any]:
         """One key, without its secret."""
-        return _shown(await self._find(ctx))
+        return _show(await self._find(ctx))
 
     async def _revoke(self, ctx: Context) -> None:
         """Have the key refused from now on."""
-        await api_key_store.revoke(self._mounted(), await self._find(ctx), ctx.now())
+        await revoke(self._require_host(), await self._find(ctx), ctx.now())
 
     async def _rotate(self, ctx: Context) -> Response:
         """Give the key a new secret."""
@@ -166,7 +174,7 @@ class ApiKeys:
             raise _unacceptable("overlap", "is a number of seconds, of at most 30 days")
         key = await self._find(ctx)
         overlap = timedelta(seconds=wish.overlap)
-        secret = await api_key_store.rotate(self._mounted(), key, ctx.now(), overlap)
+        secret = await rotate(self._require_host(), key, ctx.now(), overlap)
         if secret is None:
             raise Conflict("the key was revoked or rotated meanwhile")
         return self._answer(200, key, secret)
@@ -188,10 +196,10 @@ class ApiKeys:
 
     def _answer(self, status: int, key: ApiKey, secret: str) -> Response:
         """The key with its secret, this once."""
-        data = {**_shown(key), "key": f"{self._prefix}_{key.id}_{secret}"}
+        data = {**_show(key), "key": f"{self._prefix}_{key.id}_{secret}"}
         return Response(status, data, headers=_NO_STORE)
 
-    def _mounted(self) -> Host:
+    def _require_host(self) -> Host:
         assert self._host is not None
         return self._host
 
@@ -204,7 +212,7 @@ async def _has_body(ctx: Context) -> bool:
     return bool(ctx.raw_body)
 
 
-def _shown(key: ApiKey) -> dict[str, Any]:
+def _show(key: ApiKey) -> dict[str, Any]:
     return {name: getattr(key, name) for name in (*_SHOWN, *_SHOWN_TIMES)}
 
 

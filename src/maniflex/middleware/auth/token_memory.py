@@ -25,19 +25,19 @@ class TokenMemory:
         """The token, if it was found good before."""
         return self._tokens.get(blake2b(token).digest())
 
-    def add(self, token: bytes, verified: VerifiedToken) -> None:
+    def add(self, token: bytes, good_token: VerifiedToken) -> None:
         digest = blake2b(token).digest()
         if digest in self._tokens:
             return
-        self._tokens[digest] = verified
-        self._bytes += verified.size
+        self._tokens[digest] = good_token
+        self._bytes += good_token.size
         while len(self._tokens) > self._most or self._bytes > self._most_bytes:
             oldest = next(iter(self._tokens))
             self._bytes -= self._tokens.pop(oldest).size
 
     def forget(self, token: bytes) -> None:
-        verified = self._tokens.pop(blake2b(token).digest(), None)
-        self._bytes -= 0 if verified is None else verified.size
+        good_token = self._tokens.pop(blake2b(token).digest(), None)
+        self._bytes -= 0 if good_token is None else good_token.size
 
     def clear(self) -> None:
         self._tokens.clear()

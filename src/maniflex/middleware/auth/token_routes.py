@@ -85,9 +85,9 @@ class TokenRoutes:
         self._action("refresh", self._refresh, [refresh_route], "Get new tokens", **refresh_body)
         bearer = self._tokens.bearer()
         bearer.mistakes = []  # said by the route above
-        known = [bearer, require_auth()]
-        self._action("logout", self._log_out, known, "Sign out")
-        self._action("logout-all", self._log_out_everywhere, known, "Sign out everywhere")
+        guards = [bearer, require_auth()]
+        self._action("logout", self._log_out, guards, "Sign out")
+        self._action("logout-all", self._log_out_everywhere, guards, "Sign out everywhere")
 
     def _mount_login(self, login: Login, request: Any) -> None:
         mistakes = self._tokens.mistakes

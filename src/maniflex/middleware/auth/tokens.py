@@ -15,13 +15,12 @@ from typing import Any, Unpack
 
 from maniflex._ids import new_id
 from maniflex.errors import Abort, DeclarationError
-from maniflex.middleware.auth import keys
 from maniflex.middleware.auth.bearer import Bearer, TokenOptions
 from maniflex.middleware.auth.claims import moment
 from maniflex.middleware.auth.durations import Duration, as_timedelta
 from maniflex.middleware.auth.host import Host
 from maniflex.middleware.auth.key_options import library_mistake
-from maniflex.middleware.auth.keys import BadKey, VerifyingKey
+from maniflex.middleware.auth.keys import BadKey, VerifyingKey, missing_library, secret_key, signing_key
 from maniflex.middleware.auth.login_limits import LoginLimits
 from maniflex.middleware.auth.refresh_store import AccessToken, RefreshStore, RefreshToken, digest_of
 from maniflex.middleware.auth.revocation import Revoker, revocation_unavailable
@@ -76,16 +75,16 @@ class Tokens:
         if (secret is None) == (private_key is None):
             self.mistakes.append("auth.Tokens: give either secret or private_key")
             return None
-        missing = keys.missing_library(asymmetric=secret is None)
+        missing = missing_library(asymmetric=secret is None)
         if missing is not None:
             self.mistakes.append(library_mistake("auth.Tokens", missing))
             return None
         try:
             if secret is not None:
-                key = keys.secret_key(secret)
+                key = secret_key(secret)
                 self._signer = key.key
             else:
-                self._signer, key = keys.signing_key(private_key)
+                self._signer, key = signing_key(private_key)
         except BadKey as error:
             self.mistakes.append(f"auth.Tokens: {error}")
             return None
@@ -105,15 +104,17 @@ class Tokens:
     def bearer(self, **options: Unpack[TokenOptions]) -> Bearer:
         """The authenticator for the tokens that are issued here; takes the options of `auth.jwt`."""
         is_secret = self._key is None or isinstance(self._key.key, bytes)
-        merged: TokenOptions = {
+        all_options: TokenOptions = {
             "issuer": self._issuer or None,
             "audience": self._audience,
             "tenant_claim": "tenant",
             "revoker": self.revoker,
         }
-        merged.update(options)
+        all_options.update(options)
         key = None if self._key is None else self._key.key
-        authenticator = Bearer(key if is_secret else None, public_key=None if is_secret else key, **merged)
+        authenticator = Bearer(
+            key if is_secret else None, public_key=None if is_secret else key, **all_options
+        )
         if self.mistakes:
             authenticator.mistakes = self.mistakes
         return authenticator
@@ -147,9 +148,9 @@ class Tokens:
             raise ValueError("an identity without a user_id gets no tokens")
         if any(" " in scope for scope in auth_info.scopes):
             raise ValueError("a scope has no spaces")
-        taken = sorted(RESERVED & set(claims or ()))
-        if taken:
-            raise ValueError(f"the claims {', '.join(taken)} are set by the issuer")
+        reserved_names = sorted(RESERVED & set(claims or ()))
+        if reserved_names:
+            raise ValueError(f"the claims {', '.join(reserved_names)} are set by the issuer")
         identity = {
             "roles": list(auth_info.roles),
             "scopes": list(auth_info.scopes),
@@ -158,7 +159,7 @@ class Tokens:
         return await self._issue(auth_info.user_id, auth_info.tenant_id, identity, new_id())
 
     async def _issue(self, actor: str, tenant: str, identity: dict[str, Any], family: str) -> TokenPair:
-        host, store = self._mounted()
+        host, store = self._require_host()
         now = host.now()
         access, expires_at = AccessToken(new_id(), now + self.access_ttl), now + self.refresh_ttl
         token = secrets.token_urlsafe(32)
@@ -202,7 +203,7 @@ class Tokens:
 
     async def refresh(self, token: str) -> TokenPair:
         """The next pair of a family; 401 unless the token is the family's last one, and good."""
-        host, store = self._mounted()
+        host, store = self._require_host()
         if not 0 < len(token) <= MOST_LETTERS:
             raise _invalid()
         async with host.transaction():
@@ -219,13 +220,13 @@ class Tokens:
         if now - row.used_at <= self._reuse_grace:  # a client that asked twice at once, or lost the answer
             return _invalid()
         await self.revoke(await store.end_family(row.family, row.actor, now))
-        return _refused("REFRESH_TOKEN_REUSED", "the refresh token was used before; sign in again")
+        return _refuse("REFRESH_TOKEN_REUSED", "the refresh token was used before; sign in again")
 
     # -- ending --------------------------------------------------------------------------------
 
     async def end(self, info: AuthInfo) -> None:
         """End the session of an identity: its refresh family and, with a revoker, its access tokens."""
-        host, store = self._mounted()
+        host, store = self._require_host()
         family = info.claims.get("sid")
         tokens = []
         if isinstance(family, str) and family:
@@ -234,7 +235,7 @@ class Tokens:
 
     async def end_all(self, info: AuthInfo) -> None:
         """End every session of an identity."""
-        host, store = self._mounted()
+        host, store = self._require_host()
         now = host.now()
         await store.end_all(info.user_id, info.tenant_id, now)
         if self.revoker is not None:
@@ -254,7 +255,7 @@ class Tokens:
         except Exception as error:
             raise revocation_unavailable() from error
 
-    def _mounted(self) -> tuple[Host, RefreshStore]:
+    def _require_host(self) -> tuple[Host, RefreshStore]:
         if self._host is None or self._store is None:
             raise DeclarationError("auth.Tokens: mount it on the server first")
         return self._host, self._store
@@ -268,8 +269,8 @@ def _own_token(info: AuthInfo) -> list[AccessToken]:
 
 
 def _invalid() -> Abort:
-    return _refused("INVALID_REFRESH_TOKEN", "the refresh token is not valid")
+    return _refuse("INVALID_REFRESH_TOKEN", "the refresh token is not valid")
 
 
-def _refused(code: str, message: str) -> Abort:
+def _refuse(code: str, message: str) -> Abort:
     return Abort(401, code, message, headers={"www-authenticate": "Bearer"})
