@@ -21,12 +21,12 @@ from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.background.outbox.model import MessageStatus
 from maniflex.background.outbox.store import OutboxStore
 from maniflex.background.parameters import parameters_of
-from maniflex.background.primary import Primary
 from maniflex.background.runs.model import Status
 from maniflex.background.schedules.rows import Due
 from maniflex.background.schedules.store import ScheduleStore
 from maniflex.background.statements import COMMON, SCHEMA, folder, load, read, schema_statements
 from maniflex.db.port import Adapter
+from maniflex.db.primary import Primary
 from maniflex.model.meta import Kind
 from maniflex.model.query_model import DIALECTS
 from maniflex.query.operators import Op

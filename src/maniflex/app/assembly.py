@@ -73,6 +73,7 @@ def _build(declaration: Declaration) -> Assembly:
         for model, options in feature.models(declaration):
             internal_tables.register(model, options)
     models, pipeline, problems = _read_models(declaration)
+    internal_tables.add_marked(models or ())
     endpoints: list[Endpoint] = []
     draft, store_problems = _make_draft(declaration, models, pipeline, endpoints)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
@@ -108,7 +109,7 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
     except DeclarationError as error:
         problems += error.problems
     pipeline, middleware_problems = declaration.pipeline.with_model_middleware(models or ())
-    placement = place_entries(pipeline, models)
+    placement = place_entries(pipeline, models, declaration.actions)
     for warning in placement.warnings:
         declaration.logger.warning(warning)
     return models, placement.pipeline, [*problems, *middleware_problems, *placement.problems]

@@ -116,7 +116,9 @@ def _type_name(kind: Any) -> str:
 
 def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
-    inner = [(getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)]
+    labelled = [(getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)]
+    outer = [(label, m) for label, m in labelled if isinstance(m, Entry) and m.is_exemption]
+    inner = [pair for pair in labelled if pair not in outer]
     defaults: dict[str, Default] = {"action": _ActionCall(action)}
     endpoint = routes.endpoint(
         action.method,
@@ -125,12 +127,13 @@ def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
         steps=(*TRIMMED, "action"),
         defaults=defaults,
         inner=inner,
+        outer=outer,
         respond=_answer_action,
         owner=f"action {action.name}",
         about=_about(action),
     )
     compose = routes.composer.steps
-    behind_auth = compose(("action",), defaults, None, Operation.ACTION, item=False, inner=inner)
+    behind_auth = compose(("action",), defaults, None, Operation.ACTION, item=False, inner=inner, outer=outer)
     return replace(endpoint, behind_auth=behind_auth)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import Guard, Reach, let_pass
 from maniflex.pipeline.registration import (
@@ -76,9 +77,13 @@ class Composer:
         *,
         item: bool,
         inner: Sequence[tuple[str, Middleware]] = (),
+        outer: Sequence[tuple[str, Middleware]] = (),
     ) -> Handler:
-        """The named steps, nested, with the middleware that applies; `inner` goes before the last default."""
-        links: list[Link] = []
+        """The named steps, nested, with the middleware that applies.
+
+        `inner` goes before the last default, `outer` before everything.
+        """
+        links: list[Link] = [(label, fn, None) for label, fn in outer]
         for name in names:
             step: Step | SpecStep | None = getattr(self._pipeline, name, None)
             links_at = self._links(step, model, operation, item) if step else _NO_LINKS
@@ -134,11 +139,10 @@ class Composer:
         guards: dict[ModelMeta, Guard] = {}
         for meta in models:
             route_functions = [fn for r, fn in route_middleware if r.models is None or meta is model]
-            own = [
-                (r, fn)
-                for r, fn in _in_order(step, meta, Operation.LIST, item=False)
-                if fn not in route_functions
-            ]
+            of_model = _in_order(step, meta, Operation.LIST, item=False)
+            if _exempts_more(route_middleware, of_model):
+                route_functions = [fn for fn in route_functions if not _concerns_identity(fn)]
+            own = [(r, fn) for r, fn in of_model if fn not in route_functions]
             if own:
                 links: list[Link] = [(f"auth:{r.name} of {meta.name}", fn, None) for r, fn in own]
                 guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
@@ -163,6 +167,7 @@ class Composer:
     def _nest(self, links: Sequence[Link]) -> Handler:
         handler: Handler | None = None
         run: list[Default] = []
+        later: list[Middleware] = []
         for label, middleware, default in reversed(links):
             if default is not None:
                 run.insert(0, self._trace_default(label, default))
@@ -170,6 +175,9 @@ class Composer:
             if run:
                 handler, run = InARow([*run, *(steps_of(handler) if handler else ())]), []
             assert middleware is not None
+            later.insert(0, middleware)
+            if isinstance(middleware, Entry):
+                middleware = middleware.placed_before(later[1:])
             handler = _wrap(self._trace_middleware(label, self._as_async(middleware)), handler or _nothing)
         return InARow([*run, *(steps_of(handler) if handler else ())])
 
@@ -238,6 +246,18 @@ def _in_order(
     replacements = [pair for pair in matching if pair[0].at is At.REPLACE]
     before, after = ([pair for pair in matching if pair[0].at is at] for at in (At.BEFORE, At.AFTER))
     return [*before, *replacements[-1:], *after]
+
+
+def _exempts_more(
+    route: Sequence[tuple[Registration, Middleware]], of_model: Sequence[tuple[Registration, Middleware]]
+) -> bool:
+    """Whether an anonymous caller of the route was let pass by an exemption that the model does not have."""
+    exemptions = [fn for _, fn in of_model if isinstance(fn, Entry) and fn.is_exemption]
+    return any(isinstance(fn, Entry) and fn.is_exemption and fn not in exemptions for _, fn in route)
+
+
+def _concerns_identity(fn: Middleware) -> bool:
+    return isinstance(fn, Entry) and (fn.is_authenticator or fn.is_exemption)
 
 
 def _names(body: Any) -> str:

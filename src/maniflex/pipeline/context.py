@@ -23,6 +23,7 @@ from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
+from maniflex.pipeline.answer_headers import AnswerHeaders
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.exchange import AsgiScope as AsgiScope
@@ -93,13 +94,16 @@ class Columns(list[str]):
             super().remove(name)
 
 
-class Context(Exchange, DatabaseAccess):
+class Context(Exchange, DatabaseAccess, AnswerHeaders):
     """One request: where it goes, what it brought, what came of it."""
 
     # Defaults stand on the class, so that making a context sets only what a request has.
     model: ModelMeta = None  # type: ignore[assignment]  # only an action has none
     resource_id: str = ""
     auth: AuthInfo | None = None
+    authenticated: bool = False  # an authenticator has found out who asks, so no other looks
+    lets_anonymous_pass: bool = False  # an exemption stands before the authenticators
+    csrf_exempt: bool = False  # a route that is reached without a session, such as a login
     files: Mapping[str, Any] = {}
     response: Response | None = None
     trace_id: str = ""
@@ -130,7 +134,7 @@ class Context(Exchange, DatabaseAccess):
     def require_auth(self) -> AuthInfo:
         """The identity of the caller; 401 without one."""
         if self.auth is None:
-            raise Abort(401, "UNAUTHORIZED", "sign in first")
+            raise Abort(401, "UNAUTHORIZED", "sign in first", headers={"www-authenticate": "Bearer"})
         return self.auth
 
     # -- the request -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from maniflex._names import did_you_mean
 from maniflex.errors import CallbackFailed, RequestError
@@ -19,11 +19,22 @@ from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration
+from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration, Step
 from maniflex.query.query import find_field
 
 Make = Callable[[ModelMeta | None, Operation], Middleware | None]
 ANYWHERE = (At.BEFORE, At.AFTER)
+
+
+class DeclaredAction(Protocol):
+    """What an entry may know of an action."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def middleware(self) -> Sequence[Middleware]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,14 @@ class Seat:
     operations: frozenset[Operation] | None
     is_named: bool  # the registration names its models; otherwise they are all that have the fields
     registered: Mapping[str, ModelMeta]  # all models of the server
+    registration: Registration  # its own
+    registrations: tuple[Registration, ...]  # of the same step, its own among them, as they run
+    actions: tuple[DeclaredAction, ...]  # all actions of the server; in one of them, that one alone
+
+    @property
+    def is_action(self) -> bool:
+        """Whether the entry stands in the middleware= of an action."""
+        return self.step == "action"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +78,8 @@ class Entry:
     homes: ClassVar[Mapping[str, Sequence[At]]] = {}  # steps it can stand on, the usual one first; positions
     in_actions: ClassVar[bool] = False  # it can stand in the middleware= of an action
     in_description: ClassVar[bool] = False  # it can guard the API description
+    is_authenticator: ClassVar[bool] = False  # it finds out who is asking
+    is_exemption: ClassVar[bool] = False  # it lets anonymous callers pass the authenticators after it
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
@@ -73,6 +94,10 @@ class Entry:
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         """The middleware for requests to one model, or to an action; None where there is nothing to do."""
+        return self
+
+    def placed_before(self, later: Sequence[Middleware]) -> Middleware:
+        """The middleware for a route on which `later` runs after it."""
         return self
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
@@ -97,40 +122,55 @@ class Placement:
     warnings: list[str]
 
 
-def place_entries(pipeline: Pipeline, models: Sequence[ModelMeta] | None) -> Placement:
+def place_entries(
+    pipeline: Pipeline, models: Sequence[ModelMeta] | None, actions: Sequence[DeclaredAction] = ()
+) -> Placement:
     """Put the pieces of every entry into the steps; without `models` none can be judged by its fields."""
     placement = Placement(Pipeline(), [], [])
     placement.pipeline.openapi = pipeline.openapi
     for step in pipeline.steps:
         for registration in step.registrations:
             if isinstance(registration.fn, Entry):
-                _place(registration, registration.fn, models, placement)
+                _place(registration, registration.fn, step, models, actions, placement)
             else:
                 getattr(placement.pipeline, step.name).registrations.append(registration)
     for registration in pipeline.openapi.auth.registrations:
         if isinstance(registration.fn, Entry):
             placement.problems.extend(_description_problems(registration.fn))
+    for action in actions if models is not None else ():
+        _judge_action(action, pipeline, models or (), placement)
     return placement
 
 
 def _place(
-    registration: Registration, entry: Entry, models: Sequence[ModelMeta] | None, placement: Placement
+    registration: Registration,
+    entry: Entry,
+    step: Step,
+    models: Sequence[ModelMeta] | None,
+    actions: Sequence[DeclaredAction],
+    placement: Placement,
 ) -> None:
     where = f"pipeline.{registration.step}: {registration.name}"
     problems = [*entry.mistakes, *_step_problems(registration, entry)]
     if models is not None and not problems:
-        seat = _seat(registration, entry, models)
+        seat = _seat(registration, entry, step, models, actions)
         problems += _field_problems(entry, seat)
         if not problems:
             problems += entry.problems(seat)
             placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
             for piece in entry.pieces(seat):
-                step = getattr(placement.pipeline, piece.step)
-                step.registrations.append(_piece_registration(registration, entry, seat, piece))
+                target = getattr(placement.pipeline, piece.step)
+                target.registrations.append(_piece_registration(registration, entry, seat, piece))
     placement.problems.extend(f"{where}: {problem}" for problem in problems)
 
 
-def _seat(registration: Registration, entry: Entry, models: Sequence[ModelMeta]) -> Seat:
+def _seat(
+    registration: Registration,
+    entry: Entry,
+    step: Step,
+    models: Sequence[ModelMeta],
+    actions: Sequence[DeclaredAction],
+) -> Seat:
     if registration.models is not None:
         acting = [meta for meta in models if meta.name in registration.models]
     else:
@@ -142,7 +182,40 @@ def _seat(registration: Registration, entry: Entry, models: Sequence[ModelMeta])
         registration.operations,
         registration.models is not None,
         {meta.name: meta for meta in models},
+        registration,
+        tuple(sorted(step.registrations, key=lambda r: _ORDER[r.at])),
+        tuple(actions),
     )
+
+
+_ORDER = {At.BEFORE: 0, At.REPLACE: 1, At.AFTER: 2}
+
+
+def _judge_action(
+    action: DeclaredAction, pipeline: Pipeline, models: Sequence[ModelMeta], placement: Placement
+) -> None:
+    """Ask the entries in the middleware= of an action, which see the auth step before it too."""
+    own = [
+        Registration(fn, "action", At.BEFORE, getattr(fn, "__name__", type(fn).__name__))
+        for fn in action.middleware
+    ]
+    before = [
+        r
+        for r in sorted(pipeline.auth.registrations, key=lambda r: _ORDER[r.at])
+        if r.matches(None, Operation.ACTION, item=False)
+    ]
+    by_name = {meta.name: meta for meta in models}
+    for registration in own:
+        entry = registration.fn
+        if not isinstance(entry, Entry) or entry.mistakes or not entry.in_actions:
+            continue  # said by the action itself
+        operations = frozenset({Operation.ACTION})
+        seat = Seat(
+            "action", At.BEFORE, (), operations, False, by_name, registration, (*before, *own), (action,)
+        )
+        where = f"action {action.method} {action.path}: {entry.name}"
+        placement.problems.extend(f"{where}: {problem}" for problem in entry.problems(seat))
+        placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
 
 
 def _piece_registration(registration: Registration, entry: Entry, seat: Seat, piece: Piece) -> Registration:

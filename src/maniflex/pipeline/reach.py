@@ -35,7 +35,8 @@ class View(Context):
         super().__init__(ctx.runtime, ctx.scope, ctx.receive, Operation.LIST, ctx.request_id)
         self.parent = ctx
         self.model = model
-        self.auth = ctx.auth
+        self.auth, self.authenticated = ctx.auth, ctx.authenticated
+        self.csrf_exempt = ctx.csrf_exempt
         self.trace_id = ctx.trace_id
         self.raw_body = ctx.raw_body
         self._state = ctx.state
@@ -51,6 +52,10 @@ class View(Context):
     def after_commit(self, call: AfterCommit) -> None:
         assert self.parent is not None
         self.parent.after_commit(call)
+
+    def add_header(self, name: str, value: str) -> None:
+        assert self.parent is not None
+        self.parent.add_header(name, value)
 
 
 class Refused(Exception):

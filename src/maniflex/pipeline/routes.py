@@ -49,6 +49,7 @@ class RouteBuilder:
         steps: Sequence[str] = MAIN,
         defaults: Mapping[str, Default] | None = None,
         inner: Sequence[tuple[str, Middleware]] = (),
+        outer: Sequence[tuple[str, Middleware]] = (),
         respond: Default | None = None,
         item: bool | None = None,
         owner: str = "",
@@ -62,7 +63,7 @@ class RouteBuilder:
         """
         on_one = "{" in path if item is None else item
         compose = self.composer.steps
-        main = compose(steps, dict(defaults or {}), model, operation, item=on_one, inner=inner)
+        main = compose(steps, dict(defaults or {}), model, operation, item=on_one, inner=inner, outer=outer)
         answer: Handler = _NO_STEPS
         if respond is not None:
             answer = compose(("response",), {"response": respond}, model, operation, item=on_one)

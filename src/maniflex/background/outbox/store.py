@@ -16,9 +16,9 @@ from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
 from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, Settlement
 from maniflex.background.parameters import parameters_of
-from maniflex.background.primary import Primary
 from maniflex.background.statements import NamedStatement, load
 from maniflex.db.port import Adapter, Executor, Row
+from maniflex.db.primary import Primary
 from maniflex.sql.statement import Sql, by_dialect
 
 CHANNEL = "maniflex_outbox"

@@ -19,7 +19,6 @@ from maniflex._service import Service
 from maniflex.background.declaring import as_duration
 from maniflex.background.environment import Environment
 from maniflex.background.metrics import Values
-from maniflex.background.primary import reading
 from maniflex.background.runs import options as checks
 from maniflex.background.runs.access import RunAccess, public_types
 from maniflex.background.runs.engine import RunEngine, use_transaction
@@ -29,6 +28,7 @@ from maniflex.background.runs.pruner import Pruner
 from maniflex.background.runs.store import schema
 from maniflex.background.runs.worker import RunWorker, make_workers
 from maniflex.db.port import Tx
+from maniflex.db.primary import reading
 from maniflex.db.records import Records
 from maniflex.errors import Conflict, DeclarationError, NotFound
 from maniflex.model.base import Model

@@ -20,7 +20,6 @@ from maniflex._fence import Fence, describe
 from maniflex._ids import new_id
 from maniflex.background.json_text import encode
 from maniflex.background.metrics import Metrics
-from maniflex.background.primary import reading
 from maniflex.background.runs import options as checks
 from maniflex.background.runs.handlers import RunHandlers
 from maniflex.background.runs.model import Status, WorkflowRun
@@ -33,6 +32,7 @@ from maniflex.background.runs.submitter import Submitted, Submitter
 from maniflex.config import Config
 from maniflex.db.current import current_tx, detached_context, transaction
 from maniflex.db.port import Adapter, Executor, Tx
+from maniflex.db.primary import reading
 from maniflex.db.records import Records
 from maniflex.db.store import Store
 from maniflex.errors import Conflict, DatabaseError, DeclarationError, NotFound

@@ -8,11 +8,11 @@ from datetime import datetime
 from maniflex._ids import new_id
 from maniflex.background.json_text import clean, instant
 from maniflex.background.parameters import parameters_of
-from maniflex.background.primary import Primary
 from maniflex.background.schedules.plan import Firing
 from maniflex.background.schedules.rows import Due, Fired, Planned, ScheduleStep
 from maniflex.background.statements import load
 from maniflex.db.port import Adapter, Executor, Tx
+from maniflex.db.primary import Primary
 
 
 class ScheduleStore:

@@ -1,0 +1,49 @@
+"""Auth entries: who is asking, and whether they may.
+
+from maniflex.middleware import auth
+
+server.pipeline.auth.register(auth.jwt("…"))
+server.pipeline.auth.register(auth.require_role("admin"), operations="delete")
+"""
+
+from maniflex.middleware.auth.basic_auth import basic
+from maniflex.middleware.auth.bearer import jwt
+from maniflex.middleware.auth.block import block_operation
+from maniflex.middleware.auth.csrf_tokens import csrf, csrf_token
+from maniflex.middleware.auth.exemptions import allow_anonymous, allow_public_read, allow_public_write
+from maniflex.middleware.auth.fixed_keys import api_keys
+from maniflex.middleware.auth.guards import require_auth, require_role, require_scope
+from maniflex.middleware.auth.login_limits import LoginLimits
+from maniflex.middleware.auth.logout import mount_logout
+from maniflex.middleware.auth.passwords import hash_password, needs_rehash, verify_password
+from maniflex.middleware.auth.published_keys import jwks
+from maniflex.middleware.auth.revocation import Revoker
+from maniflex.middleware.auth.stored_keys import ApiKeys
+from maniflex.middleware.auth.token_routes import Credentials
+from maniflex.middleware.auth.tokens import TokenPair, Tokens
+
+__all__ = [
+    "ApiKeys",
+    "Credentials",
+    "LoginLimits",
+    "Revoker",
+    "TokenPair",
+    "Tokens",
+    "allow_anonymous",
+    "allow_public_read",
+    "allow_public_write",
+    "api_keys",
+    "basic",
+    "block_operation",
+    "csrf",
+    "csrf_token",
+    "hash_password",
+    "jwks",
+    "jwt",
+    "mount_logout",
+    "needs_rehash",
+    "require_auth",
+    "require_role",
+    "require_scope",
+    "verify_password",
+]

@@ -1,0 +1,276 @@
+"""`auth.jwt`: signed tokens in a header or a cookie.
+
+A token is checked in this order: its form, its signature, its claims, its times, whether it was revoked,
+and at last the application's own `verify`. What does not change between two requests is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypedDict, Unpack
+
+from maniflex.errors import Abort, CallbackFailed
+from maniflex.middleware.auth.authenticator import Authenticator
+from maniflex.middleware.auth.claims import BadClaim, ClaimNames, VerifiedToken, audience_matches
+from maniflex.middleware.auth.csrf_cover import uncovered_routes
+from maniflex.middleware.auth.fixed_keys import HEADER_NAME
+from maniflex.middleware.auth.key_options import read_keys
+from maniflex.middleware.auth.keys import SHORT_SECRET, VerifyingKey, cost_of, verify
+from maniflex.middleware.auth.request import cookie_values
+from maniflex.middleware.auth.revocation import Revoker, is_token_revoked
+from maniflex.middleware.auth.token_memory import TokenMemory
+from maniflex.pipeline.context import AuthInfo, Context
+from maniflex.pipeline.entry import Seat, ask
+from maniflex.pipeline.registration import Next, takes
+
+Verify = Callable[[Context, Mapping[str, Any], AuthInfo], Awaitable[object] | object]
+
+MOST_BYTES = 8192  # of a token
+LONGEST_ON_LOOP = 500  # microseconds; a check that takes longer runs in a thread
+_CHALLENGE = 'Bearer error="invalid_token"'
+
+
+class Bearer(Authenticator):
+    """Checks signed tokens with keys that are known at the start."""
+
+    name = "auth.jwt"
+
+    def __init__(
+        self,
+        secret: Any = None,
+        *,
+        public_key: Any = None,
+        algorithms: Iterable[str] | None = None,
+        issuer: str | Iterable[str] | None = None,
+        audience: str | Iterable[str] | None = None,
+        leeway: timedelta | float = 0,
+        header: str = "Authorization",
+        cookie: str | None = None,
+        user_claim: str = "sub",
+        roles_claim: str = "roles",
+        tenant_claim: str | None = None,
+        scopes_claim: str = "scope",
+        session_claim: str = "jti",
+        allow_no_expiry: bool = False,
+        required_claims: Iterable[str] = (),
+        revoker: Revoker | None = None,
+        verify: Verify | None = None,
+        csrf: bool = True,
+    ) -> None:
+        super().__init__()
+        self.header = header.lower().encode("latin-1", "replace")
+        self.cookie = cookie
+        self._scheme_needed = self.header == b"authorization"
+        self.scheme = "bearer" if self._scheme_needed else ""
+        self._names = ClaimNames(user_claim, roles_claim, tenant_claim, scopes_claim, session_claim)
+        self._issuers = _texts(issuer)
+        self._audiences = _texts(audience)
+        self._leeway = leeway if isinstance(leeway, timedelta) else timedelta(seconds=leeway)
+        self._allow_no_expiry = allow_no_expiry
+        self._required = tuple(required_claims)
+        self._revoker = revoker
+        self._verify = verify
+        self._needs_csrf = csrf
+        self._memory = TokenMemory()
+        self._keys = self._read_keys(secret, public_key, algorithms)
+        self._has_short_secret = any(
+            isinstance(key.key, bytes) and len(key.key) < SHORT_SECRET for key in self._keys
+        )
+        self._check_options(header)
+
+    def _read_keys(
+        self, secret: Any, public_key: Any, algorithms: Iterable[str] | None
+    ) -> tuple[VerifyingKey, ...]:
+        if (secret is None) == (public_key is None):
+            self.mistakes.append("give either secret or public_key")
+            return ()
+        return read_keys(self.name, secret, public_key, algorithms, self.mistakes)
+
+    def _check_options(self, header: str) -> None:
+        if not HEADER_NAME.fullmatch(header):
+            self.mistakes.append(f"{header!r} is no name of a header")
+        if self.cookie is not None and not HEADER_NAME.fullmatch(self.cookie):
+            self.mistakes.append(f"{self.cookie!r} is no name of a cookie")
+        if not timedelta(0) <= self._leeway < timedelta(days=1):
+            self.mistakes.append("leeway is a duration of less than a day, and not negative")
+        if self._verify is not None and not takes(self._verify, 3):
+            self.mistakes.append("verify is called with (ctx, claims, info), which it does not take")
+        if self._issuers == () or self._audiences == ():
+            self.mistakes.append("issuer and audience are texts that are not empty")
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        if self.cookie is not None and self._needs_csrf:
+            routes = uncovered_routes(seat)
+            if routes:
+                yield (
+                    f"its cookie is sent by browsers unasked, so auth.csrf must cover {', '.join(routes)};"
+                    " csrf=False says that this is meant"
+                )
+
+    def warnings(self, seat: Seat) -> Iterable[str]:
+        if self._has_short_secret:
+            yield f"the secret is shorter than {SHORT_SECRET} bytes and can be guessed"
+
+    # -- a request -----------------------------------------------------------------------------
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        if not ctx.authenticated:
+            token = self._token(ctx)
+            if token is None:
+                self.pass_without_credential(ctx)
+            else:
+                good_token = self._memory.find(token) or await self._check(ctx, token)
+                now = ctx.runtime.clock.now()
+                if not good_token.starts_at <= now < good_token.ends_at:
+                    self._check_times(token, good_token, now)
+                info = good_token.identity()
+                if self._revoker is not None:
+                    await self._check_revoked(self._revoker, good_token)
+                if self._verify is not None:
+                    await self._ask_application(ctx, self._verify, info)
+                ctx.auth = info
+                ctx.authenticated = True
+        await next()
+
+    def _token(self, ctx: Context) -> bytes | None:
+        """The token that was sent; None when there is none, 401 when there is something else."""
+        header = self.header
+        value: bytes | None = None
+        for name, text in ctx.scope["headers"]:
+            if name == header:
+                if value is not None:
+                    raise self.unreadable()
+                value = text
+        if value is None:
+            return None if self.cookie is None else self._token_of_cookie(ctx, self.cookie)
+        words = value.split()
+        if len(words) == 2 and words[0].lower() == b"bearer" and len(words[1]) <= MOST_BYTES:
+            return words[1]
+        return self._unusual_token(words)
+
+    def _unusual_token(self, words: list[bytes]) -> bytes | None:
+        if self._scheme_needed:
+            if words and words[0].lower().decode("latin-1") in self._later_schemes:
+                return None
+        elif len(words) == 1 and words[0].lower() != b"bearer" and len(words[0]) <= MOST_BYTES:
+            return words[0]
+        raise self.unreadable()
+
+    def _token_of_cookie(self, ctx: Context, name: str) -> bytes | None:
+        values = cookie_values(ctx, name)
+        if not values:
+            return None
+        if len(set(values)) > 1 or not 0 < len(values[0]) <= MOST_BYTES:
+            raise self.unreadable()
+        return values[0].encode("latin-1")
+
+    async def _check(self, ctx: Context, token: bytes) -> VerifiedToken:
+        """The token with its claims; 401 unless signature and claims are good."""
+        claims = await self._claims(ctx, token)
+        if claims is None:
+            raise self.invalid("the token is not valid")
+        try:
+            self._check_claims(claims)
+            good_token = VerifiedToken(claims, self._names, len(token))
+        except BadClaim as error:
+            raise self.invalid(str(error)) from None
+        if good_token.expires_at is None and not self._allow_no_expiry:
+            raise self.refusal("TOKEN_MISSING_EXPIRY", "the token never expires, which is not accepted")
+        self._memory.add(token, good_token)
+        return good_token
+
+    async def _claims(self, ctx: Context, token: bytes) -> dict[str, Any] | None:
+        return await verify_aside(ctx, token, self._keys)
+
+    def _check_claims(self, claims: Mapping[str, Any]) -> None:
+        issuer = claims.get("iss")
+        if self._issuers is not None and not (isinstance(issuer, str) and issuer in self._issuers):
+            raise BadClaim("the token is from another issuer")
+        if self._audiences is not None and not audience_matches(claims, self._audiences):
+            raise BadClaim("the token is for another audience")
+        for name in self._required:
+            if claims.get(name) is None:
+                raise BadClaim(f"the claim {name!r} is missing")
+
+    def _check_times(self, token: bytes, good_token: VerifiedToken, now: datetime) -> None:
+        """Refuse a token that is out of its time by more than the leeway."""
+        if good_token.ends_at <= now - self._leeway:
+            self._memory.forget(token)
+            raise self.refusal("TOKEN_EXPIRED", "the token has expired")
+        latest = (now + self._leeway).timestamp()
+        if good_token.not_before is not None and good_token.not_before > latest:
+            raise self.refusal("TOKEN_NOT_YET_VALID", "the token is not valid yet")
+        if good_token.issued_at is not None and good_token.issued_at > latest:
+            raise self.refusal("TOKEN_FUTURE_ISSUED", "the token was issued in the future")
+
+    async def _check_revoked(self, revoker: Revoker, good_token: VerifiedToken) -> None:
+        if not good_token.jti:
+            raise self.refusal("TOKEN_NOT_REVOCABLE", "the token has no id by which it could be revoked")
+        if await is_token_revoked(revoker, good_token):
+            raise self.refusal("TOKEN_REVOKED", "the token was revoked")
+
+    async def _ask_application(self, ctx: Context, verify: Verify, info: AuthInfo) -> None:
+        try:
+            await ask(ctx, verify, ctx, info.claims, info)
+        except CallbackFailed as error:
+            if isinstance(error.__cause__, ValueError):
+                raise self.invalid(str(error.__cause__) or "the token is not valid") from None
+            raise
+
+    def refusal(self, code: str, message: str) -> Abort:
+        challenge = self.challenge if code == "UNAUTHORIZED" else _CHALLENGE
+        return Abort(401, code, message, headers={"www-authenticate": challenge})
+
+    def invalid(self, message: str) -> Abort:
+        """The refusal of a token that was sent and is worth nothing."""
+        return self.refusal("INVALID_TOKEN", message)
+
+    def unreadable(self) -> Abort:
+        return self.invalid("a token is sent as: Authorization: Bearer <token>")
+
+
+async def verify_aside(ctx: Context, token: bytes, keys: Sequence[VerifyingKey]) -> dict[str, Any] | None:
+    """The claims of a token; where checking takes long, other requests go on meanwhile."""
+    if cost_of(keys, len(token)) <= LONGEST_ON_LOOP:
+        return verify(token, keys)
+    claims: dict[str, Any] | None = await ctx.runtime.threads.run(verify, token, keys)
+    return claims
+
+
+def _texts(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """One text or several, None for none; empty when they cannot be used."""
+    if value is None:
+        return None
+    texts = (value,) if isinstance(value, str) else tuple(value)
+    return texts if all(texts) else ()
+
+
+class TokenOptions(TypedDict, total=False):
+    """How tokens are read, for every kind of key."""
+
+    algorithms: Iterable[str] | None
+    issuer: str | Iterable[str] | None
+    audience: str | Iterable[str] | None
+    leeway: timedelta | float
+    header: str
+    cookie: str | None
+    user_claim: str
+    roles_claim: str
+    tenant_claim: str | None
+    scopes_claim: str
+    session_claim: str
+    allow_no_expiry: bool
+    required_claims: Iterable[str]
+    revoker: Revoker | None
+    verify: Verify | None
+    csrf: bool
+
+
+def jwt(secret: Any = None, *, public_key: Any = None, **options: Unpack[TokenOptions]) -> Authenticator:
+    """Authenticate by tokens that are signed with a secret (HMAC) or for a public key (RSA, EC, EdDSA).
+
+    Both take several keys in a list, for rotation. `verify(ctx, claims, info)` has the last word: it may
+    change `info`, and a `ValueError` refuses the token.
+    """
+    return Bearer(secret, public_key=public_key, **options)

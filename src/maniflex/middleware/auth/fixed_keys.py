@@ -1,0 +1,106 @@
+"""`auth.api_keys`: a key in a header, known to the code or kept in the table of `ApiKeys`."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, Protocol
+
+from maniflex.middleware.auth.authenticator import Authenticator
+from maniflex.middleware.auth.request import header_values
+from maniflex.pipeline.context import AuthInfo, Context
+from maniflex.pipeline.entry import Seat
+from maniflex.pipeline.registration import Next
+
+HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+MOST_BYTES = 1024
+SHORT = 16  # characters; a shorter key can be guessed
+_DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
+
+
+class KeyStore(Protocol):
+    """Where keys are looked up that the code does not know."""
+
+    async def identify(self, ctx: Context, key: str) -> AuthInfo | None:
+        """The identity of the key; None when it is unknown, expired or revoked."""
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        """What keeps the store from being used there."""
+
+
+def api_keys(
+    header: str = "X-API-Key", keys: Mapping[str, AuthInfo] | None = None, *, store: KeyStore | None = None
+) -> Authenticator:
+    """Authenticate by a key in a header: one of `keys`, which maps each to its identity, or one of `store`.
+
+    A key of the form `sha256:<hex>` stands for the key that has this digest, so that code need not have it.
+    """
+    return KeyHeader(header, keys, store)
+
+
+class KeyHeader(Authenticator):
+    """Knows the digests of the keys, not the keys."""
+
+    name = "auth.api_keys"
+    challenge = "ApiKey"
+
+    def __init__(self, header: str, keys: Mapping[str, AuthInfo] | None, store: KeyStore | None) -> None:
+        super().__init__()
+        self.header = header.lower().encode("latin-1", "replace")
+        self._store = store
+        self._by_digest: list[tuple[bytes, AuthInfo]] = []
+        self._has_short_key = False
+        if not HEADER_NAME.fullmatch(header):
+            self.mistakes.append(f"{header!r} is no name of a header")
+        if not keys and store is None:
+            self.mistakes.append("it needs keys= or store=, or nobody could pass")
+        for key, info in (keys or {}).items():
+            self._add(key, info)
+
+    def _add(self, key: Any, info: Any) -> None:
+        if not isinstance(key, str) or not key.strip():
+            self.mistakes.append("a key is empty")
+        elif not isinstance(info, AuthInfo) or not info.user_id:
+            self.mistakes.append("a key leads to an AuthInfo with a user_id")
+        else:
+            digest_text = _DIGEST.fullmatch(key)
+            self._has_short_key = self._has_short_key or (digest_text is None and len(key) < SHORT)
+            digest = bytes.fromhex(digest_text[1]) if digest_text else sha256(key.encode()).digest()
+            kind = "service_account" if info.identity_type == "human" else info.identity_type
+            self._by_digest.append((digest, replace(info, auth_method="api_key", identity_type=kind)))
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        return () if self._store is None else self._store.problems(seat)
+
+    def warnings(self, seat: Seat) -> Iterable[str]:
+        if self._has_short_key:
+            yield f"a key is shorter than {SHORT} characters and can be guessed"
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        if not ctx.authenticated:
+            values = header_values(ctx, self.header)
+            if not values:
+                self.pass_without_credential(ctx)
+            else:
+                ctx.auth = await self._identify(ctx, values)
+                ctx.authenticated = True
+        await next()
+
+    async def _identify(self, ctx: Context, values: list[bytes]) -> AuthInfo:
+        key = values[0].strip()
+        info = None
+        if len(values) == 1 and 0 < len(key) <= MOST_BYTES:
+            info = self._find_known(key)
+            if info is None and self._store is not None and key.isascii():
+                info = await self._store.identify(ctx, key.decode("ascii"))
+        if info is None:
+            raise self.refusal("UNAUTHORIZED", "the API key is missing or not valid")
+        return info
+
+    def _find_known(self, key: bytes) -> AuthInfo | None:
+        digest = sha256(key).digest()
+        matches = [info for key_digest, info in self._by_digest if hmac.compare_digest(key_digest, digest)]
+        return replace(matches[0], claims=dict(matches[0].claims)) if matches else None

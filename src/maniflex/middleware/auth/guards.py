@@ -1,0 +1,103 @@
+"""Guards: who may pass, once it is known who is asking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from maniflex.errors import Abort
+from maniflex.middleware.auth.authenticator import UNKNOWN_CALLER
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
+from maniflex.pipeline.registration import Next
+
+
+def require_role(*roles: str) -> Entry:
+    """Let callers pass that have one of the roles: 401 for an anonymous caller, else 403."""
+    return RoleGuard(roles)
+
+
+def require_auth() -> Entry:
+    """Let every known caller pass: 401 for an anonymous one."""
+    return IdentityGuard()
+
+
+def require_scope(*scopes: str) -> Entry:
+    """Let callers pass that have all of the scopes: 401 for an anonymous caller, else 403."""
+    return ScopeGuard(scopes)
+
+
+def unknown_caller() -> Abort:
+    """The refusal of an anonymous caller."""
+    return Abort(401, "UNAUTHORIZED", UNKNOWN_CALLER, headers={"www-authenticate": "Bearer"})
+
+
+class CallerGuard(Entry):
+    """An entry that refuses some callers."""
+
+    homes: ClassVar = {"auth": ANYWHERE}
+    in_actions = True
+    in_description = True
+
+    def _check_names(self, kind: str, names: Iterable[object]) -> None:
+        if not all(isinstance(name, str) and name for name in names):
+            self.mistakes.append(f"{kind} are texts that are not empty")
+
+
+class RoleGuard(CallerGuard):
+    """Asks for one of several roles."""
+
+    name = "auth.require_role"
+
+    def __init__(self, roles: tuple[str, ...]) -> None:
+        super().__init__()
+        self._check_names("roles", roles)
+        self._roles = frozenset(roles)
+
+    def warnings(self, seat: Seat) -> Iterable[str]:
+        if not self._roles:
+            yield "no role is named, so nobody passes"
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        auth = ctx.auth
+        if auth is None or self._roles.isdisjoint(auth.roles):
+            if auth is None or not auth.user_id:
+                raise unknown_caller()
+            raise Abort(403, "FORBIDDEN", "you may not do this")
+        await next()
+
+
+class IdentityGuard(CallerGuard):
+    """Asks for any identity."""
+
+    name = "auth.require_auth"
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        if ctx.auth is None or not ctx.auth.user_id:
+            raise unknown_caller()
+        await next()
+
+
+class ScopeGuard(CallerGuard):
+    """Asks for all of several scopes."""
+
+    name = "auth.require_scope"
+
+    def __init__(self, scopes: tuple[str, ...]) -> None:
+        super().__init__()
+        self._check_names("scopes", scopes)
+        self._scopes = frozenset(map(str, scopes))
+        if not scopes:
+            self.mistakes.append("name the scopes that are needed")
+        if any(not scope.isascii() or set(scope) & set(' "\\') for scope in self._scopes):
+            self.mistakes.append("a scope has neither spaces nor quotes")
+        scope_text = " ".join(sorted(self._scopes))
+        self._headers = {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope_text}"'}
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        auth = ctx.auth
+        if auth is None or not self._scopes.issubset(auth.scopes):
+            if auth is None or not auth.user_id:
+                raise unknown_caller()
+            raise Abort(403, "FORBIDDEN", "a scope is missing", headers=self._headers)
+        await next()

@@ -1,0 +1,220 @@
+"""`auth.ApiKeys`: keys that callers make, rotate and revoke themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from maniflex.db.primary import reading
+from maniflex.errors import Abort, Conflict, Forbidden, NotFound, ValidationFailed
+from maniflex.middleware.auth.api_key_store import (
+    LETTERS,
+    SECRET_LETTERS,
+    ApiKey,
+    digest_of,
+    new_secret,
+    revoke,
+    rotate,
+    touch,
+)
+from maniflex.middleware.auth.durations import Duration, as_timedelta
+from maniflex.middleware.auth.guards import require_auth
+from maniflex.middleware.auth.host import Host
+from maniflex.pipeline.context import AuthInfo, Context
+from maniflex.pipeline.entry import Entry, Seat
+from maniflex.pipeline.response import Response
+
+MOST_OVERLAP = timedelta(days=30)
+PAGE = 100
+_NO_STORE = {"cache-control": "no-store"}
+_SHOWN = ("id", "name", "actor", "tenant", "roles", "scopes")
+_SHOWN_TIMES = ("expires_at", "last_used_at", "revoked_at", "created_at")
+
+
+@dataclass(slots=True)
+class KeyRequest:
+    """What a new key takes: at most what its maker has."""
+
+    name: str
+    roles: list[str] = field(default_factory=list)
+    scopes: list[str] = field(default_factory=list)
+    expires_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class RotateRequest:
+    """For how many seconds the old secret still counts."""
+
+    overlap: float = 0
+
+
+class ApiKeys:
+    """Keys in the table `api_key`; as `auth.api_keys(store=...)` they authenticate."""
+
+    def __init__(
+        self, prefix: str = "mfx", admin_role: str = "admin", max_ttl: Duration | None = None
+    ) -> None:
+        self._prefix = prefix
+        self._admin_role = admin_role
+        self._max_ttl = None if max_ttl is None else as_timedelta(max_ttl)
+        self._host: Host | None = None
+        self._key = re.compile(rf"{re.escape(prefix)}_([0-9a-f-]{{36}})_([{LETTERS}]{{{SECRET_LETTERS}}})")
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        """What keeps the keys from being used: they are kept in a table that is made by `mount`."""
+        if self._host is None:
+            yield "its store is not mounted: keys.mount(server)"
+        if not re.fullmatch("[a-z][a-z0-9]{0,15}", self._prefix):
+            yield "the prefix of keys is a short word of small letters"
+        if self._max_ttl is not None and self._max_ttl <= timedelta(0):
+            yield "max_ttl is a duration above zero"
+
+    def mount(self, server: Host, path: str = "/api_keys") -> None:
+        """Add the routes by which callers make, list, rotate and revoke keys, and the table they need."""
+        self._host = server
+        server.register(ApiKey)
+        guards: list[Entry] = [require_auth()]
+        routes: tuple[tuple[str, str, Any, str, dict[str, Any]], ...] = (
+            ("POST", path, self._create, "Make an API key", {"request": KeyRequest, "errors": (403, 422)}),
+            ("GET", path, self._list, "List API keys", {"query_params": {"page": int}}),
+            ("GET", f"{path}/{{id}}", self._read, "Get one API key", {"errors": (404,)}),
+            ("DELETE", f"{path}/{{id}}", self._revoke, "Revoke an API key", {"errors": (404,)}),
+            ("POST", f"{path}/{{id}}/rotate", self._rotate, "Rotate an API key", {"errors": (404, 409, 422)}),
+        )
+        for method, place, handler, summary, options in routes:
+            name = handler.__name__.strip("_") + "_api_key"
+            about = {"name": name, "summary": summary, "tags": ("API keys",), **options}
+            server.action(method, place, middleware=guards, **about)(handler)
+
+    # -- authenticating ------------------------------------------------------------------------
+
+    async def identify(self, ctx: Context, key: str) -> AuthInfo | None:
+        """Who has the key; None when it is unknown, expired or revoked."""
+        parts = self._key.fullmatch(key)
+        if parts is None or self._host is None:
+            return None
+        store = ctx.runtime.store(ApiKey)
+        row = await store.find(parts[1], tx=reading(store.adapter))  # a replica may not know of a revocation
+        record: Any = None if row is None else store.record(row)
+        now = ctx.now()
+        if record is None or not record.accepts(parts[2], now):
+            return None
+        await touch(self._host, record, now)
+        return AuthInfo(
+            user_id=record.actor,
+            roles=tuple(record.roles),
+            tenant_id=record.tenant,
+            identity_type="service_account",
+            scopes=tuple(record.scopes),
+            session_id=record.id,
+            auth_method="api_key",
+        )
+
+    # -- routes --------------------------------------------------------------------------------
+
+    async def _create(self, ctx: Context) -> Response:
+        """Make a key of the caller's own, with at most the caller's roles and scopes."""
+        host, info, wish = self._require_host(), ctx.require_auth(), ctx.body
+        excess = [*(set(wish.roles) - set(info.roles)), *(set(wish.scopes) - set(info.scopes))]
+        if excess:
+            raise Forbidden("a key has at most the roles and scopes of its maker")
+        secret = new_secret()
+        record = (
+            await ctx.unscoped()
+            .db(ApiKey)
+            .create(
+                name=wish.name,
+                digest=digest_of(secret),
+                actor=info.user_id,
+                tenant=info.tenant_id,
+                roles=sorted(set(wish.roles)),
+                scopes=sorted(set(wish.scopes)),
+                expires_at=self._expiry(wish.expires_at, host.now()),
+            )
+        )
+        return self._answer(201, record, secret)
+
+    def _expiry(self, wish: datetime | None, now: datetime) -> datetime | None:
+        latest = None if self._max_ttl is None else now + self._max_ttl
+        if wish is None:
+            return latest
+        if wish.tzinfo is None:
+            raise _unacceptable("expires_at", "a moment needs a time zone")
+        if wish <= now or (latest is not None and wish > latest):
+            raise _unacceptable("expires_at", "lies in the past, or later than keys may last")
+        return wish
+
+    async def _list(self, ctx: Context) -> Response:
+        """The caller's own keys, newest first; the admin role sees all."""
+        page = int(ctx.query_param("page") or 1)
+        if page < 1:
+            raise Abort(400, "INVALID_QUERY", "page: a number from 1")
+        records = ctx.unscoped().db(ApiKey)
+        filters = self._own(ctx)
+        total = await records.count(filters)
+        keys = await records.list(filters, "created_at:desc", limit=PAGE, page=page)
+        meta = {"total": total, "page": page, "limit": PAGE, "pages": -(-total // PAGE)}
+        return Response(200, [_show(key) for key in keys], meta=meta)
+
+    async def _read(self, ctx: Context) -> dict[str, Any]:
+        """One key, without its secret."""
+        return _show(await self._find(ctx))
+
+    async def _revoke(self, ctx: Context) -> None:
+        """Have the key refused from now on."""
+        await revoke(self._require_host(), await self._find(ctx), ctx.now())
+
+    async def _rotate(self, ctx: Context) -> Response:
+        """Give the key a new secret."""
+        wish = await ctx.bind_json(RotateRequest) if await _has_body(ctx) else RotateRequest()
+        if not 0 <= wish.overlap <= MOST_OVERLAP.total_seconds():
+            raise _unacceptable("overlap", "is a number of seconds, of at most 30 days")
+        key = await self._find(ctx)
+        overlap = timedelta(seconds=wish.overlap)
+        secret = await rotate(self._require_host(), key, ctx.now(), overlap)
+        if secret is None:
+            raise Conflict("the key was revoked or rotated meanwhile")
+        return self._answer(200, key, secret)
+
+    async def _find(self, ctx: Context) -> ApiKey:
+        """The key of the path, if it is the caller's to see."""
+        filters = {**self._own(ctx), "id": ctx.url_param("id")}
+        keys = await ctx.unscoped().db(ApiKey).list(filters)
+        if not keys:
+            raise NotFound()
+        return keys[0]
+
+    def _own(self, ctx: Context) -> dict[str, str]:
+        """The conditions under which a key is the caller's: the admin role sees all of its tenant, or all."""
+        info = ctx.require_auth()
+        if self._admin_role in info.roles:
+            return {"tenant": info.tenant_id} if info.tenant_id else {}
+        return {"actor": info.user_id, "tenant": info.tenant_id}
+
+    def _answer(self, status: int, key: ApiKey, secret: str) -> Response:
+        """The key with its secret, this once."""
+        data = {**_show(key), "key": f"{self._prefix}_{key.id}_{secret}"}
+        return Response(status, data, headers=_NO_STORE)
+
+    def _require_host(self) -> Host:
+        assert self._host is not None
+        return self._host
+
+
+async def _has_body(ctx: Context) -> bool:
+    if ctx.raw_body is None:
+        from maniflex.pipeline.read_body import read_body
+
+        ctx.raw_body = await read_body(ctx)
+    return bool(ctx.raw_body)
+
+
+def _show(key: ApiKey) -> dict[str, Any]:
+    return {name: getattr(key, name) for name in (*_SHOWN, *_SHOWN_TIMES)}
+
+
+def _unacceptable(name: str, message: str) -> ValidationFailed:
+    return ValidationFailed(details=[{"field": name, "message": message, "code": "invalid"}])

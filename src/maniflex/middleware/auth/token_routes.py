@@ -1,0 +1,203 @@
+"""The routes of `auth.Tokens`: sign in, refresh, sign out here, sign out everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from maniflex.errors import Abort, CallbackFailed, RequestError
+from maniflex.middleware.auth.csrf_cover import uncovered_routes
+from maniflex.middleware.auth.guards import require_auth
+from maniflex.middleware.auth.host import Host
+from maniflex.middleware.auth.login_limits import LoginLimits, limit_login
+from maniflex.middleware.auth.request import LOOPBACK, cookie_values, host_name
+from maniflex.pipeline.chain import is_async
+from maniflex.pipeline.context import AuthInfo, Context
+from maniflex.pipeline.entry import Entry, Seat
+from maniflex.pipeline.registration import Next, takes
+from maniflex.pipeline.response import Response
+
+if TYPE_CHECKING:
+    from maniflex.middleware.auth.tokens import TokenPair, Tokens
+
+Login = Callable[[Context, Any], AuthInfo | Awaitable[AuthInfo | None] | None]
+COOKIE = "refresh_token"
+_NO_STORE = {"cache-control": "no-store"}
+
+
+@dataclass(slots=True)
+class Credentials:
+    """What a login takes unless told otherwise."""
+
+    email: str
+    password: str = field(repr=False)
+
+
+@dataclass(slots=True)
+class RefreshRequest:
+    """What a refresh takes."""
+
+    refresh_token: str = field(repr=False)
+
+
+class OpenRoute(Entry):
+    """Lets a route be reached without an identity, past every authenticator: it makes identities itself."""
+
+    name = "auth.Tokens"
+    homes: ClassVar = {}
+    in_actions = True
+    is_exemption = True
+
+    def __init__(self, mistakes: list[str], *, is_forgeable: bool = False) -> None:
+        super().__init__()
+        self.mistakes = mistakes
+        self.needs_no_csrf = not is_forgeable
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        if not self.needs_no_csrf and uncovered_routes(seat):
+            yield 'refresh="cookie" is sent by browsers unasked, so auth.csrf must cover this route'
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        # An expired token that a client sends along must not keep it from getting a new one.
+        ctx.authenticated = ctx.lets_anonymous_pass = True
+        ctx.csrf_exempt = self.needs_no_csrf
+        await next()
+
+
+class TokenRoutes:
+    """Mounts the routes of one `Tokens` on a server."""
+
+    def __init__(self, tokens: Tokens, host: Host, path: str, account: str, limits: LoginLimits) -> None:
+        self._tokens = tokens
+        self._host = host
+        self._path = path.rstrip("/")
+        self._account = account
+        self._limits = limits
+        self._uses_cookie = tokens.refresh_mode == "cookie"
+
+    def mount(self, login: Login | None, request: Any) -> None:
+        self._tokens.mistakes += [f"auth.Tokens: {problem}" for problem in self._limits.problems()]
+        if login is not None:
+            self._mount_login(login, Credentials if request is None else request)
+        refresh_route = OpenRoute(self._tokens.mistakes, is_forgeable=self._uses_cookie)
+        refresh_body = {} if self._uses_cookie else {"request": RefreshRequest}
+        self._action("refresh", self._refresh, [refresh_route], "Get new tokens", **refresh_body)
+        bearer = self._tokens.bearer()
+        bearer.mistakes = []  # said by the route above
+        guards = [bearer, require_auth()]
+        self._action("logout", self._log_out, guards, "Sign out")
+        self._action("logout-all", self._log_out_everywhere, guards, "Sign out everywhere")
+
+    def _mount_login(self, login: Login, request: Any) -> None:
+        mistakes = self._tokens.mistakes
+        if not takes(login, 2):
+            mistakes.append("auth.Tokens: login is called with (ctx, credentials), which it does not take")
+        names = _field_names(request)
+        if names is not None and self._account not in names:
+            mistakes.append(
+                f"auth.Tokens: the type of a login has no field {self._account!r}; name it: account="
+            )
+        ask = login if is_async(login) else _InThread(login)
+
+        async def sign_in(ctx: Context) -> Response:
+            """Sign in with the credentials of an account."""
+            account = _get(ctx.body, self._account)
+            await limit_login(ctx, self._limits, str(account))
+            info = await _identify(ask, ctx)
+            if info is None:
+                raise Abort(
+                    401,
+                    "INVALID_CREDENTIALS",
+                    "the account or the password is wrong",
+                    headers={"www-authenticate": "Bearer"},
+                )
+            return self._answer(ctx, await self._tokens.issue(info))
+
+        self._action("login", sign_in, [OpenRoute([])], "Sign in", request=request, errors=(401, 429))
+
+    def _action(self, name: str, handler: Any, middleware: list[Entry], summary: str, **options: Any) -> None:
+        title = f"{self._path.strip('/').replace('/', '_')}_{name.replace('-', '_')}"
+        settings = {"errors": (401,), "tags": ("Sign-in",), **options}
+        mount = self._host.action(
+            "POST", f"{self._path}/{name}", middleware=middleware, name=title, summary=summary, **settings
+        )
+        mount(handler)
+
+    # -- handlers ------------------------------------------------------------------------------
+
+    async def _refresh(self, ctx: Context) -> Response:
+        """Use up a refresh token for a new pair of tokens."""
+        if self._uses_cookie:
+            values = cookie_values(ctx, COOKIE)
+            token = values[0] if len(set(values)) == 1 else ""
+        else:
+            token = ctx.body.refresh_token
+        return self._answer(ctx, await self._tokens.refresh(token))
+
+    async def _log_out(self, ctx: Context) -> None:
+        """End this session."""
+        await self._tokens.end(ctx.require_auth())
+        self._take_cookie(ctx)
+
+    async def _log_out_everywhere(self, ctx: Context) -> None:
+        """End every session of the caller."""
+        await self._tokens.end_all(ctx.require_auth())
+        self._take_cookie(ctx)
+
+    def _answer(self, ctx: Context, pair: TokenPair) -> Response:
+        data: dict[str, Any] = {
+            "access_token": pair.access_token,
+            "token_type": pair.token_type,
+            "expires_in": pair.expires_in,
+        }
+        if self._uses_cookie:
+            self._set_cookie(ctx, pair.refresh_token, self._tokens.refresh_ttl.total_seconds())
+        else:
+            data["refresh_token"] = pair.refresh_token
+        return Response(200, data, headers=_NO_STORE)
+
+    def _take_cookie(self, ctx: Context) -> None:
+        if self._uses_cookie:
+            self._set_cookie(ctx, "", 0)
+
+    def _set_cookie(self, ctx: Context, value: str, seconds: float) -> None:
+        root = ctx.scope.get("root_path") or ""
+        path = f"{root}{self._host.config.path_prefix}{self._path}/refresh"
+        secure = host_name(ctx) not in LOOPBACK
+        ctx.set_cookie(COOKIE, value, max_age=seconds, path=path, secure=secure, same_site="strict")
+
+
+class _InThread:
+    """A plain function of the application, run in a thread: checking a password takes long."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+
+    async def __call__(self, ctx: Context, credentials: Any) -> Any:
+        return await ctx.runtime.threads.run(self._fn, ctx, credentials)
+
+
+async def _identify(ask: Callable[..., Any], ctx: Context) -> AuthInfo | None:
+    """What the application says about the credentials; what it raises refuses them."""
+    try:
+        info = await ask(ctx, ctx.body)
+    except RequestError:
+        raise
+    except Exception as error:
+        raise CallbackFailed("the login of auth.Tokens failed") from error
+    if info is not None and not isinstance(info, AuthInfo):
+        raise CallbackFailed("the login of auth.Tokens returned neither an AuthInfo nor None")
+    return info
+
+
+def _field_names(request: Any) -> set[str] | None:
+    """The names of the fields of a type; None when they cannot be known."""
+    if is_dataclass(request):
+        return {one.name for one in fields(request)}
+    names = getattr(request, "model_fields", None) or getattr(request, "__annotations__", None)
+    return None if names is None else set(names)
+
+
+def _get(credentials: Any, name: str) -> Any:
+    return credentials.get(name, "") if isinstance(credentials, Mapping) else getattr(credentials, name, "")

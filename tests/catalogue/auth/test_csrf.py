@@ -1,0 +1,266 @@
+"""`auth.csrf`: C15, and what a forged or planted request tries."""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from typing import Any
+
+import httpx
+import pytest
+
+from maniflex import AuthInfo, Context, DeclarationError, Server
+from maniflex.middleware import auth
+from maniflex.pipeline.entry import Entry
+from tests.catalogue.auth.kit import SECRET, Note, Post, app, bearer, data_of, error_of, serving, token
+
+BODY = {"title": "x"}
+KEY = "a-key-of-sixteen-letters-or-more"
+
+
+def problems_of(server: Server) -> str:
+    with pytest.raises(DeclarationError) as caught:
+        server.seal()
+    return str(caught.value)
+
+
+async def post(
+    http: httpx.AsyncClient, cookie: str | None, header: str | None, **headers: str
+) -> httpx.Response:
+    """A POST with this cookie and this header, and no other cookie."""
+    http.cookies.clear()
+    sent = {
+        **({"Cookie": cookie} if cookie else {}),
+        **({"X-CSRF-Token": header} if header else {}),
+        **headers,
+    }
+    return await http.post("/api/posts", json=BODY, headers=sent)
+
+
+def set_cookie(answer: httpx.Response) -> tuple[str, str]:
+    """The cookie an answer sets, and its attributes."""
+    [line] = answer.headers.get_list("set-cookie")
+    pair, _, attributes = line.partition("; ")
+    return pair, attributes
+
+
+async def test_c15_double_submit(database_url: str) -> None:
+    """C15."""
+    async with serving(app(auth.csrf()), database_url) as http:
+        first = await http.get("/api/posts")
+        pair, attributes = set_cookie(first)
+        name, _, value = pair.partition("=")
+        assert (name, attributes) == ("csrf_token", "Path=/; SameSite=Lax")
+        assert len(value) >= 43
+        assert "set-cookie" not in (await http.get("/api/posts", headers={"Cookie": pair})).headers
+
+        error_of(await post(http, pair, None), 403, "CSRF_TOKEN_MISSING")
+        error_of(await post(http, None, value), 403, "CSRF_COOKIE_MISSING")
+        error_of(await post(http, pair, value + "x"), 403, "CSRF_TOKEN_MISMATCH")
+        error_of(await post(http, "csrf_token=", ""), 403, "CSRF_TOKEN_MISSING")
+        error_of(await post(http, "csrf_token=a", "a"), 403, "CSRF_TOKEN_MISMATCH")
+        error_of(
+            await post(http, f"{pair}; csrf_token=planted-cookie-of-another", value),
+            403,
+            "CSRF_TOKEN_MISMATCH",
+        )
+        data_of(await post(http, pair, value), 201)
+
+
+async def test_c15_a_bearer_header_needs_no_token(database_url: str) -> None:
+    """C15, A42: a bearer or key header is exempt, a token in a cookie never is."""
+    entries = [
+        auth.csrf(),
+        auth.jwt(SECRET, cookie="session"),
+        auth.api_keys(keys={KEY: AuthInfo(user_id="r")}),
+    ]
+    async with serving(app(*entries), database_url) as http:
+        data_of(await post(http, None, None, **bearer()), 201)
+        data_of(await post(http, None, None, **{"X-API-Key": KEY}), 201)
+        by_cookie = f"session={token()}"
+        error_of(await post(http, by_cookie, None), 403, "CSRF_TOKEN_MISSING")
+        for value in ("Bearer", "Bearer ", "Basic eDp5", "bearer"):
+            answer = await post(http, by_cookie, None, Authorization=value)
+            assert answer.status_code in (401, 403)
+        error_of(await post(http, by_cookie, None, **{"X-API-Key": ""}), 403, "CSRF_TOKEN_MISSING")
+        good = f"{by_cookie}; csrf_token=0123456789abcdef0123"
+        data_of(await post(http, good, "0123456789abcdef0123"), 201)
+
+
+async def test_bearer_is_asked_too_when_told_so(database_url: str) -> None:
+    entries = [auth.csrf(enforce_bearer=True, origins=["https://app.example.com"]), auth.jwt(SECRET)]
+    async with serving(app(*entries), database_url) as http:
+        error_of(await post(http, None, None, **bearer()), 403, "CSRF_ORIGIN_REJECTED")
+        answer = await post(http, None, None, Origin="https://app.example.com", **bearer())
+        error_of(answer, 403, "CSRF_TOKEN_MISSING")
+
+
+ORIGINS = ["https://app.example.com", "shop.example.com", "*.trusted.org", "localhost:3000"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "passes"),
+    [
+        ({"Origin": "https://app.example.com"}, True),
+        ({"Origin": "HTTPS://APP.example.com"}, True),
+        ({"Referer": "https://app.example.com/page?x=1"}, True),
+        ({"Origin": "http://shop.example.com:8080"}, True),
+        ({"Origin": "https://a.trusted.org"}, True),
+        ({"Origin": "https://a.b.trusted.org"}, True),
+        ({"Origin": "http://localhost:3000"}, True),
+        ({"Origin": "https://evil"}, False),
+        ({"Origin": "https://evil", "Referer": "https://app.example.com/"}, False),
+        ({"Origin": "http://app.example.com"}, False),
+        ({"Origin": "https://app.example.com:444"}, False),
+        ({"Origin": "https://app.example.com.evil.org"}, False),
+        ({"Origin": "https://trusted.org"}, False),
+        ({"Origin": "https://eviltrusted.org"}, False),
+        ({"Origin": "https://user@app.example.com"}, False),
+        ({"Origin": "https://a.trusted.org@evil.org"}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": ""}, False),
+        ({"Origin": "http://localhost:4000"}, False),
+        ({"Origin": "http://[::1"}, False),
+        ({}, False),
+    ],
+)
+async def test_c15_origins(headers: dict[str, str], passes: bool, sqlite_url: str) -> None:
+    """C15, A44."""
+    cookie = "0123456789abcdef0123"
+    async with serving(app(auth.csrf(origins=ORIGINS)), sqlite_url) as http:
+        answer = await post(http, f"csrf_token={cookie}", cookie, **headers)
+
+    if passes:
+        data_of(answer, 201)
+    else:
+        error_of(answer, 403, "CSRF_ORIGIN_REJECTED")
+
+
+async def test_signed_tokens_belong_to_the_session(database_url: str) -> None:
+    """A41."""
+    entries = [auth.jwt(SECRET, cookie="session", csrf=False), auth.csrf("signed", secret="s" * 32)]
+    server = app(*entries)
+
+    @server.action("GET", "/csrf")
+    async def csrf(ctx: Context) -> str:
+        return auth.csrf_token(ctx)
+
+    async with serving(server, database_url) as http:
+        mine, others = (f"session={token(jti=jti)}" for jti in ("one", "two"))
+        good = data_of(await http.get("/api/csrf", headers={"Cookie": mine}))
+        assert good == hmac.new(b"s" * 32, b"one", sha256).hexdigest()
+        data_of(await post(http, mine, good), 201)
+        error_of(await post(http, others, good), 403, "CSRF_TOKEN_MISMATCH")
+        error_of(await post(http, mine, None), 403, "CSRF_TOKEN_MISSING")
+        error_of(await post(http, f"session={token()}", good), 403, "CSRF_NO_SESSION")
+        assert "set-cookie" not in (await http.get("/api/posts", headers={"Cookie": mine})).headers
+
+
+async def test_a_planted_cookie_does_not_pass_when_tokens_are_bound(database_url: str) -> None:
+    """A43: with a secret, a token that an attacker got for another session is worth nothing."""
+    entries: list[Entry] = [
+        auth.allow_anonymous(),
+        auth.jwt(SECRET, cookie="session"),
+        auth.csrf(secret="s" * 32),
+    ]
+    async with serving(app(*entries), database_url) as http:
+        session = f"session={token(jti='victim')}"
+        planted, _ = set_cookie(
+            await http.get("/api/posts", headers={"Cookie": f"session={token(jti='evil')}"})
+        )
+        http.cookies.clear()
+        anonymous, _ = set_cookie(await http.get("/api/posts"))
+        for cookie in (planted, anonymous, "csrf_token=0123456789abcdef0123", "csrf_token=.0123456789abcdef"):
+            answer = await post(http, f"{session}; {cookie}", cookie.partition("=")[2])
+            error_of(answer, 403, "CSRF_TOKEN_MISMATCH")
+        own, _ = set_cookie(await http.get("/api/posts", headers={"Cookie": f"{session}; {planted}"}))
+        data_of(await post(http, f"{session}; {own}", own.partition("=")[2]), 201)
+
+
+async def test_under_https_the_cookie_is_secure_and_bound_to_the_host(database_url: str) -> None:
+    async with serving(app(auth.csrf(same_site="strict")), database_url) as http:
+        pair, attributes = set_cookie(await http.get("https://test/api/posts"))
+        assert pair.startswith("__Host-csrf_token=")
+        assert attributes == "Path=/; Secure; SameSite=Strict"
+        sent = {"Cookie": pair, "X-CSRF-Token": pair.partition("=")[2]}
+        http.cookies.clear()
+        data_of(await http.post("https://test/api/posts", json=BODY, headers=sent), 201)
+        planted = {**sent, "Cookie": pair.removeprefix("__Host-")}
+        error_of(
+            await http.post("https://test/api/posts", json=BODY, headers=planted), 403, "CSRF_COOKIE_MISSING"
+        )
+
+
+async def test_the_cookie_comes_with_refusals_too(database_url: str) -> None:
+    async with serving(app(auth.csrf(), auth.jwt(SECRET)), database_url) as http:
+        refused = await http.get("/api/posts")
+        error_of(refused, 401, "UNAUTHORIZED")
+        set_cookie(refused)
+
+
+async def test_calls_from_code_need_no_token(database_url: str) -> None:
+    server = app(auth.csrf())
+    async with serving(server, database_url):
+        assert (await server.execute("create", Post, body=BODY)).status == 201
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"mode": "triple"}, "mode='triple' is none of double_submit, signed"),
+        ({"mode": "signed"}, "needs a secret"),
+        ({"mode": "signed", "secret": ""}, "the secret is empty"),
+        ({"token_bytes": 4}, "token_bytes"),
+        ({"same_site": "maybe"}, "same_site='maybe'"),
+        ({"header": "X CSRF"}, "plain names"),
+        ({"origins": ["https://*.example.com"]}, "is no origin"),
+        ({"origins": ["*"]}, "'*' is no origin"),
+        ({"origins": [""]}, "'' is no origin"),
+    ],
+)
+def test_a_wrong_argument_stops_the_start(options: dict[str, Any], text: str) -> None:
+    assert text in problems_of(app(auth.csrf(**options)))
+
+
+def test_bound_tokens_stand_after_the_authenticator() -> None:
+    server = app(auth.csrf(secret="s" * 32), auth.jwt(SECRET))
+
+    assert "register it after the authenticators" in problems_of(server)
+
+
+def test_a_cookie_needs_csrf_on_every_unsafe_route() -> None:
+    """A9."""
+    server = app(auth.jwt(SECRET, cookie="session"))
+
+    @server.action("POST", "/pay")
+    async def pay(ctx: Context) -> None: ...
+
+    said = problems_of(server)
+    for route in ("create of Post", "delete of Note", "POST /pay"):
+        assert route in said
+    assert "/me" not in said
+
+    server.pipeline.auth.register(auth.csrf(), models=[Post, Note])
+    assert "must cover POST /pay" in problems_of(server)
+    server.pipeline.auth.register(auth.csrf(), operations="action")
+    server.seal()
+
+
+def test_a_cookie_in_an_action_needs_csrf_there() -> None:
+    server = app()
+
+    @server.action("POST", "/pay", middleware=[auth.jwt(SECRET, cookie="session")])
+    async def pay(ctx: Context) -> None: ...
+
+    assert "must cover POST /pay" in problems_of(server)
+
+
+async def test_asking_for_a_token_without_csrf_is_an_error(database_url: str) -> None:
+    server = app()
+
+    @server.action("GET", "/csrf")
+    async def csrf(ctx: Context) -> str:
+        return auth.csrf_token(ctx)
+
+    async with serving(server, database_url) as http:
+        error_of(await http.get("/api/csrf"), 500, "PANIC")

@@ -1,0 +1,440 @@
+"""`auth.Tokens`: C9 in one process, C11 and C13."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt as pyjwt
+import pytest
+
+from maniflex import AuthInfo, Context, DeclarationError, Model, Server, field
+from maniflex.middleware import auth
+from maniflex.middleware.auth.refresh_store import RefreshToken
+from maniflex.testing import FakeClock
+from tests.catalogue.auth.kit import EC_KEY, NOW, SECRET, app, data_of, error_of, serving, stored_bytes
+from tests.catalogue.auth.revoker import PlainRevoker
+
+PASSWORD = "correct horse battery"
+
+
+async def login(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None:
+    if credentials.password != PASSWORD:
+        return None
+    return AuthInfo(user_id=credentials.email, roles=["member"], scopes=["read", "write"], tenant_id="acme")
+
+
+def token_app(**options: Any) -> tuple[Server, auth.Tokens]:
+    tokens = auth.Tokens(SECRET, issuer="us", **options)
+    server = app(tokens.bearer())
+    tokens.mount(server, login=login)
+    return server, tokens
+
+
+async def sign_in(http: httpx.AsyncClient, email: str = "ada@example.com") -> dict[str, Any]:
+    answer = await http.post("/api/auth/login", json={"email": email, "password": PASSWORD})
+    assert answer.headers["cache-control"] == "no-store"
+    data: dict[str, Any] = data_of(answer)
+    return data
+
+
+async def refresh(http: httpx.AsyncClient, token: Any) -> httpx.Response:
+    return await http.post("/api/auth/refresh", json={"refresh_token": token})
+
+
+def bearing(pair: dict[str, Any]) -> dict[str, str]:
+    return {"Authorization": f"Bearer {pair['access_token']}"}
+
+
+async def test_login_gives_tokens_that_work(database_url: str) -> None:
+    """A18, A19."""
+    server, _ = token_app(audience="app")
+    async with serving(server, database_url) as http:
+        pair = await sign_in(http)
+        assert set(pair) == {"access_token", "refresh_token", "token_type", "expires_in"}
+        assert (pair["token_type"], pair["expires_in"]) == ("Bearer", 900)
+        me = data_of(await http.get("/api/me", headers=bearing(pair)))
+        assert (me["user_id"], me["tenant_id"], me["roles"]) == ("ada@example.com", "acme", ["member"])
+        assert me["scopes"] == ["read", "write"]
+        claims = pyjwt.decode(pair["access_token"], options={"verify_signature": False})
+        assert {"iss", "sub", "aud", "exp", "iat", "jti", "roles", "scope", "tenant"} <= set(claims)
+        assert isinstance(claims["iat"], float)
+        new = data_of(await refresh(http, pair["refresh_token"]))
+        assert data_of(await http.get("/api/me", headers=bearing(new)))["roles"] == ["member"]
+        assert new["refresh_token"] != pair["refresh_token"]
+
+
+async def test_wrong_credentials_are_told_apart_by_nothing(database_url: str) -> None:
+    server, _ = token_app()
+    async with serving(server, database_url) as http:
+        bodies = [
+            {"email": email, "password": "wrong"} for email in ("ada@example.com", "nobody@example.com")
+        ]
+        answers = [await http.post("/api/auth/login", json=body) for body in bodies]
+        assert {answer.text for answer in answers} == {answers[0].text}
+        error_of(answers[0], 401, "INVALID_CREDENTIALS")
+        assert answers[0].headers["www-authenticate"]
+        error_of(await http.post("/api/auth/login", json={"email": "x"}), 422, "VALIDATION_FAILED")
+
+
+async def test_login_and_refresh_pass_global_guards_of_identity(database_url: str) -> None:
+    """§16b: exempt from authenticators and CSRF by themselves, whatever credentials a client sends along."""
+    tokens = auth.Tokens(SECRET, issuer="us")
+    server = app(auth.allow_public_read(), tokens.bearer(), auth.csrf())
+    tokens.mount(server, login=login)
+    async with serving(server, database_url) as http:
+        http.headers["Authorization"] = "Bearer expired"
+        pair = await sign_in(http)
+        data_of(await refresh(http, pair["refresh_token"]))
+        error_of(await http.post("/api/auth/logout"), 401, "INVALID_TOKEN")
+
+
+async def test_c11_of_two_uses_at_once_one_wins(database_url: str) -> None:
+    """C11."""
+    server, _ = token_app()
+    async with serving(server, database_url) as http:
+        pair = await sign_in(http)
+        answers = await asyncio.gather(*(refresh(http, pair["refresh_token"]) for _ in range(8)))
+        winners = [answer for answer in answers if answer.status_code == 200]
+        assert len(winners) == 1
+        for answer in answers:
+            if answer not in winners:
+                error_of(answer, 401, "INVALID_REFRESH_TOKEN")
+        data_of(await refresh(http, data_of(winners[0])["refresh_token"]))
+
+
+async def test_c11_a_token_used_again_after_the_grace_ends_its_family(database_url: str) -> None:
+    """C11: and with a revoker, its access tokens."""
+    revoker, clock = PlainRevoker(), FakeClock(NOW)
+    server, _ = token_app(revoker=revoker)
+    async with serving(server, database_url, clock) as http:
+        first, other = await sign_in(http), await sign_in(http)
+        second = data_of(await refresh(http, first["refresh_token"]))
+        clock.advance(timedelta(seconds=10))
+        error_of(await refresh(http, first["refresh_token"]), 401, "INVALID_REFRESH_TOKEN")
+        data_of(await http.get("/api/me", headers=bearing(second)))
+        clock.advance(timedelta(seconds=1))
+        error_of(await refresh(http, first["refresh_token"]), 401, "REFRESH_TOKEN_REUSED")
+        error_of(await refresh(http, second["refresh_token"]), 401, "INVALID_REFRESH_TOKEN")
+        for pair in (first, second):
+            error_of(await http.get("/api/me", headers=bearing(pair)), 401, "TOKEN_REVOKED")
+        data_of(await refresh(http, other["refresh_token"]))
+
+
+async def test_uses_beside_the_end_of_a_family_leave_nothing_alive(database_url: str) -> None:
+    """A use that is under way while its family ends must not give a token that works."""
+    server, _ = token_app(reuse_grace=0)
+    clock = FakeClock(NOW)
+    async with serving(server, database_url, clock) as http:
+        for _ in range(10):
+            first = await sign_in(http)
+            second = data_of(await refresh(http, first["refresh_token"]))
+            clock.advance(timedelta(minutes=2))
+            reused, used = await asyncio.gather(
+                refresh(http, first["refresh_token"]), refresh(http, second["refresh_token"])
+            )
+            error_of(reused, 401, "REFRESH_TOKEN_REUSED")
+            if used.status_code == 200:
+                third = data_of(used)["refresh_token"]
+                assert (await refresh(http, third)).status_code == 401
+
+
+async def test_unknown_and_expired_tokens(database_url: str) -> None:
+    clock = FakeClock(NOW)
+    server, _ = token_app(refresh_ttl=60)
+    async with serving(server, database_url, clock) as http:
+        pair = await sign_in(http)
+        for text in ("", "x", "x" * 5000, pair["access_token"], "é\x01"):
+            error_of(await refresh(http, text), 401, "INVALID_REFRESH_TOKEN")
+        for body in (None, 7, ["x"]):
+            error_of(await refresh(http, body), 422, "VALIDATION_FAILED")
+        clock.advance(timedelta(seconds=60))
+        error_of(await refresh(http, pair["refresh_token"]), 401, "INVALID_REFRESH_TOKEN")
+
+
+async def test_c11_no_token_is_in_the_database_or_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C11."""
+    server, _ = token_app(revoker=PlainRevoker())
+    with caplog.at_level(logging.DEBUG):
+        async with serving(server, f"sqlite:///{tmp_path}/rows.db") as http:
+            pair = await sign_in(http)
+            new = data_of(await refresh(http, pair["refresh_token"]))
+            await refresh(http, pair["refresh_token"])
+            await http.post("/api/auth/logout", headers=bearing(new))
+            content = stored_bytes(tmp_path)
+
+    assert b"ada@example.com" in content
+    for text in (pair["refresh_token"], new["refresh_token"], pair["access_token"], PASSWORD):
+        assert text.encode() not in content
+        assert text not in caplog.text
+
+
+async def test_logout_ends_the_session_and_no_other(database_url: str) -> None:
+    revoker = PlainRevoker()
+    server, _ = token_app(revoker=revoker)
+    async with serving(server, database_url) as http:
+        here, there = await sign_in(http), await sign_in(http)
+        assert (await http.post("/api/auth/logout", headers=bearing(here))).status_code == 204
+        error_of(await http.get("/api/me", headers=bearing(here)), 401, "TOKEN_REVOKED")
+        error_of(await refresh(http, here["refresh_token"]), 401, "INVALID_REFRESH_TOKEN")
+        data_of(await http.get("/api/me", headers=bearing(there)))
+        data_of(await refresh(http, there["refresh_token"]))
+        error_of(await http.post("/api/auth/logout"), 401, "UNAUTHORIZED")
+
+
+async def test_c9_log_out_everywhere_and_in_again(database_url: str) -> None:
+    """C9 in one process: within one second, by fractions."""
+    revoker, clock = PlainRevoker(), FakeClock(NOW)
+    server, _ = token_app(revoker=revoker)
+    async with serving(server, database_url, clock) as http:
+        pairs = [await sign_in(http) for _ in range(3)]
+        others = await sign_in(http, "eve@example.com")
+        clock.advance(timedelta(milliseconds=1))
+        assert (await http.post("/api/auth/logout-all", headers=bearing(pairs[0]))).status_code == 204
+        new = await sign_in(http)
+        for pair in pairs:
+            error_of(await http.get("/api/me", headers=bearing(pair)), 401, "TOKEN_REVOKED")
+            error_of(await refresh(http, pair["refresh_token"]), 401, "INVALID_REFRESH_TOKEN")
+        for pair in (new, others):
+            data_of(await http.get("/api/me", headers=bearing(pair)))
+            data_of(await refresh(http, pair["refresh_token"]))
+
+
+async def test_logout_while_the_revoker_is_away_is_503_and_ends_the_family(database_url: str) -> None:
+    revoker = PlainRevoker()
+    tokens = auth.Tokens(SECRET, issuer="us", revoker=revoker)
+    server = app(tokens.bearer(revoker=None))
+    tokens.mount(server, login=login)
+    async with serving(server, database_url) as http:
+        pair = await sign_in(http)
+        revoker.is_away = True
+        answer = await http.post("/api/auth/logout", headers=bearing(pair))
+        error_of(answer, 503, "REVOCATION_UNAVAILABLE")
+        error_of(await refresh(http, pair["refresh_token"]), 401, "INVALID_REFRESH_TOKEN")
+
+
+async def test_refresh_tokens_in_a_cookie(database_url: str) -> None:
+    """A22."""
+    tokens = auth.Tokens(SECRET, issuer="us", refresh="cookie")
+    server = app(tokens.bearer(), auth.csrf())
+    tokens.mount(server, login=login)
+    async with serving(server, database_url) as http:
+        answer = await http.post("/api/auth/login", json={"email": "a", "password": PASSWORD})
+        assert "refresh_token" not in data_of(answer)
+        [line] = answer.headers.get_list("set-cookie")
+        pair, _, attributes = line.partition("; ")
+        assert attributes == ("Path=/api/auth/refresh; Max-Age=2592000; Secure; HttpOnly; SameSite=Strict")
+        http.cookies.clear()
+        csrf = "0123456789abcdef0123"
+        error_of(await http.post("/api/auth/refresh", headers={"Cookie": pair}), 403, "CSRF_TOKEN_MISSING")
+        headers = {"Cookie": f"{pair}; csrf_token={csrf}", "X-CSRF-Token": csrf}
+        new = await http.post("/api/auth/refresh", headers=headers)
+        data_of(new)
+        http.cookies.clear()
+        twice = {**headers, "Cookie": f"{headers['Cookie']}; refresh_token=x"}
+        error_of(await http.post("/api/auth/refresh", headers=twice), 401, "INVALID_REFRESH_TOKEN")
+        out = await http.post("/api/auth/logout", headers=bearing(data_of(new)))
+        assert out.headers["set-cookie"].startswith("refresh_token=; Path=/api/auth/refresh; Max-Age=0;")
+        local = await http.post("http://localhost/api/auth/login", json={"email": "a", "password": PASSWORD})
+        assert "Secure" not in local.headers["set-cookie"]
+
+
+def test_a_refresh_cookie_needs_csrf() -> None:
+    tokens = auth.Tokens(SECRET, issuer="us", refresh="cookie")
+    server = app(tokens.bearer())
+    tokens.mount(server, login=login)
+
+    with pytest.raises(DeclarationError, match=r"auth\.csrf must cover this route"):
+        server.seal()
+
+
+async def test_c13_login_is_limited_by_account_and_address(database_url: str) -> None:
+    """C13: 429 soon, for unknown accounts too, with one body; the limits come back with time."""
+    clock = FakeClock(NOW)
+    server, _ = token_app()
+    async with serving(server, database_url, clock) as http:
+        kinds: list[list[httpx.Response]] = []
+        for email in ("Ada@example.com", "nobody@example.com"):
+            body = {"email": email, "password": "wrong"}
+            kinds.append([await http.post("/api/auth/login", json=body) for _ in range(200)])
+            clock.advance(timedelta(minutes=1))
+        for answers in kinds:
+            assert [a.status_code for a in answers].count(401) == 10
+            assert {a.status_code for a in answers[10:]} == {429}
+        assert len({answer.text for answers in kinds for answer in answers}) == 2
+        refused = kinds[0][-1]
+        assert error_of(refused, 429, "RATE_LIMITED")["retryable"] is True
+        assert int(refused.headers["retry-after"]) >= 1
+        again = {"email": " ada@EXAMPLE.com ", "password": PASSWORD}
+        data_of(await http.post("/api/auth/login", json=again))  # ten in fifteen minutes: one has come back
+        error_of(await http.post("/api/auth/login", json=again), 429, "RATE_LIMITED")
+        clock.advance(timedelta(seconds=90))
+        data_of(await http.post("/api/auth/login", json=again))
+
+
+async def test_many_accounts_from_one_address_are_limited(database_url: str) -> None:
+    server, _ = token_app()
+    async with serving(server, database_url) as http:
+        forged = {"X-Forwarded-For": "1.2.3.4"}
+        bodies = [{"email": f"{n}@example.com", "password": "wrong"} for n in range(25)]
+        answers = [await http.post("/api/auth/login", json=body, headers=forged) for body in bodies]
+        assert [answer.status_code for answer in answers] == [401] * 20 + [429] * 5
+
+
+class Account(Model):
+    email: str = field(unique=True, filterable=True)
+    password: str = field(writeonly=True)
+
+
+async def test_c13_unknown_accounts_take_as_long_as_wrong_passwords(database_url: str) -> None:
+    """C13: similar medians."""
+    server = Server()
+    server.register(Account)
+    tokens = auth.Tokens(SECRET, issuer="us")
+
+    async def check(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None:
+        accounts = await ctx.db(Account).list({"email": credentials.email})
+        stored = accounts[0].password if accounts else None
+        if not await auth.verify_password(credentials.password, stored):
+            return None
+        return AuthInfo(user_id=accounts[0].id)
+
+    tokens.mount(server, login=check, limits=auth.LoginLimits("1000/60", "1000/60"))
+    async with serving(server, database_url) as http:
+        await server.db(Account).create(email="ada", password=await auth.hash_password(PASSWORD))
+        durations: dict[str, list[float]] = {"ada": [], "nobody": []}
+        for _ in range(9):
+            for email, times in durations.items():
+                start = time.perf_counter()
+                answer = await http.post("/api/auth/login", json={"email": email, "password": "wrong"})
+                times.append(time.perf_counter() - start)
+                error_of(answer, 401, "INVALID_CREDENTIALS")
+        known, unknown = (statistics.median(times) for times in durations.values())
+        assert 0.5 < known / unknown < 2
+        data_of(await http.post("/api/auth/login", json={"email": "ada", "password": PASSWORD}))
+
+
+@dataclass
+class PinRequest:
+    card: str
+    pin: int
+
+
+async def test_a_login_of_another_form_in_plain_code(database_url: str) -> None:
+    tokens = auth.Tokens(private_key=EC_KEY, key_id="k1", issuer="us", access_ttl=timedelta(minutes=1))
+    server = app(tokens.bearer(leeway=5))
+
+    def by_card(ctx: Context, request: PinRequest) -> AuthInfo | None:
+        if request.pin == 666:
+            raise OSError("no card reader")
+        return AuthInfo(user_id=request.card) if request.pin == 1234 else None
+
+    tokens.mount(server, login=by_card, path="/session", request=PinRequest, account="card")
+    async with serving(server, database_url) as http:
+        pair = data_of(await http.post("/api/session/login", json={"card": "c7", "pin": 1234}))
+        assert pair["expires_in"] == 60
+        assert pyjwt.get_unverified_header(pair["access_token"]) == {
+            "alg": "ES256",
+            "typ": "JWT",
+            "kid": "k1",
+        }
+        assert data_of(await http.get("/api/me", headers=bearing(pair)))["user_id"] == "c7"
+        error_of(await http.post("/api/session/login", json={"card": "c7", "pin": 666}), 500, "INTERNAL")
+
+
+async def test_issuing_from_code(database_url: str) -> None:
+    server, tokens = token_app()
+    async with serving(server, database_url) as http:
+        pair = await tokens.issue(AuthInfo(user_id="cli"), {"plan": "pro"})
+        assert pair.access_token not in repr(pair)
+        assert pair.refresh_token not in repr(pair)
+        headers = {"Authorization": f"{pair.token_type} {pair.access_token}"}
+        assert data_of(await http.get("/api/me", headers=headers))["claims"]["plan"] == "pro"
+        new = data_of(await refresh(http, pair.refresh_token))
+        assert data_of(await http.get("/api/me", headers=bearing(new)))["claims"]["plan"] == "pro"
+        with pytest.raises(ValueError, match="set by the issuer"):
+            await tokens.issue(AuthInfo(user_id="cli"), {"sub": "root"})
+        with pytest.raises(ValueError, match="without a user_id"):
+            await tokens.issue(AuthInfo())
+        with pytest.raises(ValueError, match="no spaces"):
+            await tokens.issue(AuthInfo(user_id="x", scopes=["a b"]))
+
+
+async def test_expired_rows_are_swept(database_url: str) -> None:
+    clock = FakeClock(NOW)
+    server, tokens = token_app(refresh_ttl=60)
+    async with serving(server, database_url, clock):
+        for _ in range(49):
+            await tokens.issue(AuthInfo(user_id="a"))
+        clock.advance(timedelta(minutes=2))
+        await tokens.issue(AuthInfo(user_id="a"))
+        assert await server.db(RefreshToken).count() == 1
+
+
+@asynccontextmanager
+async def sealed(server: Server) -> AsyncIterator[str]:
+    with pytest.raises(DeclarationError) as caught:
+        server.seal()
+    yield str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "give either secret or private_key"),
+        ({"secret": "", "issuer": "us"}, "the secret is empty"),
+        ({"private_key": "x"}, "no private key in PEM form"),
+        ({"private_key": EC_KEY.public_key()}, "private_key is not a private key"),
+        ({"secret": SECRET, "access_ttl": 0}, "durations above zero"),
+        ({"secret": SECRET, "reuse_grace": -1}, "reuse_grace"),
+        ({"secret": SECRET, "refresh": "header"}, 'is neither "body" nor "cookie"'),
+        ({"secret": SECRET, "issuer": ""}, "issuer is a text"),
+    ],
+)
+async def test_a_wrong_argument_stops_the_start(options: dict[str, Any], text: str) -> None:
+    tokens = auth.Tokens(**{"issuer": "us", **options})
+    server = app()
+    tokens.mount(server, login=login)
+    async with sealed(server) as said:
+        assert text in said
+    async with sealed(app(tokens.bearer())) as said:
+        assert text in said
+
+
+async def test_wrong_arguments_of_mount_stop_the_start() -> None:
+    tokens, server = auth.Tokens(SECRET, issuer="us"), app()
+    tokens.mount(
+        server,
+        login=lambda ctx: None,  # type: ignore[arg-type, misc]
+        request=PinRequest,
+        limits=auth.LoginLimits("0/60", "many"),
+    )
+    async with sealed(server) as said:
+        for text in ("login is called with", "no field 'email'", "per_address", "per_account"):
+            assert said.count(text) == 1
+    with pytest.raises(DeclarationError, match="mounted already"):
+        tokens.mount(server)
+    with pytest.raises(DeclarationError, match="mount it on the server first"):
+        await auth.Tokens(SECRET, issuer="us").issue(AuthInfo(user_id="x"))
+
+
+def test_no_model_refers_to_the_table_of_tokens() -> None:
+    server, _ = token_app()
+
+    class Device(Model):
+        refresh_token_id: str = field(relation="RefreshToken")
+
+    server.register(Device)
+    with pytest.raises(DeclarationError, match="no model refers to RefreshToken"):
+        server.seal()

@@ -1,0 +1,119 @@
+"""C9 and C11 with two server processes on one database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.catalogue.auth.kit import data_of, error_of
+from tests.kit.processes import Served, serve_process
+
+APP = '''
+import os
+from datetime import datetime
+from pathlib import Path
+
+from maniflex import AuthInfo, Context, Server
+from maniflex.middleware import auth
+
+SHARED = Path(__file__).parent / "revoked"
+SHARED.mkdir(exist_ok=True)
+
+
+class SharedRevoker:
+    """Keeps revocations as files, which all processes see."""
+
+    async def revoke_token(self, jti: str, expires_at: datetime) -> None:
+        (SHARED / f"token-{jti}").touch()
+
+    async def is_revoked(self, jti: str) -> bool:
+        return (SHARED / f"token-{jti}").exists()
+
+    async def revoke_user(self, user_id: str, cutoff: datetime, keep_until: datetime) -> None:
+        (SHARED / f"user-{user_id}").write_text(cutoff.isoformat())
+
+    async def user_cutoff(self, user_id: str) -> datetime | None:
+        path = SHARED / f"user-{user_id}"
+        return datetime.fromisoformat(path.read_text()) if path.exists() else None
+
+
+server = Server(os.environ["TEST_DATABASE"], background=False)
+tokens = auth.Tokens("a secret of at least thirty-two bytes", issuer="us", revoker=SharedRevoker())
+server.pipeline.auth.register(tokens.bearer())
+
+
+async def login(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None:
+    return AuthInfo(user_id=credentials.email)
+
+
+limits = auth.LoginLimits("100000/60", "100000/60")
+tokens.mount(server, login=login, limits=limits)
+
+
+@server.action("GET", "/me")
+async def me(ctx: Context) -> str:
+    return ctx.require_auth().user_id
+'''
+
+
+@pytest.fixture
+def two(tmp_path: Path, database_url: str) -> Iterator[tuple[Served, Served]]:
+    (tmp_path / "app.py").write_text(APP)
+    with (
+        serve_process(tmp_path, TEST_DATABASE=database_url) as one,
+        serve_process(tmp_path, TEST_DATABASE=database_url) as other,
+    ):
+        yield one, other
+
+
+def sign_in(http: httpx.Client, server: Served) -> dict[str, Any]:
+    body = {"email": "ada", "password": "x"}
+    data: dict[str, Any] = data_of(http.post(f"{server.url}/api/auth/login", json=body))
+    return data
+
+
+def bearing(pair: dict[str, Any]) -> dict[str, str]:
+    return {"Authorization": f"Bearer {pair['access_token']}"}
+
+
+def test_c9_signing_out_on_one_process_counts_on_the_other_at_once(two: tuple[Served, Served]) -> None:
+    """C9 (2p)."""
+    one, other = two
+    with httpx.Client() as http:
+        pair, second = sign_in(http, one), sign_in(http, other)
+        for server in two:
+            assert data_of(http.get(f"{server.url}/api/me", headers=bearing(pair))) == "ada"
+        assert http.post(f"{one.url}/api/auth/logout", headers=bearing(pair)).status_code == 204
+        error_of(http.get(f"{other.url}/api/me", headers=bearing(pair)), 401, "TOKEN_REVOKED")
+        body = {"refresh_token": pair["refresh_token"]}
+        error_of(http.post(f"{other.url}/api/auth/refresh", json=body), 401, "INVALID_REFRESH_TOKEN")
+
+        assert http.post(f"{one.url}/api/auth/logout-all", headers=bearing(second)).status_code == 204
+        new = sign_in(http, other)
+        for server in two:
+            error_of(http.get(f"{server.url}/api/me", headers=bearing(second)), 401, "TOKEN_REVOKED")
+            assert data_of(http.get(f"{server.url}/api/me", headers=bearing(new))) == "ada"
+
+
+def test_c11_of_uses_on_both_processes_one_wins(two: tuple[Served, Served]) -> None:
+    """C11 (2p): twenty times, eight uses at once."""
+    with httpx.Client() as http:
+        for _ in range(20):
+            token = sign_in(http, two[0])["refresh_token"]
+            answers = asyncio.run(use_at_once(two, token))
+            assert sorted(answer.status_code for answer in answers) == [200] + [401] * 7
+            for answer in answers:
+                if answer.status_code == 401:
+                    error_of(answer, 401, "INVALID_REFRESH_TOKEN")
+
+
+async def use_at_once(two: tuple[Served, Served], token: str) -> list[httpx.Response]:
+    body = {"refresh_token": token}
+    async with httpx.AsyncClient() as http:
+        calls = [http.post(f"{server.url}/api/auth/refresh", json=body) for server in two * 4]
+        return list(await asyncio.gather(*calls))
