@@ -24,6 +24,7 @@ from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
+from maniflex.pipeline.answer_headers import AnswerHeaders
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.body_room import BodyPlace
@@ -94,13 +95,14 @@ class Columns(list[str]):
             super().remove(name)
 
 
-class Context(DatabaseAccess):
+class Context(DatabaseAccess, AnswerHeaders):
     """One request: where it goes, what it brought, what came of it."""
 
     # Defaults stand on the class, so that making a context sets only what a request has.
     model: ModelMeta = None  # type: ignore[assignment]  # only an action has none
     resource_id: str = ""
     params: Mapping[str, str] = {}
+    route: str = ""  # of an action whose path has parameters: the path as it was declared
     auth: AuthInfo | None = None
     files: Mapping[str, Any] = {}
     response: Response | None = None
@@ -125,6 +127,7 @@ class Context(DatabaseAccess):
         None  # of a view for the middleware of a reached model: the request's own context
     )
     aggregation: Any = None
+    allowance: Any = None  # of a limited request: the bucket that has the least left
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
     _body: Any = None
     _record: Any = None

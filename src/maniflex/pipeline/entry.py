@@ -62,10 +62,18 @@ class Entry:
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
+    stores: Sequence[Any] = ()  # places it keeps things in; they bring their tables and are given the database
+    beside_rows: ClassVar[bool] = False  # its tables are also made in the databases of the models it is for
+    number: int = 0  # its place among the entries of the same label
 
     def __init__(self) -> None:
         self.mistakes: list[str] = []  # wrong arguments; they stop the start
         self.__name__ = self.name
+
+    @property
+    def label(self) -> str:
+        """What entries share that only their number tells apart, in every process of an application."""
+        return self.name
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         """Act on a request, where the entry is one piece that needs to know no model."""

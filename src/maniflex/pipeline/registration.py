@@ -193,7 +193,7 @@ class Pipeline:
         for step in pipeline.steps:
             step.registrations = list(getattr(self, step.name).registrations)
         for meta in models:
-            for name, fn, problem in _model_middleware(meta.options.middleware):
+            for name, fn, problem in middleware_of_model(meta.options.middleware):
                 if problem:
                     problems.append(f"{meta.name}: middleware: {problem}")
                 else:
@@ -216,7 +216,7 @@ class Pipeline:
 Served = tuple[ModelMeta | None, Operation]
 
 
-def _model_middleware(middleware: Any) -> Iterator[tuple[str, Any, str]]:
+def middleware_of_model(middleware: Any) -> Iterator[tuple[str, Any, str]]:
     """Step, function and problem (empty for none) of each entry in a model's `middleware=`."""
     if not isinstance(middleware, Mapping | None):
         yield "", None, "it maps the name of a step to a function or a list of them"

@@ -12,7 +12,7 @@ from maniflex._clock import Clock
 
 
 @asynccontextmanager
-async def in_sql(url: str, clock: Clock, *forms: Any) -> AsyncIterator[Server]:
+async def in_sql(url: Any, clock: Clock, *forms: Any) -> AsyncIterator[Server]:
     """A server that has the tables of these stores, which are attached to it."""
     server = Server(url, clock=clock, background=False)
     server.register(*(table for form in forms for table in form.tables))
@@ -38,3 +38,15 @@ async def forget(form: Any) -> None:
         async for name in redis.scan_iter(pattern):
             await redis.delete(name)
     await form.close()
+
+
+async def fill(server: Server, clock: Clock, count: int) -> None:
+    """Keys that are over already, by one statement."""
+    over = int(clock.now().timestamp()) * 1_000_000_000
+    await server.raw_exec(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+        " INSERT INTO idempotency_key (id, fingerprint, token, settled, expires_at)"
+        " SELECT 'row ' || i, '', '', true, CAST(? AS bigint) - i FROM n",
+        count,
+        over,
+    )

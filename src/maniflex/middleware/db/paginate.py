@@ -1,0 +1,61 @@
+"""`db.paginate`: smaller pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import At, Middleware, Next
+from maniflex.query.query import Query
+
+_EARLY = -50  # so that other middleware sees the page as it will be
+_MOST_REMEMBERED = 512
+
+
+class Paginate(Entry):
+    """The largest page of lists."""
+
+    name = "db.paginate"
+    homes: ClassVar = {"db": (At.BEFORE,), "deserialize": (At.AFTER,)}
+    acts_for = frozenset({Operation.LIST})
+
+    def __init__(self, max_limit: int) -> None:
+        super().__init__()
+        self._most = max_limit
+        self._lowered: dict[Query, Query] = {}
+        if type(max_limit) is not int or max_limit < 1:
+            self.mistakes.append(f"max_limit={max_limit!r} is not a number of rows, which is 1 or more")
+
+    def pieces(self, seat: Seat) -> Iterable[Piece]:
+        return (Piece("deserialize", self.make, At.AFTER, _EARLY),)
+
+    def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        return self if operation in (Operation.LIST, Operation.HEAD) else None
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        query = ctx._query
+        if query is not None and ctx.aggregation is None and (query.limit is None or query.limit > self._most):
+            if query.template is query:
+                ctx._query = self._lowered_query(query)
+            else:
+                query.limit = self._most
+        await next()
+
+    def _lowered_query(self, query: Query) -> Query:
+        """The query with the smaller page, shared by all requests that share the query."""
+        lowered = self._lowered.get(query)
+        if lowered is None:
+            if len(self._lowered) >= _MOST_REMEMBERED:
+                del self._lowered[next(iter(self._lowered))]
+            lowered = self._lowered[query] = query.copy()
+            lowered.limit, lowered.template = self._most, lowered
+        return lowered
+
+
+def paginate(max_limit: int) -> Paginate:
+    """Give at most `max_limit` rows to a page of a list, whatever `limit` asks for."""
+    return Paginate(max_limit)
