@@ -127,7 +127,7 @@ class RedisIdempotency(RedisForm):
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> Claim:
         token, moment = _new_token(), nanoseconds(now)
         until = (moment + length_of(lease)) // _MILLISECOND
-        values = await self._run("claim", hash_key(key), fingerprint, token, moment // _MILLISECOND, until)
+        values = await self._run("claim", _key_name(key), fingerprint, token, moment // _MILLISECOND, until)
         known = _known_in_redis(values)
         assert known is not None, "a claim leaves a key"
         return known.claim(fingerprint, token, moment)
@@ -135,7 +135,7 @@ class RedisIdempotency(RedisForm):
     async def look(self, key: str, fingerprint: str, *, now: datetime) -> Claim:
         moment = nanoseconds(now)
         fields = ("fingerprint", "token", "settled", "until", "answer")
-        known = _known_in_redis(await self._await(self._redis().hmget(self._name(hash_key(key)), fields)))
+        known = _known_in_redis(await self._await(self._redis().hmget(self._name(_key_name(key)), fields)))
         if known is None or known.until <= moment:
             return _FREE
         return known.claim(fingerprint, None, moment)
@@ -143,7 +143,7 @@ class RedisIdempotency(RedisForm):
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
         moment = nanoseconds(now)
         until = (moment + length_of(lease)) // _MILLISECOND
-        return bool(await self._run("renew", hash_key(key), token, moment // _MILLISECOND, until))
+        return bool(await self._run("renew", _key_name(key), token, moment // _MILLISECOND, until))
 
     async def settle(
         self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx | None = None
@@ -152,10 +152,14 @@ class RedisIdempotency(RedisForm):
         moment = nanoseconds(now)
         times = moment // _MILLISECOND, (moment + length_of(ttl)) // _MILLISECOND
         answers = () if answer is None else (answer,)
-        return bool(await self._run("settle", hash_key(key), token, *times, *answers))
+        return bool(await self._run("settle", _key_name(key), token, *times, *answers))
 
     async def release(self, key: str, token: str) -> None:
-        await self._run("release", hash_key(key), token)
+        await self._run("release", _key_name(key), token)
+
+
+def _key_name(key: str) -> str:
+    return f"key:{hash_key(key)}"
 
 
 def _known_in_redis(values: Any) -> _Known | None:

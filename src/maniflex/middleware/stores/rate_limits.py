@@ -57,7 +57,8 @@ class RedisRateLimit(RedisForm):
         if cost > limit:
             return _never(window)
         seconds, moment = seconds_of(window), nanoseconds(now) // 1000
-        granted, tokens, at = await self._run("take", hash_key(key), limit, seconds * 1e6, cost, moment)
+        arguments = (limit, seconds * 1e6, cost, moment)
+        granted, tokens, at = await self._run("take", f"bucket:{hash_key(key)}", *arguments)
         left = float(tokens)
         if granted:
             return Taken(True, int(left + 1e-6), 0.0)

@@ -30,6 +30,7 @@ class RedisForm:
         self._url = client if isinstance(client, str) else None
         self._client = None if isinstance(client, str) else client
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._scripts: dict[str, Any] = {}
 
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         """Nothing of the server is needed."""
@@ -47,12 +48,7 @@ class RedisForm:
             return self._client
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
-            from redis import asyncio as aioredis
-
-            self._loop = loop
-            self._client = aioredis.Redis.from_url(
-                self._url, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE
-            )
+            self._loop, self._client = loop, _connect(self._url)
         return self._client
 
     def _name(self, key: str) -> bytes:
@@ -61,7 +57,10 @@ class RedisForm:
     async def _run(self, name: str, key: str, *args: Any) -> Any:
         """What the script of that name gives for one key."""
         redis = self._redis()
-        return await self._await(redis.register_script(_script(name))(keys=[self._name(key)], args=args))
+        script = self._scripts.get(name)
+        if script is None or script.registered_client is not redis:
+            script = self._scripts[name] = redis.register_script(_script(name))
+        return await self._await(script(keys=[self._name(key)], args=args))
 
     async def _await(self, call: Awaitable[Any]) -> Any:
         from redis.exceptions import RedisError
@@ -70,6 +69,16 @@ class RedisForm:
             return await call
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
+
+
+def _connect(url: str) -> Any:
+    """A client that tries a command once more on a new connection; scripts do no harm when they run twice."""
+    from redis import asyncio as aioredis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
+    patience = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
+    return aioredis.Redis.from_url(url, retry=Retry(NoBackoff(), 1), **patience)
 
 
 def _mistakes(form: str, client: Any, prefix: str) -> Any:
