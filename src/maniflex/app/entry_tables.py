@@ -1,4 +1,4 @@
-"""The tables and stores of catalogue entries: made where an entry that needs them is registered, and swept."""
+"""The tables and stores of catalogue entries: made where an entry needs them, and swept."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ class EntryTables:
         }
         swept = [(environment.adapter, table) for table in self.models()]
         swept += [(adapter, table) for adapter, tables in others for table in tables]
-        places = [(adapter, environment.stores[table].meta.table) for adapter, table in swept if _expires(table)]
+        places = [
+            (adapter, environment.stores[table].meta.table) for adapter, table in swept if _expires(table)
+        ]
         self._sweeper = ExpiredRows(places, environment.clock, environment.logger) if places else None
 
     def services(self) -> Sequence[Service]:
@@ -102,8 +104,8 @@ class EntryTables:
 
 def _uses(pipeline: Pipeline, registry: Registry, actions: Sequence[Action]) -> Iterator[Use]:
     """Every entry, in the order of registration: of the pipeline, of the models, of the actions."""
-    steps = (*pipeline.steps, pipeline.openapi.auth)
-    registrations = [registration for step in steps for registration in step.registrations]
+    registrations = [registration for step in pipeline.steps for registration in step.registrations]
+    registrations += pipeline.openapi.auth.registrations
     yield from ((r.fn, r.models) for r in registrations if isinstance(r.fn, Entry))
     for cls, options in registry.options():
         for _, fn, _ in middleware_of_model(options.middleware):

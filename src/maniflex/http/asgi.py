@@ -205,7 +205,7 @@ class HttpApp:
 
 
 def with_headers(send: Send, headers: list[Header]) -> Send:
-    """The same, with these headers in the head of the answer; a `Cache-Control` among them is the only one."""
+    """The same, with these headers in the head of the answer; a `Cache-Control` here is the only one."""
     sets_caching = any(name == b"cache-control" for name, _ in headers)
 
     async def send_with_headers(message: MutableMapping[str, Any]) -> None:

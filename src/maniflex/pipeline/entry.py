@@ -62,7 +62,9 @@ class Entry:
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
-    stores: Sequence[Any] = ()  # places it keeps things in; they bring their tables and are given the database
+    stores: Sequence[
+        Any
+    ] = ()  # places it keeps things in; they bring their tables and are given the database
     beside_rows: ClassVar[bool] = False  # its tables are also made in the databases of the models it is for
     number: int = 0  # its place among the entries of the same label
 

@@ -12,7 +12,9 @@ from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex.testing import FakeClock, client
 
 
-class Note(Model, table="notes", export=True, aggregate=True, soft_delete=True, restore=True, cursor_field="id"):
+class Note(
+    Model, table="notes", export=True, aggregate=True, soft_delete=True, restore=True, cursor_field="id"
+):
     text: str = field(default="", filterable=True, sortable=True)
     email: str | None = field(default=None, column="mail", alias="e_mail")
 

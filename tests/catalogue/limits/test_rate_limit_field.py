@@ -82,7 +82,11 @@ async def test_in_an_action_the_handler_still_gets_the_body(database_url: str) -
         for _ in range(3):
             assert (await http.post("/remind/x")).status_code == 204
             assert (await http.post("/remind/x", json=["email"])).status_code == 200
-        error_of(await http.post("/login", content=b"{", headers={"content-type": "application/json"}), 400, "INVALID_JSON")
+        error_of(
+            await http.post("/login", content=b"{", headers={"content-type": "application/json"}),
+            400,
+            "INVALID_JSON",
+        )
 
 
 def test_a_field_that_no_model_has_stops_the_start() -> None:

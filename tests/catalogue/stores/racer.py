@@ -1,4 +1,4 @@
-"""A process that races others for tokens and keys: `racer.py FORM PLACE KEY TIMES`, begun by a line of input."""
+"""A process that races others for tokens and keys: `FORM PLACE PREFIX TIMES`, begun by a line of input."""
 
 from __future__ import annotations
 

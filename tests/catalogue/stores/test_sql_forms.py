@@ -74,10 +74,13 @@ async def test_before_the_server_is_sealed_there_is_no_database() -> None:
 
 
 async def rolled_back(server: Server, work: Callable[[Any], Awaitable[Any]]) -> None:
-    with pytest.raises(ZeroDivisionError):
+    async def fail() -> None:
         async with server.transaction() as tx:
             await work(tx)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
 
 
 async def test_settling_shares_the_fate_of_the_transaction(database_url: str) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry import Entry, Piece, Seat
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 from maniflex.query.query import Query
@@ -38,7 +38,11 @@ class Paginate(Entry):
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         query = ctx._query
-        if query is not None and ctx.aggregation is None and (query.limit is None or query.limit > self._most):
+        if (
+            query is not None
+            and ctx.aggregation is None
+            and (query.limit is None or query.limit > self._most)
+        ):
             if query.template is query:
                 ctx._query = self._lowered_query(query)
             else:

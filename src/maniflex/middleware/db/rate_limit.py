@@ -28,10 +28,10 @@ class RateLimit(Entry):
     homes: ClassVar = {"db": ANYWHERE, "auth": ANYWHERE}
     in_actions = True
 
-    def __init__(self, limiter: Limiter, key: Key | None) -> None:
+    def __init__(self, limiter: Limiter, key: Any) -> None:
         super().__init__()
         self._limiter = limiter
-        self._key = key
+        self._key: Key | None = key
         self.stores = (limiter.backend,)
         self.mistakes += limiter.mistakes
         if key is not None and not callable(key):
@@ -169,6 +169,6 @@ def rate_limit_field(
     backend: RateLimitBackend | None = None,
     message: str | None = None,
 ) -> RateLimitField:
-    """Limit the requests that carry one value of a field, whoever sends them: so many for an e-mail address."""
+    """Limit the requests that carry one value of a field, whoever sends them, as for one e-mail address."""
     limiter = Limiter(RateLimitField.name, limit, window, backend=backend, message=message)
     return RateLimitField(field, limiter)

@@ -97,7 +97,14 @@ class SqlIdempotency(SqlForm):
         return bool(await self._write("renew", id=hash_key(key), token=token, until=until))
 
     async def settle(
-        self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx | None = None
+        self,
+        key: str,
+        token: str,
+        answer: bytes | None,
+        *,
+        ttl: Duration,
+        now: datetime,
+        tx: Tx | None = None,
     ) -> bool:
         until = nanoseconds(now) + length_of(ttl)
         values = {"id": hash_key(key), "token": token, "answer": answer, "until": until}
@@ -146,7 +153,14 @@ class RedisIdempotency(RedisForm):
         return bool(await self._run("renew", _key_name(key), token, moment // _MILLISECOND, until))
 
     async def settle(
-        self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx | None = None
+        self,
+        key: str,
+        token: str,
+        answer: bytes | None,
+        *,
+        ttl: Duration,
+        now: datetime,
+        tx: Tx | None = None,
     ) -> bool:
         """Keep the answer at once: Redis has no part in the transaction."""
         moment = nanoseconds(now)
@@ -204,7 +218,14 @@ class MemoryIdempotency:
         return self._change(key, token, until=nanoseconds(now) + length_of(lease))
 
     async def settle(
-        self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx | None = None
+        self,
+        key: str,
+        token: str,
+        answer: bytes | None,
+        *,
+        ttl: Duration,
+        now: datetime,
+        tx: Tx | None = None,
     ) -> bool:
         """Keep the answer at once: memory has no part in the transaction."""
         return self._change(key, token, settled=True, answer=answer, until=nanoseconds(now) + length_of(ttl))

@@ -98,7 +98,14 @@ class IdempotencyStore(Protocol):
         """Extend the claim; False when the key belongs to another by now."""
 
     async def settle(
-        self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx | None = None
+        self,
+        key: str,
+        token: str,
+        answer: bytes | None,
+        *,
+        ttl: Duration,
+        now: datetime,
+        tx: Tx | None = None,
     ) -> bool:
         """Keep the answer for `ttl`, in the transaction `tx` if one is given; False when the claim is lost.
 

@@ -7,7 +7,7 @@ connects again by itself; one that is made from an address belongs to the event 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -77,11 +77,11 @@ def _connect(url: str) -> Any:
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
-    patience = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
+    patience: Any = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
     return aioredis.Redis.from_url(url, retry=Retry(NoBackoff(), 1), **patience)
 
 
-def _mistakes(form: str, client: Any, prefix: str) -> Any:
+def _mistakes(form: str, client: Any, prefix: Any) -> Iterator[str]:
     if find_spec("redis") is None:
         yield f'stores.{form} needs redis: pip install "maniflex[redis]"'
     if not isinstance(prefix, str) or not all(is_identifier(part) for part in prefix.split(":")):

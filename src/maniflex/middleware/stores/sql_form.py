@@ -39,7 +39,9 @@ class SqlForm:
     @property
     def adapter(self) -> Adapter:
         if self._adapter is None:
-            raise StoreUnavailable(f"{type(self).__name__} has no database; it is used once the server is sealed")
+            raise StoreUnavailable(
+                f"{type(self).__name__} has no database; it is used once the server is sealed"
+            )
         return self._adapter
 
     def _now(self) -> int:

@@ -37,4 +37,3 @@ def seconds_of(duration: Duration) -> float:
 def length_of(duration: Duration) -> int:
     """A duration in nanoseconds."""
     return round(seconds_of(duration) * SECOND)
-

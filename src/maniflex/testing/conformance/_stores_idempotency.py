@@ -38,11 +38,10 @@ class Claiming(StoreCase):
         assert (await look(store, clock)).state is ClaimState.FREE
         first, other = await claim(store, clock), await claim(store, clock, "other")
         assert (first.state, other.state) == (ClaimState.CLAIMED, ClaimState.CLAIMED)
-        assert first.token and first.token != other.token
+        assert first.token
+        assert first.token != other.token
 
-    async def test_a_claimed_key_is_running_for_others(
-        self, store: Any, twin: Any, clock: FakeClock
-    ) -> None:
+    async def test_a_claimed_key_is_running_for_others(self, store: Any, twin: Any, clock: FakeClock) -> None:
         await claim(store, clock)
         for other in (await claim(twin, clock), await look(twin, clock)):
             assert other.state is ClaimState.RUNNING

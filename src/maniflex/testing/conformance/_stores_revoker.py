@@ -67,9 +67,7 @@ class Revoking(StoreCase):
         clock.advance(2 * SECOND)
         assert await store.user_cutoff("ada") is None
 
-    async def test_a_token_and_a_user_of_one_name_are_two_things(
-        self, store: Any, clock: FakeClock
-    ) -> None:
+    async def test_a_token_and_a_user_of_one_name_are_two_things(self, store: Any, clock: FakeClock) -> None:
         await store.revoke_token("same", clock.now() + MINUTE)
         assert await store.user_cutoff("same") is None
         await store.revoke_user("other", clock.now(), clock.now() + MINUTE)
