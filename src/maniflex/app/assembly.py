@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 
 from maniflex._clock import Clock
+from maniflex.app.entry_tables import computed_problems
 from maniflex.background.metrics import Metrics
 from maniflex.background_api.groups import in_groups
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
@@ -283,6 +284,7 @@ def _check_declaration(
     whole_pipeline, own_problems = pipeline.with_model_middleware(models or ())
     placement = place_entries(whole_pipeline, models)
     problems += [*own_problems, *placement.problems]
+    problems += computed_problems(placement.pipeline, models or (), computed)
     for warning in placement.warnings:
         logger.warning(warning)
     # Without models, every mention of one would look wrong.

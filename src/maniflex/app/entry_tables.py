@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,12 +11,15 @@ import sqlalchemy as sa
 from maniflex._service import Service, call
 from maniflex.background.environment import Environment
 from maniflex.background.expired_rows import ExpiredRows
+from maniflex.db.listened_store import listen
 from maniflex.db.port import Adapter
 from maniflex.features.actions import Action
 from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import Registry
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.registration import Pipeline, middleware_of_model
+from maniflex.query.query import reachable_models
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
@@ -57,6 +60,7 @@ class EntryTables:
             attach = getattr(store, "attach", None)
             if attach is not None:
                 attach(environment.adapter, environment.clock)
+        self._listen(environment)
         others = self._other_databases(environment)
         self._beside_rows = {
             id(adapter): [
@@ -70,6 +74,20 @@ class EntryTables:
             (adapter, environment.stores[table].meta.table) for adapter, table in swept if _expires(table)
         ]
         self._sweeper = ExpiredRows(places, environment.clock, environment.logger) if places else None
+
+    def _listen(self, environment: Environment) -> None:
+        """Let entries be told of writes to the models they are registered for, and to those these reach."""
+        internal = set(self.models())
+        metas = {store.meta.name: store.meta for store in environment.stores.values()}
+        stores = {store.meta.name: store for store in environment.stores.values()}
+        for entry, names in self._uses:
+            if not entry.listens:
+                continue
+            roots = [meta for meta in metas.values() if names is None or meta.name in names]
+            reached = (one for root in roots for one in (root, *reachable_models(root, metas)))
+            for name in dict.fromkeys(meta.name for meta in reached if meta.cls not in internal):
+                if entry not in stores[name].listeners:
+                    listen(stores[name], entry)
 
     def services(self) -> Sequence[Service]:
         """The sweeper, where there is anything to sweep."""
@@ -113,6 +131,20 @@ def _uses(pipeline: Pipeline, registry: Registry, actions: Sequence[Action]) -> 
                 yield fn, frozenset({cls.__name__})
     for action in actions:
         yield from ((fn, frozenset[str]()) for fn in action.middleware if isinstance(fn, Entry))
+
+
+def computed_problems(
+    pipeline: Pipeline, models: Sequence[ModelMeta], computed: Collection[type[Model]]
+) -> Iterator[str]:
+    """Models whose computed fields would be made from records without their secrets."""
+    for r in pipeline.db.registrations:
+        for meta in models if isinstance(r.fn, Entry) and r.fn.hides_secrets else ():
+            is_for = r.models is None or meta.name in r.models
+            if is_for and meta.cls in computed and any(field.secret for field in meta.fields):
+                yield (
+                    f"pipeline.db: {r.name}: {meta.name} has secret fields, which are not kept, and computed"
+                    " ones, which may need them; register it for other models"
+                )
 
 
 def _tables(entry: Entry) -> Iterator[type[Model]]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from maniflex._names import did_you_mean
+from maniflex.db.changes import Change
+from maniflex.db.port import Tx
 from maniflex.errors import CallbackFailed, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
@@ -50,6 +52,7 @@ class Piece:
     at: At = At.BEFORE
     rank: int = 0
     operations: frozenset[Operation] | None = None  # None: those of the registration
+    wrap: Callable[[Any], Any] | None = None  # instead of middleware: gives the default step with it around
 
 
 class Entry:
@@ -62,10 +65,10 @@ class Entry:
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
-    stores: Sequence[
-        Any
-    ] = ()  # places it keeps things in; they bring their tables and are given the database
-    beside_rows: ClassVar[bool] = False  # its tables are also made in the databases of the models it is for
+    stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
+    beside_rows: ClassVar[bool] = False  # its tables are made in the databases of its models too
+    listens: ClassVar[bool] = False  # it is told of writes to its models and to those they reach
+    hides_secrets: ClassVar[bool] = False  # records may come from it without their secret fields
     number: int = 0  # its place among the entries of the same label
 
     def __init__(self) -> None:
@@ -88,6 +91,9 @@ class Entry:
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """The parts of the entry; by default the whole of it, where it was registered."""
         return (Piece(seat.step, self.make, seat.at),)
+
+    async def changed(self, changes: Sequence[Change], tx: Tx) -> None:
+        """Rows were written, in this transaction, of a model that it listens to."""
 
     def problems(self, seat: Seat) -> Iterable[str]:
         """What else stops the start, once fields and step are right."""
@@ -165,6 +171,7 @@ def _piece_registration(registration: Registration, entry: Entry, seat: Seat, pi
         operations=registration.operations if piece.operations is None else piece.operations,
         rank=piece.rank,
         make=piece.make,
+        wrap=piece.wrap,
     )
 
 

@@ -47,6 +47,7 @@ class Registration:
     operations: frozenset[Operation] | None = None
     rank: int = 0  # of a part of a catalogue entry: its place in the step, whenever it was registered
     make: Callable[[ModelMeta | None, Operation], Any] | None = None  # of such a part: it for one model
+    wrap: Callable[[Any], Any] | None = None  # of such a part: the default step with it around
 
     def middleware(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         """The middleware for requests to that model; None when it has nothing to do there."""
