@@ -84,8 +84,8 @@ class EntryTables:
             if not entry.listens:
                 continue
             roots = [meta for meta in metas.values() if names is None or meta.name in names]
-            reached = (one for root in roots for one in (root, *reachable_models(root, metas)))
-            for name in dict.fromkeys(meta.name for meta in reached if meta.cls not in internal):
+            listened_metas = (one for root in roots for one in (root, *reachable_models(root, metas)))
+            for name in dict.fromkeys(meta.name for meta in listened_metas if meta.cls not in internal):
                 if entry not in stores[name].listeners:
                     listen(stores[name], entry)
 

@@ -42,7 +42,7 @@ class Change:
 class ChangeListener(Protocol):
     """Something that is told of changes."""
 
-    async def changed(self, changes: Sequence[Change], tx: Tx) -> None:
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """These changes were written in this transaction, which has not ended."""
 
 
@@ -52,7 +52,7 @@ async def tell(
     """Tell the listeners of a model of one change."""
     change = Change(store.meta, kind, record_id, after=after)
     for listener in store.listeners:
-        await listener.changed((change,), tx)
+        await listener.note_changes((change,), tx)
 
 
 def after_commit_once(tx: Tx, call: AfterCommit) -> None:

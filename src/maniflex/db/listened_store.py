@@ -1,6 +1,6 @@
 """A store whose writes are told to listeners.
 
-A class of its own, so that models nobody listens to pay nothing. Each write has a transaction, the open
+A class of its own, so that models without listeners pay nothing. Each write has a transaction, the open
 one or its own, in which the listeners are told.
 """
 

@@ -9,7 +9,7 @@ from maniflex.sql.statement import Dialect, Sql
 
 
 async def write_separately(adapter: Adapter, sql: Sql) -> list[Row]:
-    """The rows a write returns, which is committed whatever becomes of the caller's transaction."""
+    """The rows a write returns, which stays committed when the caller's transaction rolls back."""
     if adapter.dialect is Dialect.SQLITE and current_tx(adapter) is not None:
         # There is one writer, and the caller holds it: this write would wait for its own caller.
         raise TransactionError("TX_OPEN", "SQLite has one writer, which the open transaction holds")

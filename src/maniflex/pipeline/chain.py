@@ -88,13 +88,13 @@ class Composer:
             if links_at[At.REPLACE]:
                 links.append(links_at[At.REPLACE][-1])
             elif name in defaults:
-                links.append((name, None, self._wrapped(step, defaults[name], model, operation, item)))
+                links.append((name, None, self._wrap_default(step, defaults[name], model, operation, item)))
             if name == "deserialize" and model is not None:
                 links += self._reach(model, operation, item)
             links += links_at[At.AFTER]
         return self._nest(links)
 
-    def _wrapped(
+    def _wrap_default(
         self,
         step: Step | SpecStep | None,
         default: Default,

@@ -92,7 +92,7 @@ class Entry:
         """The parts of the entry; by default the whole of it, where it was registered."""
         return (Piece(seat.step, self.make, seat.at),)
 
-    async def changed(self, changes: Sequence[Change], tx: Tx) -> None:
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """Rows were written, in this transaction, of a model that it listens to."""
 
     def problems(self, seat: Seat) -> Iterable[str]:

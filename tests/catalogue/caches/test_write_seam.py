@@ -80,7 +80,7 @@ class Noting:
         self.told: list[tuple[str, str]] = []
         self.fails = False
 
-    async def changed(self, changes: Sequence[Change], tx: Tx) -> None:
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         self.told += [(change.meta.name, str(change.kind)) for change in changes]
         if self.fails:
             raise RuntimeError("no")

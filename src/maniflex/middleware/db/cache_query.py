@@ -84,7 +84,7 @@ class CacheQuery(Entry):
 
         return (Piece("db", lambda model, operation: None, At.BEFORE, wrap=wrap),)
 
-    async def changed(self, changes: Sequence[Change], tx: Tx) -> None:
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """Written rows make what was cached of their models unreachable, once the write is committed."""
         if self.invalidates:
             keys = frozenset(key for change in changes for key in self._generations_of(change.meta.name))
@@ -92,10 +92,10 @@ class CacheQuery(Entry):
                 after_commit_once(tx, _Invalidation(self.store, keys))
 
     def _generations_of(self, name: str) -> Iterator[str]:
-        for root, reached in self._roots.items():
+        for root, related_names in self._roots.items():
             if name == root:
                 yield narrow_generation(root)
-            if name == root or name in reached:
+            if name == root or name in related_names:
                 yield wide_generation(root)
 
 

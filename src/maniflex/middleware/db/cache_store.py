@@ -46,7 +46,7 @@ class CarefulStore:
         return await self._attempt(call(), False)
 
     async def generation(self, key: str, ttl: float) -> str | None:
-        """The token of what is valid now, a new one if there is none; None when the store fails."""
+        """The token that is valid now, a new one if there is none; None when the store fails."""
         if key in self._unsaid and not await self.invalidate((key,)):
             return None
         token = await self.get(key)

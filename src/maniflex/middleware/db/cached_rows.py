@@ -42,7 +42,7 @@ class _Included(msgspec.Struct, array_like=True):
     nested: list[_Included]
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _Outcome(msgspec.Struct, array_like=True):
     rows: msgspec.Raw
     total: int
     more: bool
@@ -54,34 +54,34 @@ def pack(ctx: Context, store: Store, includes: Sequence[Include], *, one: bool) 
     fields = store.meta.fields if one or ctx._query is None else store.page_fields(ctx._query)
     rows = [ctx.row] if one else ctx.rows
     try:
-        stored = _Stored(
+        outcome = _Outcome(
             msgspec.Raw(_pack_rows(fields, rows)), ctx.total, ctx.more, _pack_related(includes, ctx.related)
         )
-        return msgspec.msgpack.encode(stored)
+        return msgspec.msgpack.encode(outcome)
     except (ValueError, TypeError, msgspec.MsgspecError):  # a value of SQLite that no type describes
         return None
 
 
 def unpack(ctx: Context, store: Store, includes: Sequence[Include], content: bytes, *, one: bool) -> None:
     """Leave the outcome on the context, as the database step would; `MsgspecError` for anything else."""
-    stored = msgspec.msgpack.decode(content, type=_Stored)
+    outcome = msgspec.msgpack.decode(content, type=_Outcome)
     fields = store.meta.fields if one or ctx._query is None else store.page_fields(ctx._query)
-    rows = _unpack_rows(fields, stored.rows)
-    related = _unpack_related(store, includes, stored.included, len(rows))
+    rows = _unpack_rows(fields, outcome.rows)
+    related_rows = _unpack_related(store, includes, outcome.included, len(rows))
     if one:
         [ctx.row] = rows
         if not ctx.resource_id:  # of a singleton, which the database step would have looked up
             ctx.resource_id = str(ctx.row[store.sql.names.index("id")])
     else:
         ctx.rows = rows
-    ctx.total, ctx.more, ctx.related = stored.total, stored.more, related
+    ctx.total, ctx.more, ctx.related = outcome.total, outcome.more, related_rows
 
 
 def _pack_rows(fields: Sequence[FieldMeta], rows: Sequence[Any]) -> bytes:
     secret = [field.secret for field in fields]
-    shown = [tuple(None if hide else row[i] for i, hide in enumerate(secret)) for row in rows]
-    content = msgspec.msgpack.encode(shown)
-    if _decoder(tuple(field.kind for field in fields)).decode(content) != shown:
+    visible_rows = [tuple(None if hide else row[i] for i, hide in enumerate(secret)) for row in rows]
+    content = msgspec.msgpack.encode(visible_rows)
+    if _decoder(tuple(field.kind for field in fields)).decode(content) != visible_rows:
         raise ValueError("the rows are not what they would be read as")
     return content
 
@@ -98,7 +98,7 @@ def _decoder(kinds: tuple[Kind, ...]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def _pack_related(includes: Sequence[Include], related: Sequence[Related]) -> list[_Included]:
-    packed = []
+    relations = []
     for include in includes:
         entries: dict[int, IncludedRow] = {}
         places: list[list[int] | int | None] = []
@@ -114,9 +114,9 @@ def _pack_related(includes: Sequence[Include], related: Sequence[Related]) -> li
         unique = list(entries.values())
         fields = unique[0].store.meta.fields if unique else ()
         rows = msgspec.Raw(_pack_rows(fields, [one.row for one in unique]))
-        nested = _pack_related(include.nested, [one.related for one in unique])
-        packed.append(_Included(places, rows, [one.weight for one in unique], nested))
-    return packed
+        below = _pack_related(include.nested, [one.related for one in unique])
+        relations.append(_Included(places, rows, [one.weight for one in unique], below))
+    return relations
 
 
 def _unpack_related(
@@ -124,7 +124,7 @@ def _unpack_related(
 ) -> list[Related]:
     if not includes:
         return []
-    related: list[dict[str, Any]] = [{} for _ in range(count)]
+    relations_of_rows: list[dict[str, Any]] = [{} for _ in range(count)]
     for include, one in zip(includes, packed, strict=True):
         target = store.stores_by_model[include.relation.target]
         rows = _unpack_rows(target.meta.fields, one.rows) if one.weights else []
@@ -133,9 +133,9 @@ def _unpack_related(
             IncludedRow(target, row, below[i] if below else {}, weight)
             for i, (row, weight) in enumerate(zip(rows, one.weights, strict=True))
         ]
-        for by_relation, place in zip(related, one.places, strict=True):
+        for by_relation, place in zip(relations_of_rows, one.places, strict=True):
             if isinstance(place, list):
                 by_relation[include.relation.name] = [entries[i] for i in place]
             elif place is not None:
                 by_relation[include.relation.name] = entries[place]
-    return related  # type: ignore[return-value]  # a dict is such a mapping
+    return relations_of_rows  # type: ignore[return-value]  # a dict is such a mapping

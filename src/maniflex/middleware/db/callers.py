@@ -20,9 +20,9 @@ def caller_of(ctx: Context) -> str:
 
 def _address_of(ctx: Context) -> str:
     """The address of the client, without its port; empty for a request that came by no wire."""
-    trusted: str | None = getattr(ctx, "client_ip", None)
-    if trusted is not None:
-        return trusted
+    client_ip: str | None = getattr(ctx, "client_ip", None)
+    if client_ip is not None:
+        return client_ip
     peer = ctx.scope.get("client")
     return "" if peer is None else str(peer[0])
 
@@ -31,11 +31,11 @@ def _address_of(ctx: Context) -> str:
 def _network(address: str) -> str:
     """The address; of IPv6 the network of its subscriber."""
     try:
-        parsed = ip_address(address.partition("%")[0])
+        ip = ip_address(address.partition("%")[0])
     except ValueError:  # a socket file, or a name that a test gave
         return address
-    if not isinstance(parsed, IPv6Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return f"{IPv6Address(int(parsed) >> _PREFIX << _PREFIX)}/{_PREFIX}"
+    if not isinstance(ip, IPv6Address):
+        return str(ip)
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return f"{IPv6Address(int(ip) >> _PREFIX << _PREFIX)}/{_PREFIX}"

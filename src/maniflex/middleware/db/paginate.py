@@ -26,7 +26,7 @@ class Paginate(Entry):
     def __init__(self, max_limit: int) -> None:
         super().__init__()
         self._most = max_limit
-        self._lowered: dict[Query, Query] = {}
+        self._smaller_queries: dict[Query, Query] = {}
         if type(max_limit) is not int or max_limit < 1:
             self.mistakes.append(f"max_limit={max_limit!r} is not a number of rows, which is 1 or more")
 
@@ -44,22 +44,22 @@ class Paginate(Entry):
             and (query.limit is None or query.limit > self._most)
         ):
             if query.template is query:
-                ctx._query = self._lowered_query(query)
+                ctx._query = self._smaller_query(query)
             else:
                 query.limit = self._most
         await next()
 
-    def _lowered_query(self, query: Query) -> Query:
+    def _smaller_query(self, query: Query) -> Query:
         """The query with the smaller page, shared by all requests that share the query."""
-        lowered = self._lowered.get(query)
-        if lowered is None:
-            if len(self._lowered) >= _MOST_REMEMBERED:
-                del self._lowered[next(iter(self._lowered))]
-            lowered = self._lowered[query] = query.copy()
-            lowered.limit, lowered.template = self._most, lowered
-        return lowered
+        smaller_query = self._smaller_queries.get(query)
+        if smaller_query is None:
+            if len(self._smaller_queries) >= _MOST_REMEMBERED:
+                del self._smaller_queries[next(iter(self._smaller_queries))]
+            smaller_query = self._smaller_queries[query] = query.copy()
+            smaller_query.limit, smaller_query.template = self._most, smaller_query
+        return smaller_query
 
 
 def paginate(max_limit: int) -> Paginate:
-    """Give at most `max_limit` rows to a page of a list, whatever `limit` asks for."""
+    """Give at most `max_limit` rows to a page of a list, even if `limit` asks for more."""
     return Paginate(max_limit)

@@ -15,12 +15,12 @@ def query_text(query: Query) -> str:
         query.page,
         query.limit,
         query.search,
-        [_filter(item) for item in query.filters],
-        [(_path(sort.path), sort.field.name, sort.descending) for sort in query.sorts],
-        [_include(include) for include in query.includes],
+        [_filter_text(item) for item in query.filters],
+        [(_path_names(sort.path), sort.field.name, sort.descending) for sort in query.sorts],
+        [_include_text(include) for include in query.includes],
         None if query.select is None else [field.name for field in query.select],
         None if cursor is None else (cursor.field.name, cursor.descending, cursor.after, cursor.backwards),
-        [_forced(condition) for condition in query.forced],
+        [_scope_text(condition) for condition in query.forced],
     )
     return repr(parts)
 
@@ -45,33 +45,39 @@ def _joins(item: Filter) -> bool:
     return any(condition.path for condition in conditions)
 
 
-def _filter(item: Filter) -> Any:
+def _filter_text(item: Filter) -> Any:
     if isinstance(item, AnyOf):
-        return [_compare(condition) for condition in item.conditions]
-    return _compare(item)
+        return [_condition_text(condition) for condition in item.conditions]
+    return _condition_text(item)
 
 
-def _compare(condition: Compare) -> Any:
+def _condition_text(condition: Compare) -> Any:
     value = condition.value
     if isinstance(value, FieldMeta):
         value = ("field", value.name)
-    return (_path(condition.path), condition.field.name, str(condition.op), _value(value))
+    return (_path_names(condition.path), condition.field.name, str(condition.op), _operand(value))
 
 
-def _value(value: Any) -> Any:
+def _operand(value: Any) -> Any:
     """A set has no order of its own."""
     return ("set", sorted(map(repr, value))) if isinstance(value, set | frozenset) else value
 
 
-def _path(path: Any) -> tuple[str, ...]:
+def _path_names(path: Any) -> tuple[str, ...]:
     return tuple(relation.name for relation in path)
 
 
-def _include(include: Include) -> Any:
-    return (include.relation.name, [_include(nested) for nested in include.nested])
+def _include_text(include: Include) -> Any:
+    return (include.relation.name, [_include_text(below) for below in include.nested])
 
 
-def _forced(condition: Forced | Narrowed) -> Any:
+def _scope_text(condition: Forced | Narrowed) -> Any:
     if isinstance(condition, Narrowed):
-        return ("narrowed", condition.model, _filter(condition.filter))
-    return (condition.name, str(condition.op), _value(condition.value), str(condition.kind), condition.model)
+        return ("narrowed", condition.model, _filter_text(condition.filter))
+    return (
+        condition.name,
+        str(condition.op),
+        _operand(condition.value),
+        str(condition.kind),
+        condition.model,
+    )

@@ -84,7 +84,7 @@ class RateLimit(Entry):
 
 
 class RateLimitField(Entry):
-    """A bucket for each value of a field of the body, whoever sends it."""
+    """A bucket for each value of a field of the body, for all callers together."""
 
     name = "db.rate_limit_field"
     homes: ClassVar = {"deserialize": (At.AFTER,), "validate": ANYWHERE, "db": ANYWHERE}
@@ -136,7 +136,7 @@ class RateLimitField(Entry):
 
 
 def _digest(value: Any) -> str:
-    """The value as people take it for the same, trimmed and without case, readable to nobody."""
+    """The value as people take it for the same, trimmed and without case, hashed."""
     text = value.strip().casefold() if isinstance(value, str) else repr(value)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -169,6 +169,6 @@ def rate_limit_field(
     backend: RateLimitBackend | None = None,
     message: str | None = None,
 ) -> RateLimitField:
-    """Limit the requests that carry one value of a field, whoever sends them, as for one e-mail address."""
+    """Limit the requests of all callers that carry one value of a field, such as an e-mail address."""
     limiter = Limiter(RateLimitField.name, limit, window, backend=backend, message=message)
     return RateLimitField(field, limiter)

@@ -4,9 +4,9 @@ from maniflex.middleware.stores.cache import MemoryStore, RedisStore, SqlStore
 from maniflex.middleware.stores.idempotency import MemoryIdempotency, RedisIdempotency, SqlIdempotency
 from maniflex.middleware.stores.port import (
     CacheStore,
-    Claim,
     ClaimState,
     IdempotencyStore,
+    KeyClaim,
     RateLimitBackend,
     Revocation,
     Revoker,
@@ -18,9 +18,9 @@ from maniflex.middleware.stores.revoker import MemoryRevoker, RedisRevoker, SqlR
 
 __all__ = [
     "CacheStore",
-    "Claim",
     "ClaimState",
     "IdempotencyStore",
+    "KeyClaim",
     "MemoryIdempotency",
     "MemoryRateLimit",
     "MemoryRevoker",

@@ -110,7 +110,7 @@ class MemoryStore:
         return b"%d" % value if isinstance(value, int) else value
 
     async def set(self, key: str, value: bytes, ttl: Duration | None) -> None:
-        self._put(key, bytes(value), self._end(ttl))
+        self._keep(key, bytes(value), self._end(ttl))
 
     async def delete(self, *keys: str) -> None:
         for key in keys:
@@ -122,7 +122,7 @@ class MemoryStore:
             raise ValueError(_NO_NUMBER)
         end = self._end(ttl) if value is None else self._entries[key][1]
         number = (value or 0) + by
-        self._put(key, number, end)
+        self._keep(key, number, end)
         return number
 
     def _live_value(self, key: str) -> bytes | int | None:
@@ -136,7 +136,7 @@ class MemoryStore:
         self._entries.move_to_end(key)
         return value
 
-    def _put(self, key: str, value: bytes | int, end: int | None) -> None:
+    def _keep(self, key: str, value: bytes | int, end: int | None) -> None:
         self._drop(key)
         size = _size(key, value)
         if size > self._most_bytes:

@@ -14,18 +14,18 @@ from typing import Any, Self
 from maniflex._clock import Clock, SystemClock
 from maniflex.db.port import Adapter, Row, Tx
 from maniflex.middleware.stores.model import IdempotencyKeyRow
-from maniflex.middleware.stores.port import Claim, ClaimState, Duration
+from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim
 from maniflex.middleware.stores.redis_form import RedisForm
 from maniflex.middleware.stores.sql_form import SqlForm
 from maniflex.middleware.stores.units import SECOND, hash_key, length_of, nanoseconds
 
 _MILLISECOND = 1_000_000
-_FREE = Claim(ClaimState.FREE)
+_FREE = KeyClaim(ClaimState.FREE)
 _MOST_KEYS = 100_000  # of one process, before those whose time is over are dropped
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KeyState:
     """A key as a store has it."""
 
     fingerprint: str
@@ -34,15 +34,15 @@ class _Known:
     answer: bytes | None
     until: int
 
-    def claim(self, fingerprint: str, token: str | None, now: int) -> Claim:
+    def claim(self, fingerprint: str, token: str | None, now: int) -> KeyClaim:
         """What a request with that fingerprint finds; `token` is the one it tried to claim with."""
         if self.token == token:
-            return Claim(ClaimState.CLAIMED, token)
+            return KeyClaim(ClaimState.CLAIMED, token)
         if self.fingerprint != fingerprint:
-            return Claim(ClaimState.REUSED)
+            return KeyClaim(ClaimState.REUSED)
         if self.settled:
-            return Claim(ClaimState.SETTLED, answer=self.answer)
-        return Claim(ClaimState.RUNNING, retry_after=max(self.until - now, 0) / SECOND)
+            return KeyClaim(ClaimState.SETTLED, answer=self.answer)
+        return KeyClaim(ClaimState.RUNNING, retry_after=max(self.until - now, 0) / SECOND)
 
 
 def _new_token() -> str:
@@ -71,7 +71,7 @@ class SqlIdempotency(SqlForm):
             store.attach(adapter, self._clock or SystemClock())
         return store
 
-    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> Claim:
+    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
         token, moment = _new_token(), nanoseconds(now)
         rows = await self._write(
             "claim",
@@ -82,14 +82,14 @@ class SqlIdempotency(SqlForm):
             now=moment,
         )
         if not rows:  # a twin was quicker by less than a statement; by now its claim can be read
-            found = await self.look(key, fingerprint, now=now)
-            return Claim(ClaimState.RUNNING) if found.state is ClaimState.FREE else found
-        return _known(rows[0]).claim(fingerprint, token, moment)
+            claim = await self.look(key, fingerprint, now=now)
+            return KeyClaim(ClaimState.RUNNING) if claim.state is ClaimState.FREE else claim
+        return _read_row(rows[0]).claim(fingerprint, token, moment)
 
-    async def look(self, key: str, fingerprint: str, *, now: datetime) -> Claim:
+    async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
         moment = nanoseconds(now)
         row = await self._read("look", id=hash_key(key), now=moment)
-        return _FREE if row is None else _known(row).claim(fingerprint, None, moment)
+        return _FREE if row is None else _read_row(row).claim(fingerprint, None, moment)
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
         """Extend the claim, outside the transaction of the write, which on SQLite keeps others out anyway."""
@@ -117,9 +117,9 @@ class SqlIdempotency(SqlForm):
         await self._write("release", id=hash_key(key), token=token)
 
 
-def _known(row: Row) -> _Known:
-    fingerprint, token, settled, answer, until = row
-    return _Known(fingerprint, token, bool(settled), None if answer is None else bytes(answer), until)
+def _read_row(row: Row) -> _KeyState:
+    fingerprint, token, is_settled, answer, until = row
+    return _KeyState(fingerprint, token, bool(is_settled), None if answer is None else bytes(answer), until)
 
 
 class RedisIdempotency(RedisForm):
@@ -131,21 +131,21 @@ class RedisIdempotency(RedisForm):
     def on(self, adapter: Adapter) -> Self:
         return self
 
-    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> Claim:
+    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
         token, moment = _new_token(), nanoseconds(now)
         until = (moment + length_of(lease)) // _MILLISECOND
         values = await self._run("claim", _key_name(key), fingerprint, token, moment // _MILLISECOND, until)
-        known = _known_in_redis(values)
-        assert known is not None, "a claim leaves a key"
-        return known.claim(fingerprint, token, moment)
+        key_state = _read_hash(values)
+        assert key_state is not None, "a claim leaves a key"
+        return key_state.claim(fingerprint, token, moment)
 
-    async def look(self, key: str, fingerprint: str, *, now: datetime) -> Claim:
+    async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
         moment = nanoseconds(now)
         fields = ("fingerprint", "token", "settled", "until", "answer")
-        known = _known_in_redis(await self._await(self._redis().hmget(self._name(_key_name(key)), fields)))
-        if known is None or known.until <= moment:
+        key_state = _read_hash(await self._await(self._redis().hmget(self._name(_key_name(key)), fields)))
+        if key_state is None or key_state.until <= moment:
             return _FREE
-        return known.claim(fingerprint, None, moment)
+        return key_state.claim(fingerprint, None, moment)
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
         moment = nanoseconds(now)
@@ -176,12 +176,12 @@ def _key_name(key: str) -> str:
     return f"key:{hash_key(key)}"
 
 
-def _known_in_redis(values: Any) -> _Known | None:
-    fingerprint, token, settled, until, answer = values
+def _read_hash(values: Any) -> _KeyState | None:
+    fingerprint, token, mark, until, answer = values
     if fingerprint is None:
         return None
-    is_settled = settled == b"1"
-    return _Known(fingerprint.decode(), token.decode(), is_settled, answer, int(until) * _MILLISECOND)
+    is_settled = mark == b"1"
+    return _KeyState(fingerprint.decode(), token.decode(), is_settled, answer, int(until) * _MILLISECOND)
 
 
 class MemoryIdempotency:
@@ -190,7 +190,7 @@ class MemoryIdempotency:
     mistakes = ()
 
     def __init__(self) -> None:
-        self._keys: dict[str, _Known] = {}
+        self._keys: dict[str, _KeyState] = {}
 
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         """Nothing of the server is needed; requests bring their time."""
@@ -198,21 +198,21 @@ class MemoryIdempotency:
     def on(self, adapter: Adapter) -> Self:
         return self
 
-    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> Claim:
+    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
         moment = nanoseconds(now)
-        known = self._live(key, moment)
-        if known is not None:
-            return known.claim(fingerprint, None, moment)
+        key_state = self._live(key, moment)
+        if key_state is not None:
+            return key_state.claim(fingerprint, None, moment)
         if len(self._keys) >= _MOST_KEYS:
             self._keys = {name: one for name, one in self._keys.items() if one.until > moment}
         token = _new_token()
-        self._keys[key] = _Known(fingerprint, token, False, None, moment + length_of(lease))
-        return Claim(ClaimState.CLAIMED, token)
+        self._keys[key] = _KeyState(fingerprint, token, False, None, moment + length_of(lease))
+        return KeyClaim(ClaimState.CLAIMED, token)
 
-    async def look(self, key: str, fingerprint: str, *, now: datetime) -> Claim:
+    async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
         moment = nanoseconds(now)
-        known = self._live(key, moment)
-        return _FREE if known is None else known.claim(fingerprint, None, moment)
+        key_state = self._live(key, moment)
+        return _FREE if key_state is None else key_state.claim(fingerprint, None, moment)
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
         return self._change(key, token, until=nanoseconds(now) + length_of(lease))
@@ -231,17 +231,17 @@ class MemoryIdempotency:
         return self._change(key, token, settled=True, answer=answer, until=nanoseconds(now) + length_of(ttl))
 
     async def release(self, key: str, token: str) -> None:
-        known = self._keys.get(key)
-        if known is not None and known.token == token and not known.settled:
+        key_state = self._keys.get(key)
+        if key_state is not None and key_state.token == token and not key_state.settled:
             del self._keys[key]
 
-    def _live(self, key: str, moment: int) -> _Known | None:
-        known = self._keys.get(key)
-        return None if known is None or known.until <= moment else known
+    def _live(self, key: str, moment: int) -> _KeyState | None:
+        key_state = self._keys.get(key)
+        return None if key_state is None or key_state.until <= moment else key_state
 
     def _change(self, key: str, token: str, **changes: Any) -> bool:
-        known = self._keys.get(key)
-        if known is None or known.token != token or known.settled:
+        key_state = self._keys.get(key)
+        if key_state is None or key_state.token != token or key_state.settled:
             return False
-        self._keys[key] = replace(known, **changes)
+        self._keys[key] = replace(key_state, **changes)
         return True

@@ -69,8 +69,8 @@ class ClaimState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What is known of an idempotency key."""
+class KeyClaim:
+    """The state of an idempotency key, as one request finds it."""
 
     state: ClaimState
     token: str = ""  # names this claim in `renew`, `settle` and `release`
@@ -84,14 +84,14 @@ class IdempotencyStore(Protocol):
     def on(self, adapter: Adapter) -> IdempotencyStore:
         """The store beside the rows of that database; the same store where it has a place of its own."""
 
-    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> Claim:
-        """Claim a free key for `lease`, with a fresh token; committed when this returns.
+    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
+        """KeyClaim a free key for `lease`, with a fresh token; committed when this returns.
 
         A key is free when it is unknown, when its time is over, and when the lease of an unsettled
         claim has ended. Otherwise nothing changes and the answer says why.
         """
 
-    async def look(self, key: str, fingerprint: str, *, now: datetime) -> Claim:
+    async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
         """What a claim would find, without claiming: for twins that wait."""
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
@@ -109,7 +109,7 @@ class IdempotencyStore(Protocol):
     ) -> bool:
         """Keep the answer for `ttl`, in the transaction `tx` if one is given; False when the claim is lost.
 
-        Whoever has lost it rolls back, so that of two requests with one key one has an effect.
+        A request that has lost it rolls back, so that of two requests with one key one has an effect.
         """
 
     async def release(self, key: str, token: str) -> None:
@@ -118,7 +118,7 @@ class IdempotencyStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """What is revoked of one token and its user."""
+    """Whether a token is revoked, and its user's cutoff."""
 
     token: bool
     cutoff: datetime | None  # tokens of the user that were issued before are revoked

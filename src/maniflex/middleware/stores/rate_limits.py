@@ -2,7 +2,7 @@
 
 A bucket is kept as the moment at which it will be full. Each token has a price in time, its share of the
 window; taking one moves that moment on, and a bucket that would be full later than a whole window from now
-is empty. So a bucket is one number, and one that nobody takes from needs no row at all.
+is empty. So a bucket is one number, and a full one needs no row at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SqlRateLimit(SqlForm):
         if cost > limit:
             return _never(window)
         latest = moment + length
-        [[full_at, granted]] = await self._write(
+        [[full_at, is_granted]] = await self._write(
             "take",
             id=hash_key(key),
             now=moment,
@@ -44,7 +44,7 @@ class SqlRateLimit(SqlForm):
             absurd=latest + length,
             kept=-(-latest // _ROUNDED) * _ROUNDED,
         )
-        return _taken(bool(granted), full_at, moment, length, limit, cost)
+        return _answer_of(bool(is_granted), full_at, moment, length, limit, cost)
 
 
 class RedisRateLimit(RedisForm):
@@ -58,12 +58,12 @@ class RedisRateLimit(RedisForm):
             return _never(window)
         seconds, moment = seconds_of(window), nanoseconds(now) // 1000
         arguments = (limit, seconds * 1e6, cost, moment)
-        granted, tokens, at = await self._run("take", f"bucket:{hash_key(key)}", *arguments)
-        left = float(tokens)
-        if granted:
-            return Taken(True, int(left + 1e-6), 0.0)
-        wait = (cost - left) * seconds / limit + (int(at) - moment) / 1e6
-        return Taken(False, int(left + 1e-6), max(wait, 0.0))
+        is_granted, tokens, at = await self._run("take", f"bucket:{hash_key(key)}", *arguments)
+        rest = float(tokens)
+        if is_granted:
+            return Taken(True, int(rest + 1e-6), 0.0)
+        wait = (cost - rest) * seconds / limit + (int(at) - moment) / 1e6
+        return Taken(False, int(rest + 1e-6), max(wait, 0.0))
 
 
 class MemoryRateLimit:
@@ -85,13 +85,13 @@ class MemoryRateLimit:
         full_at = self._full_at.get(key, moment)
         if full_at <= moment or full_at > moment + 2 * length:
             full_at = moment
-        granted = full_at + price <= moment + length
-        if granted:
+        is_granted = full_at + price <= moment + length
+        if is_granted:
             if len(self._full_at) >= _MOST_BUCKETS:
                 self._forget_full(moment)
             full_at += price
             self._full_at[key] = full_at
-        return _taken(granted, full_at, moment, length, limit, cost)
+        return _answer_of(is_granted, full_at, moment, length, limit, cost)
 
     def _forget_full(self, moment: int) -> None:
         """Drop the buckets that are full, or the oldest where none is."""
@@ -100,11 +100,11 @@ class MemoryRateLimit:
             del self._full_at[key]
 
 
-def _taken(granted: bool, full_at: int, moment: int, length: int, limit: int, cost: int) -> Taken:
+def _answer_of(is_granted: bool, full_at: int, moment: int, length: int, limit: int, cost: int) -> Taken:
     token = length // limit
-    left = max(length - (full_at - moment), 0)
-    wait = 0 if granted else max(full_at + token * cost - moment - length, 0)
-    return Taken(granted, min(left // token, limit), wait / SECOND)
+    rest = max(length - (full_at - moment), 0)
+    wait = 0 if is_granted else max(full_at + token * cost - moment - length, 0)
+    return Taken(is_granted, min(rest // token, limit), wait / SECOND)
 
 
 def _never(window: Duration) -> Taken:

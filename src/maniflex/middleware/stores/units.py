@@ -13,7 +13,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def hash_key(key: str) -> str:
-    """The key as 64 characters, whatever it was."""
+    """The key as 64 characters, for keys of any length."""
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 

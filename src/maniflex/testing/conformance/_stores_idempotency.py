@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from maniflex.middleware.stores.port import Claim, ClaimState
+from maniflex.middleware.stores.port import ClaimState, KeyClaim
 from maniflex.testing.clock import FakeClock
 from maniflex.testing.conformance._stores_case import MINUTE, SECOND, StoreCase
 
@@ -14,13 +14,13 @@ LEASE = timedelta(seconds=30)
 DAY = timedelta(days=1)
 
 
-async def claim(store: Any, clock: FakeClock, key: str = "key", fingerprint: str = "body") -> Claim:
-    answer: Claim = await store.claim(key, fingerprint, lease=LEASE, now=clock.now())
+async def claim(store: Any, clock: FakeClock, key: str = "key", fingerprint: str = "body") -> KeyClaim:
+    answer: KeyClaim = await store.claim(key, fingerprint, lease=LEASE, now=clock.now())
     return answer
 
 
-async def look(store: Any, clock: FakeClock, key: str = "key", fingerprint: str = "body") -> Claim:
-    answer: Claim = await store.look(key, fingerprint, now=clock.now())
+async def look(store: Any, clock: FakeClock, key: str = "key", fingerprint: str = "body") -> KeyClaim:
+    answer: KeyClaim = await store.look(key, fingerprint, now=clock.now())
     return answer
 
 
@@ -65,16 +65,16 @@ class Claiming(StoreCase):
         mine = await claim(store, clock)
         assert await settle(store, clock, mine.token, answer)
         clock.advance(DAY - MINUTE)
-        for known in (await claim(twin, clock), await look(twin, clock)):
-            assert (known.state, known.answer) == (ClaimState.SETTLED, answer)
+        for seen_claim in (await claim(twin, clock), await look(twin, clock)):
+            assert (seen_claim.state, seen_claim.answer) == (ClaimState.SETTLED, answer)
         clock.advance(MINUTE + SECOND)
         assert (await claim(twin, clock, fingerprint="new")).state is ClaimState.CLAIMED
 
     async def test_a_key_can_be_settled_without_an_answer(self, store: Any, clock: FakeClock) -> None:
         mine = await claim(store, clock)
         assert await settle(store, clock, mine.token, None)
-        known = await claim(store, clock)
-        assert (known.state, known.answer) == (ClaimState.SETTLED, None)
+        seen_claim = await claim(store, clock)
+        assert (seen_claim.state, seen_claim.answer) == (ClaimState.SETTLED, None)
 
     async def test_an_empty_answer_is_an_answer(self, store: Any, clock: FakeClock) -> None:
         mine = await claim(store, clock)
