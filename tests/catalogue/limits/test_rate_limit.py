@@ -128,6 +128,15 @@ async def test_of_several_limits_the_tightest_is_shown_once(database_url: str) -
         assert (await http.get("/tags")).headers["ratelimit-limit"] == "50"
 
 
+async def test_a_limit_that_is_passed_by_shows_nothing_and_others_once(database_url: str) -> None:
+    server = shop()
+    server.pipeline.auth.register(db.rate_limit(100, 60, backend=Broken(), on_error="allow"))
+    server.pipeline.db.register(db.rate_limit(5, 60), models=Note)
+    async with asking(server, database_url) as http:
+        assert (await http.get("/notes")).headers.get_list("ratelimit-limit") == ["5"]
+        assert "ratelimit-limit" not in (await http.get("/tags")).headers
+
+
 async def test_equal_limits_have_buckets_of_their_own(database_url: str) -> None:
     """Settled point D14: each registered limit has a bucket of its own."""
     server = shop()

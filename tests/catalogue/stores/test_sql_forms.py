@@ -140,6 +140,15 @@ async def test_tokens_are_taken_beside_an_open_transaction(postgres_url: str) ->
         assert (await limits.take("key", 2, 60, 1, clock.now())).remaining == 0
 
 
+async def test_a_commit_that_is_not_waited_for_concerns_its_statement_alone(postgres_url: str) -> None:
+    clock, forms = FakeClock(), [form() for form in FORMS]
+    async with in_sql(postgres_url, clock, *forms, pool_size=1) as server:
+        for call in calls(clock, *forms):
+            await call()
+            [row] = await server.raw_query("SELECT current_setting('synchronous_commit') AS setting")
+            assert row["setting"] == "on"
+
+
 async def test_on_sqlite_a_write_beside_an_open_transaction_says_so_at_once(sqlite_url: str) -> None:
     clock, cache = FakeClock(), stores.SqlStore()
     async with in_sql(sqlite_url, clock, cache) as server:

@@ -100,12 +100,12 @@ class CacheQuery(Entry):
 
 
 def narrow_generation(model: str) -> str:
-    """The key of the token that changes with the rows of the model alone."""
+    """The key of the generation that ends with a change of the model's own rows."""
     return f"generation:{model}"
 
 
 def wide_generation(model: str) -> str:
-    """The key of the token that changes with the rows of the model and of all it reaches."""
+    """The key of the generation that ends with a change of its rows or of those it reaches."""
     return f"generation:{model}+"
 
 
@@ -175,19 +175,19 @@ class _CachedStep:
             own = await ask(ctx, entry.key, ctx)
             if own is None or own == "":
                 return None
-        tokens: list[str | None] = []
+        generations: list[str | None] = []
         if entry.invalidates:
             is_wide = query is not None and joins(query)
             name = self._store.meta.name
-            generation = wide_generation(name) if is_wide else narrow_generation(name)
-            tokens.append(await store.generation(generation, 2 * entry.ttl))
+            generation_key = wide_generation(name) if is_wide else narrow_generation(name)
+            generations.append(await store.generation(generation_key, 2 * entry.ttl))
         if own:
-            tokens.append(await store.generation(f"{OWN}{own}", 2 * entry.ttl))
-        if None in tokens:
+            generations.append(await store.generation(f"{OWN}{own}", 2 * entry.ttl))
+        if None in generations:
             return None
         text = "" if query is None else query_text(query)
         locale = getattr(ctx, "locale", None)
-        parts = (self._one, ctx.resource_id, text, str(own), str(locale), tokens)
+        parts = (self._one, ctx.resource_id, text, str(own), str(locale), generations)
         return self._start + hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 

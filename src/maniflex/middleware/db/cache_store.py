@@ -46,17 +46,17 @@ class CarefulStore:
         return await self._attempt(call(), False)
 
     async def generation(self, key: str, ttl: float) -> str | None:
-        """The token that is valid now, a new one if there is none; None when the store fails."""
+        """The current generation, a new one if there is none; None when the store fails."""
         if key in self._unsaid and not await self.invalidate((key,)):
             return None
-        token = await self.get(key)
-        if token is not None:
-            return token.decode("latin-1")
+        generation = await self.get(key)
+        if generation is not None:
+            return generation.decode("latin-1")
         new = secrets.token_hex(8)
         return new if await self.set(key, new.encode(), ttl) else None
 
     async def invalidate(self, keys: Iterable[str]) -> bool:
-        """Forget the tokens, so that nothing which was stored under them is found again."""
+        """End the generations, so that nothing which was stored under them is found again."""
         names = set(keys)
         self._unsaid |= names
         if not await self.delete(sorted(names)):

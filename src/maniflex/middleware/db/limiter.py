@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class RateLimitUnavailable(Unavailable):
     code, message = "RATE_LIMIT_UNAVAILABLE", "the limit of requests cannot be checked right now"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Allowance:
     """What the answer says of a limit: the tightest of those that the request passed."""
 
@@ -38,6 +39,9 @@ class Allowance:
 
     def is_tighter_than(self, other: Allowance) -> bool:
         return (self.remaining, -self.reset) < (other.remaining, -other.reset)
+
+
+NO_ALLOWANCE = Allowance(0, sys.maxsize, 0)  # before the first bucket has answered
 
 
 class EmptyBuckets:
@@ -94,11 +98,13 @@ class Limiter:
     async def __call__(self, key: str, ctx: Context, next: Next) -> None:
         """Let the request pass if the bucket of that key has tokens for it."""
         is_outermost = ctx.allowance is None
+        if is_outermost:
+            ctx.allowance = NO_ALLOWANCE
         try:
             await self._take(key, ctx)
             await next()
         finally:
-            if is_outermost and ctx.allowance is not None:
+            if is_outermost and ctx.allowance is not NO_ALLOWANCE:
                 _show(ctx, ctx.allowance)
 
     async def _take(self, key: str, ctx: Context) -> None:
@@ -125,7 +131,7 @@ class Limiter:
     def _note(self, ctx: Context, answer: Taken) -> None:
         reset = math.ceil((self.limit - answer.remaining) * self._seconds / self.limit)
         allowance = Allowance(self.limit, answer.remaining, reset)
-        if ctx.allowance is None or allowance.is_tighter_than(ctx.allowance):
+        if allowance.is_tighter_than(ctx.allowance):
             ctx.allowance = allowance
 
     def _fail(self, ctx: Context, error: Exception) -> None:

@@ -1,10 +1,6 @@
 -- name: get
 SELECT value, number FROM cache_entry WHERE id = :id AND (expires_at IS NULL OR expires_at > :now);
 
--- name: set
-INSERT INTO cache_entry (id, value, number, expires_at) VALUES (:id, :value, NULL, :until)
-ON CONFLICT (id) DO UPDATE SET value = excluded.value, number = NULL, expires_at = excluded.expires_at;
-
 -- name: increment
 -- A value that is no number, and still counts, is left as it is: then there is no row.
 INSERT INTO cache_entry (id, value, number, expires_at) VALUES (:id, NULL, :by, :until)
