@@ -226,6 +226,11 @@ def require_field(meta: ModelMeta, name: str) -> FieldMeta:
     return field
 
 
+def is_own_table(meta: ModelMeta) -> bool:
+    """Whether the model is a table of the framework, such as runs, which is written by other ways too."""
+    return meta.cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 async def ask(ctx: Context, fn: Callable[..., Any], *args: Any) -> Any:
     """The result of a callback, plain or async; what it raises refuses the request, never lets it pass."""
     try:

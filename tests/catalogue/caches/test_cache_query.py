@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, DeclarationError, Server
+from maniflex import AuthInfo, Context, DeclarationError, Server
 from maniflex.middleware import db, stores
 from tests.catalogue.caches.world import Everything, Org, Owner, Project, asking, cached
 from tests.http.kit import error_of
@@ -341,6 +341,36 @@ async def test_models_nobody_listens_to_stay_as_they_are(database_url: str) -> N
         stores_by_model = server._seal().runtime.stores
         assert type(stores_by_model[Owner]) is Store
         assert type(stores_by_model[Everything]) is not Store
+
+
+async def test_runs_and_their_like_are_not_cached(database_url: str) -> None:
+    """They change by statements of their own, so a cached list of them would be old at once."""
+    from maniflex.background.runs.model import WorkflowRun
+    from maniflex.db.store import Store
+
+    server = cached(store=(store := stores.MemoryStore()))
+
+    @server.work.handler("mail.send")
+    async def send(run: Any) -> None: ...
+
+    async with asking(server, database_url) as world:
+        assert type(server._seal().runtime.stores[WorkflowRun]) is Store
+        await server.execute("list", WorkflowRun, auth=AuthInfo(user_id="ada", roles=["admin"]))
+        assert [key for key in store._entries if key.startswith("query:")] == []
+        await world.get("/projects")
+        assert [key for key in store._entries if key.startswith("query:")] != []
+
+
+def test_named_they_stop_the_start() -> None:
+    server = Server(path_prefix="")
+    server.register(Owner)
+
+    @server.work.handler("mail.send")
+    async def send(run: Any) -> None: ...
+
+    server.pipeline.db.register(db.cache_query(), models="WorkflowRun")
+    with pytest.raises(DeclarationError, match="WorkflowRun changes by itself"):
+        server.seal()
 
 
 def test_secret_and_computed_fields_together_stop_the_start() -> None:

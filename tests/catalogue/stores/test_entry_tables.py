@@ -82,6 +82,24 @@ async def test_an_entry_brings_its_table_wherever_it_is_registered(database_url:
             await server.raw_exec("DROP TABLE rate_limit")
 
 
+class Idle:
+    """A service of a worker."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+async def test_a_process_that_works_sweeps_too_and_a_client_does_not(database_url: str) -> None:
+    server = plain()
+    server.pipeline.auth.register(db.rate_limit(5))
+    for role, sweepers in (("worker", 1), ("client", 0)):
+        with server.on_database(database_url):
+            async with server.lifespan(role=role, work=lambda: [Idle()]):
+                running = [one for one in server._lifecycle.running if isinstance(one, ExpiredRows)]
+                assert len(running) == sweepers
+
+
 async def test_the_tables_have_no_routes(database_url: str) -> None:
     server = plain()
     server.pipeline.auth.register(db.rate_limit(5))
