@@ -10,6 +10,7 @@ from pathlib import Path
 
 from maniflex.app.databases import Databases, link_stores, make_stores
 from maniflex.app.draft import Declaration, ServerDraft
+from maniflex.app.entry_tables import computed_problems
 from maniflex.app.features import FEATURES
 from maniflex.config import Config
 from maniflex.db.port import Adapter
@@ -112,7 +113,9 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
     placement = place_entries(pipeline, models, declaration.actions)
     for warning in placement.warnings:
         declaration.logger.warning(warning)
-    return models, placement.pipeline, [*problems, *middleware_problems, *placement.problems]
+    problems += [*middleware_problems, *placement.problems]
+    problems += computed_problems(placement.pipeline, models or (), declaration.computed)
+    return models, placement.pipeline, problems
 
 
 def _make_draft(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from maniflex._logging import guard_logger
 from maniflex._service import Service
+from maniflex.app.entry_tables import EntryTables
 from maniflex.background.clock import HOLD_OFF, ClockKeeper, ServerClock, shared_clock
 from maniflex.background.environment import Environment
 from maniflex.background.jobs.api import Jobs
@@ -28,7 +29,9 @@ from maniflex.config import Config
 from maniflex.features.actions import Action
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
+from maniflex.model.registry import Registry
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.runtime import Runtime
 from maniflex.sql.statement import Dialect, Sql
 
@@ -43,6 +46,7 @@ class Durable:
         self.schedules = Schedules(self.work, config)
         self.scheduled = Scheduled(self.work)
         self.jobs = Jobs(self.work, self.schedules)
+        self.entry_tables = EntryTables()
         self.part_routes: tuple[PartRoutes, ...] = (
             RunRoutes(self.work),
             OutboxRoutes(self.outbox),
@@ -54,10 +58,11 @@ class Durable:
         self._action_problems: list[str] = []
 
     def _all(self) -> Iterator[Part]:
-        yield from (self.work, self.outbox, self.schedules, self.scheduled, self.jobs)
+        yield from (self.work, self.outbox, self.schedules, self.scheduled, self.jobs, self.entry_tables)
 
-    def know_actions(self, actions: Sequence[Action]) -> None:
-        """Tell schedules which of the application's actions they can call."""
+    def note_declarations(self, registry: Registry, actions: Sequence[Action], pipeline: Pipeline) -> None:
+        """Find the catalogue entries, which have tables, and tell schedules which actions they can call."""
+        self.entry_tables.collect(pipeline, registry, actions)
         self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
         self._action_problems = schedulable_problems(actions)
 
@@ -114,8 +119,9 @@ class Durable:
         return [service for part in self._all() for service in part.services()]
 
     async def close(self) -> None:
-        """Close the connections of external job queues."""
+        """Close the connections of external job queues and stores."""
         await self.jobs.close()
+        await self.entry_tables.close()
 
     async def learn_time(self) -> None:
         """Learn the database's time once, for a process that does no more than submit or sweep."""
@@ -123,9 +129,15 @@ class Durable:
             await self.keeper.tick()
 
     def with_time_services(self, services: Sequence[Service]) -> list[Service]:
-        """The services, after those that learn the database's time and repair impossible times."""
-        helpers = (self.keeper, self.repairer) if services else ()
-        return [*(helper for helper in helpers if helper is not None), *services]
+        """The services, after those that learn the database's time and repair impossible times.
+
+        A process that works also sweeps the tables of catalogue entries.
+        """
+        if not services:
+            return []
+        helpers = [helper for helper in (self.keeper, self.repairer) if helper is not None]
+        sweepers = [one for one in self.entry_tables.services() if one not in services]
+        return [*helpers, *services, *sweepers]
 
 
 class WithDurableWork:

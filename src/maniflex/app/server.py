@@ -84,7 +84,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         if self._assembly is None:
             with self._sealing:
                 if self._assembly is None:
-                    self._durable.know_actions(self._actions)
+                    self._durable.note_declarations(self._registry, self._actions, self.pipeline)
                     assembly = self._assembly = assemble(self._declaration())
                     self._durable.attach(assembly.runtime, assembly.endpoints)
         return self._assembly
@@ -125,7 +125,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         assembly.runtime.watch.attach()
 
         async def prepare_tables() -> None:
-            for adapter, models in assembly.schemas():
+            for adapter, own_models in assembly.schemas():
+                models = [*own_models, *self._durable.entry_tables.beside_rows(adapter)]
                 if self.config.auto_migrate:
                     own = self._durable.schema(adapter.dialect) if adapter is assembly.runtime.adapter else ()
                     await migrate(adapter, [model for model in models if not model.readonly], own)

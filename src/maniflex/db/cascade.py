@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from maniflex.db.changes import ChangeKind, tell
 from maniflex.db.current import transaction
 from maniflex.db.port import Tx
 from maniflex.db.references import StoresByModel
@@ -199,7 +200,9 @@ class _Removal:
         if has_read(model, self._tx):
             query = sql.children(model, link.key, parents, _ALL, versioned=True)
             changed_ids = changed_rows(model, await self._tx.fetch(query), self._tx)
-        await self._tx.execute(sql.unlink(model, link.key, parents, stamps))
+        row_count = await self._tx.execute(sql.unlink(model, link.key, parents, stamps))
+        if row_count and link.store.listeners:
+            await tell(link.store, ChangeKind.UPDATE, self._tx)
         mark_changed(model, changed_ids, self._tx)
 
     async def _delete_rows(self, store: Store, ids: Sequence[str], physically: bool = False) -> None:
@@ -213,6 +216,8 @@ class _Removal:
                 await self._refuse_if_held(link, ids, locked=True)
         self._touched = True
         await self._tx.execute(sql.remove(store.sql, ids, marks, marked=physically))
+        if store.listeners:
+            await tell(store, ChangeKind.DELETE, self._tx)
         for link in links:
             if link.action is OnDelete.SET_NULL:
                 await self._unlink(link, ids)

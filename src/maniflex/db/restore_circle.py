@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from maniflex.db.changes import ChangeKind, tell
 from maniflex.db.port import Tx
 from maniflex.sql import cascade as sql
 from maniflex.sql.where import Scope
@@ -42,6 +43,8 @@ async def bring_back(circle: Circle, stamps: Mapping[str, Any], tx: Tx) -> None:
     """Take the mark of deletion off all of these."""
     for store, ids in circle.items():
         await tx.execute(sql.unmark(store.sql, ids, {**stamps, **undeletion(store)}))
+        if store.listeners:
+            await tell(store, ChangeKind.RESTORE, tx)
 
 
 def undeletion(store: Store) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from maniflex._clock import Clock
 from maniflex._limits import Limits
 from maniflex.db.budget import Budget
 from maniflex.db.cascade import Link, deletion, links_to, remove
+from maniflex.db.changes import ChangeListener
 from maniflex.db.current import executor, transaction
 from maniflex.db.indexed_texts import IndexedTexts
 from maniflex.db.port import Adapter, Executor, Row, Tx
@@ -46,6 +47,8 @@ from maniflex.sql.where import Scope, parent_keys
 
 class Store:
     """Reads and writes rows of one model."""
+
+    listeners: Sequence[ChangeListener] = ()  # told of changes, of a `ListenedStore`
 
     def __init__(self, meta: ModelMeta, adapter: Adapter, metadata: sa.MetaData, clock: Clock) -> None:
         self.meta = meta

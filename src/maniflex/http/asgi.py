@@ -74,10 +74,13 @@ class HttpApp:
             ctx.resource_id = params
             if endpoint.model is None:
                 ctx.params = {route.names[method][0]: params}  # type: ignore[union-attr]  # it has an endpoint
+                ctx.route = endpoint.path
         elif params:
             ctx.params = params  # type: ignore[assignment]  # not a str
             if endpoint.model is not None:
                 ctx.resource_id = ctx.params.get("id", "")
+            else:
+                ctx.route = endpoint.path
         try:
             response = await answer(endpoint, ctx, self._watch)
         except ClientGone:

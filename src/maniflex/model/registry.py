@@ -14,6 +14,7 @@ from typing import Any
 from maniflex._names import is_identifier
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
+from maniflex.model.class_body import merged_options
 from maniflex.model.meta import ModelMeta, ModelOptions
 from maniflex.model.resolve import resolve
 from maniflex.model.scan import scan
@@ -55,6 +56,11 @@ class Registry:
             if self._models is None:
                 self._models = _read(self._registrations)
             return tuple(self._models.values())
+
+    def options(self) -> Iterator[tuple[type[Model], ModelOptions]]:
+        """Every class so far, with its options."""
+        for cls, options in tuple(self._registrations):
+            yield cls, merged_options(cls.__options__, options)
 
     def __len__(self) -> int:
         return len(self._registrations)

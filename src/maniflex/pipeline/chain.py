@@ -93,11 +93,25 @@ class Composer:
             if links_at[At.REPLACE]:
                 links.append(links_at[At.REPLACE][-1])
             elif name in defaults:
-                links.append((name, None, defaults[name]))
+                links.append((name, None, self._wrap_default(step, defaults[name], model, operation, item)))
             if name == "deserialize" and model is not None:
                 links += self._reach(model, operation, item)
             links += links_at[At.AFTER]
         return self._nest(links)
+
+    def _wrap_default(
+        self,
+        step: Step | SpecStep | None,
+        default: Default,
+        model: ModelMeta | None,
+        operation: Operation,
+        item: bool,
+    ) -> Default:
+        """The default step with the parts of entries that go around it and nothing else."""
+        for r in _matching(step, model, operation, item=item) if step is not None else ():
+            if r.wrap is not None:
+                default = r.wrap(default)
+        return default
 
     def _links(
         self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool

@@ -100,6 +100,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
     # Defaults stand on the class, so that making a context sets only what a request has.
     model: ModelMeta = None  # type: ignore[assignment]  # only an action has none
     resource_id: str = ""
+    route: str = ""  # of an action whose path has parameters: the path as it was declared
     auth: AuthInfo | None = None
     authenticated: bool = False  # an authenticator has found out who asks, so no other looks
     lets_anonymous_pass: bool = False  # an exemption stands before the authenticators

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from maniflex._names import did_you_mean
+from maniflex.db.changes import Change
+from maniflex.db.port import Tx
 from maniflex.errors import CallbackFailed, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
@@ -69,6 +71,7 @@ class Piece:
     at: At = At.BEFORE
     rank: int = 0
     operations: frozenset[Operation] | None = None  # None: those of the registration
+    wrap: Callable[[Any], Any] | None = None  # instead of middleware: gives the default step with it around
 
 
 class Entry:
@@ -83,10 +86,20 @@ class Entry:
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
+    stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
+    beside_rows: ClassVar[bool] = False  # its tables are made in the databases of its models too
+    listens: ClassVar[bool] = False  # it is told of writes to its models and to those they reach
+    hides_secrets: ClassVar[bool] = False  # records may come from it without their secret fields
+    number: int = 0  # its place among the entries of the same label
 
     def __init__(self) -> None:
         self.mistakes: list[str] = []  # wrong arguments; they stop the start
         self.__name__ = self.name
+
+    @property
+    def label(self) -> str:
+        """What entries share that only their number tells apart, in every process of an application."""
+        return self.name
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         """Act on a request, where the entry is one piece that needs to know no model."""
@@ -103,6 +116,9 @@ class Entry:
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """The parts of the entry; by default the whole of it, where it was registered."""
         return (Piece(seat.step, self.make, seat.at),)
+
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
+        """Rows were written, in this transaction, of a model that it listens to."""
 
     def problems(self, seat: Seat) -> Iterable[str]:
         """What else stops the start, once fields and step are right."""
@@ -228,6 +244,7 @@ def _piece_registration(registration: Registration, entry: Entry, seat: Seat, pi
         operations=registration.operations if piece.operations is None else piece.operations,
         rank=piece.rank,
         make=piece.make,
+        wrap=piece.wrap,
     )
 
 
@@ -280,6 +297,11 @@ def require_field(meta: ModelMeta, name: str) -> FieldMeta:
     field = find_field(meta, name)
     assert field is not None, f"{meta.name} has no field {name!r}"
     return field
+
+
+def is_own_table(meta: ModelMeta) -> bool:
+    """Whether the model is a table of the framework, such as runs, which is written by other ways too."""
+    return meta.cls.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 async def ask(ctx: Context, fn: Callable[..., Any], *args: Any) -> Any:

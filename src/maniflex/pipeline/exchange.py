@@ -26,7 +26,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Exchange:
-    """One request and its answer, as far as they concern nobody but the steps."""
+    """One request and its answer, as far as they concern the steps alone."""
 
     runtime: Runtime
     scope: AsgiScope
@@ -50,6 +50,7 @@ class Exchange:
     _new_id: str = ""  # of the record a create makes
     changes: dict[str, Any] | None = None  # of an update
     aggregation: Any = None
+    allowance: Any = None  # of a limited request: the bucket that has the least left
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
 
     # From the database step to the answer.

@@ -47,6 +47,7 @@ class Registration:
     operations: frozenset[Operation] | None = None
     rank: int = 0  # of a part of a catalogue entry: its place in the step, whenever it was registered
     make: Callable[[ModelMeta | None, Operation], Any] | None = None  # of such a part: it for one model
+    wrap: Callable[[Any], Any] | None = None  # of such a part: the default step with it around
 
     def middleware(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         """The middleware for requests to that model; None when it has nothing to do there."""
@@ -193,7 +194,7 @@ class Pipeline:
         for step in pipeline.steps:
             step.registrations = list(getattr(self, step.name).registrations)
         for meta in models:
-            for name, fn, problem in _model_middleware(meta.options.middleware):
+            for name, fn, problem in middleware_of_model(meta.options.middleware):
                 if problem:
                     problems.append(f"{meta.name}: middleware: {problem}")
                 else:
@@ -216,7 +217,7 @@ class Pipeline:
 Served = tuple[ModelMeta | None, Operation]
 
 
-def _model_middleware(middleware: Any) -> Iterator[tuple[str, Any, str]]:
+def middleware_of_model(middleware: Any) -> Iterator[tuple[str, Any, str]]:
     """Step, function and problem (empty for none) of each entry in a model's `middleware=`."""
     if not isinstance(middleware, Mapping | None):
         yield "", None, "it maps the name of a step to a function or a list of them"

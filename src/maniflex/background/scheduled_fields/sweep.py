@@ -19,6 +19,7 @@ from maniflex._fence import Fence
 from maniflex.background.scheduled_fields.observers import Observer, Subscribers, SweepEvent
 from maniflex.background.scheduled_fields.report import Failure, Tally
 from maniflex.db.cascade import remove_all, undeletable_ids
+from maniflex.db.changes import ChangeKind, tell
 from maniflex.db.current import transaction
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
@@ -179,6 +180,8 @@ class IndexSweep:
         if self._schedule_index.schedule.action is ScheduledAction.SET_FIELD:
             statement = scheduled_fields.change(self._store.sql, self._schedule_index, self._now, ids, stamp)
             ids = [row[0] for row in await tx.write(statement)]
+            if self._store.listeners:
+                await tell(self._store, ChangeKind.UPDATE, tx)
         else:
             physically = self._schedule_index.schedule.action is ScheduledAction.HARD_DELETE
             await remove_all(self._store, ids, tx, stamp, physically=physically)

@@ -25,6 +25,14 @@ from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id, stamp
 from maniflex.pipeline.serializer import Serializer
 from maniflex.query.query import Narrowed, Query, Scope
+from maniflex.sql.listing import Listing
+
+
+def listing_of(ctx: Context, store: Store) -> Listing:
+    """The list that a request asks for now: as its client wrote it, or as code has narrowed and bound it."""
+    query = ctx._query or ctx.current_query()
+    listing = ctx.asked
+    return listing if listing is not None and listing.query is query else store.listing(query)
 
 
 class Database:
@@ -33,7 +41,7 @@ class Database:
     def __init__(self, store: Store, serializer: Serializer, runtime: Runtime) -> None:
         self._limits = store.meta.options.limits or runtime.config.limits
         self._most = self._limits.answer_size
-        self._store = store
+        self.store = store
         self._serializer = serializer
         self._runtime = runtime
         self._optimistic = bool(store.meta.options.optimistic_lock)
@@ -43,35 +51,32 @@ class Database:
     async def read(self, ctx: Context) -> None:
         query = ctx._query
         if query is None:
-            ctx.row = await self._store.read(ctx.resource_id)
+            ctx.row = await self.store.read(ctx.resource_id)
             return
         ctx.row = row = await self._matching(ctx.resource_id, query)
         if query.includes:
             ctx.budget = budget = self._budget()
-            await self._include(ctx, query, [row], self._store.meta.fields, budget)
+            await self._include(ctx, query, [row], self.store.meta.fields, budget)
 
     async def _matching(self, record_id: str, query: Query) -> Row:
         """The row of that id, which a filter of the query may leave out as it would from a list."""
         if not query.filters and query.search is None:
-            return await self._store.read(record_id, scope=query.forced)
+            return await self.store.read(record_id, scope=query.forced)
         lookup = query.with_(sorts=(), select=None, cursor=None, page=1, limit=1).with_filter("id", record_id)
-        marker = self._store.meta.soft_delete
+        marker = self.store.meta.soft_delete
         if marker is not None:  # a list shows deleted rows to a filter that names the marker; a read does not
             lookup = lookup.with_filter(marker.field, None if marker.timestamp else False)
-        rows, _ = await self._store.page(self._store.listing(lookup))
+        rows, _ = await self.store.page(self.store.listing(lookup))
         if not rows:
-            raise NotFound(model=self._store.meta.name, record_id=record_id)
-        return rows[0][: len(self._store.meta.fields)]
+            raise NotFound(model=self.store.meta.name, record_id=record_id)
+        return rows[0][: len(self.store.meta.fields)]
 
     async def list(self, ctx: Context) -> None:
-        query, budget = ctx._query or ctx.current_query(), self._budget()
-        listing = ctx.asked
-        if listing is None or listing.query is not query:  # code has narrowed or bound it
-            listing = self._store.listing(query)
-        ctx.listing = listing
+        ctx.listing = listing = listing_of(ctx, self.store)
+        query, budget = listing.query, self._budget()
         page = None
         try:
-            page = await self._store.page(listing, budget=budget)
+            page = await self.store.page(listing, budget=budget)
         except AnswerTooLarge as refused:
             if not budget.is_small:
                 raise
@@ -79,7 +84,7 @@ class Database:
         if page is None:
             budget = Budget(budget.most)
             async with self._runtime.large_reads:
-                page = await self._store.page(listing, budget=budget)
+                page = await self.store.page(listing, budget=budget)
         rows, ctx.total = page
         if query.cursor is not None:
             rows, ctx.more = trim_page(rows, query)
@@ -93,13 +98,13 @@ class Database:
         So however many ask for much at the same time, only a few have it in memory.
         """
         # A read that is stopped may end the transaction, so that there is no other try.
-        return Budget(self._most, small=current_tx(self._store.adapter) is None)
+        return Budget(self._most, small=current_tx(self.store.adapter) is None)
 
     async def _include(
         self, ctx: Context, query: Query, rows: Sequence[Row], fields: Sequence[FieldMeta], budget: Budget
     ) -> None:
         most, size_before = self._limits.included_rows, budget.used
-        read = partial(load, self._store, rows, fields, query.includes, query.forced, most=most)
+        read = partial(load, self.store, rows, fields, query.includes, query.forced, most=most)
         try:
             ctx.related = await read(budget=budget)
             return
@@ -115,12 +120,12 @@ class Database:
         if ctx._record is None:  # middleware replaced the validate step; types still have to fit
             ctx._record = self._validator.create(ctx._body.values_ if ctx._body is not None else {})
         if ctx.forced:
-            stamp(self._store.meta, ctx.forced, ctx.record.__dict__)
+            stamp(self.store.meta, ctx.forced, ctx.record.__dict__)
         for name, target in self._lock_scopes:
             await self._lock_scope(ctx, name, target or "")
         if ctx._new_id:
             ctx.record.__dict__["id"] = ctx._new_id  # the framework's, whatever middleware did to it
-        ctx.row = await self._store.create(ctx.record, scope=ctx.forced)
+        ctx.row = await self.store.create(ctx.record, scope=ctx.forced)
 
     async def _lock_scope(self, ctx: Context, name: str, target: str) -> None:
         scope = self._runtime.store(target)
@@ -137,15 +142,15 @@ class Database:
             ctx.changes = self._validator.patch(ctx._body.values_ if ctx._body is not None else {})
         changes, scope = ctx.changes, ctx.forced if ctx._query is None else self._touchable(ctx)
         if scope:
-            stamp(self._store.meta, ctx.forced, changes, only_present=True)
+            stamp(self.store.meta, ctx.forced, changes, only_present=True)
         if_match = ctx.header("if-match") if self._optimistic else None
         if if_match is None and not self._validator.has_model_validators:
             if changes:
-                ctx.row = await self._store.update(ctx.resource_id, changes, scope=scope)
+                ctx.row = await self.store.update(ctx.resource_id, changes, scope=scope)
             else:
-                ctx.row = self._require_unlocked(await self._store.read(ctx.resource_id, scope=scope))
+                ctx.row = self._require_unlocked(await self.store.read(ctx.resource_id, scope=scope))
             return
-        ctx.row = await self._store.revise(
+        ctx.row = await self.store.revise(
             ctx.resource_id, changes, scope=scope, check=lambda row: self._check_version(row, if_match)
         )
 
@@ -154,20 +159,20 @@ class Database:
         scope = self._touchable(ctx)
         if_match = ctx.header("if-match") if self._optimistic else None
         if if_match is None:
-            await self._store.delete(ctx.resource_id, scope=scope)
+            await self.store.delete(ctx.resource_id, scope=scope)
             return
-        async with transaction(self._store.adapter) as tx:
-            row = await self._store.lock_unchanged(ctx.resource_id, tx=tx, scope=scope)
+        async with transaction(self.store.adapter) as tx:
+            row = await self.store.lock_unchanged(ctx.resource_id, tx=tx, scope=scope)
             self._check_version(row, if_match)
-            await self._store.delete(ctx.resource_id, scope=scope, tx=tx)
+            await self.store.delete(ctx.resource_id, scope=scope, tx=tx)
 
     async def restore(self, ctx: Context) -> None:
         # There is no body to read; what middleware stamped is stored along.
         changes = self._validator.patch(ctx._body.values_) if ctx._body is not None else {}
         if ctx.forced:
-            stamp(self._store.meta, ctx.forced, changes, only_present=True)
+            stamp(self.store.meta, ctx.forced, changes, only_present=True)
         if_match = ctx.header("if-match") if self._optimistic else None
-        ctx.row = await self._store.restore(
+        ctx.row = await self.store.restore(
             ctx.resource_id,
             changes,
             scope=self._touchable(ctx),
@@ -179,7 +184,7 @@ class Database:
         query = ctx._query
         if query is None or not query.filters:
             return ctx.forced
-        return (*query.forced, *(Narrowed(item, self._store.meta.name) for item in query.filters))
+        return (*query.forced, *(Narrowed(item, self.store.meta.name) for item in query.filters))
 
     async def read_singleton(self, ctx: Context) -> None:
         await self._provision(ctx)
@@ -191,17 +196,17 @@ class Database:
 
     async def _provision(self, ctx: Context) -> None:
         """Make the one row of this scope from its defaults; two at once make it once."""
-        ctx.resource_id = singleton_id(self._store.meta, ctx.forced)
-        if await self._store.find(ctx.resource_id) is None:
+        ctx.resource_id = singleton_id(self.store.meta, ctx.forced)
+        if await self.store.find(ctx.resource_id) is None:
             record = self._validator.create_from_code({"id": ctx.resource_id})
             try:
-                stamp(self._store.meta, ctx.forced, record.__dict__)
+                stamp(self.store.meta, ctx.forced, record.__dict__)
             except ValidationFailed:  # bound by more than equality, so which row is meant is not settled
                 raise NotFound() from None
-            await self._store.provision(record)
+            await self.store.provision(record)
 
     def _require_unlocked(self, row: Row) -> Row:
-        error = self._store.lock_refusal(row)
+        error = self.store.lock_refusal(row)
         if error is not None:
             raise error
         return row
@@ -211,4 +216,4 @@ class Database:
             return
         tags = [tag.strip() for tag in if_match.split(",")]
         if self._serializer.etag(row) not in tags:
-            raise PreconditionFailed(model=self._store.meta.name)
+            raise PreconditionFailed(model=self.store.meta.name)

@@ -1,6 +1,6 @@
-"""The suite every database adapter passes.
+"""The suites every database adapter, queue of jobs and store passes.
 
-Subclass it in a test module and give it an adapter; needs pytest with pytest-asyncio in auto mode.
+Subclass one in a test module and give it what it asks for; needs pytest with pytest-asyncio in auto mode.
 
     class TestMyAdapter(AdapterConformance):
         @pytest.fixture
@@ -23,6 +23,11 @@ for _part in (
     "_job_workers",
     "_jobs",
     "_statements",
+    "_stores_cache",
+    "_stores_case",
+    "_stores_idempotency",
+    "_stores_limits",
+    "_stores_revoker",
     "_streams",
     "_transactions",
 ):
@@ -34,6 +39,10 @@ from maniflex.testing.conformance._constraints import Constraints  # noqa: E402
 from maniflex.testing.conformance._job_workers import Failing, Working  # noqa: E402
 from maniflex.testing.conformance._jobs import Grouping, Leasing, Producing  # noqa: E402
 from maniflex.testing.conformance._statements import Statements  # noqa: E402
+from maniflex.testing.conformance._stores_cache import Caching  # noqa: E402
+from maniflex.testing.conformance._stores_idempotency import Claiming  # noqa: E402
+from maniflex.testing.conformance._stores_limits import Limiting  # noqa: E402
+from maniflex.testing.conformance._stores_revoker import Revoking  # noqa: E402
 from maniflex.testing.conformance._streams import Streams  # noqa: E402
 from maniflex.testing.conformance._transactions import Concurrency, Transactions  # noqa: E402
 
@@ -48,4 +57,28 @@ class JobQueueConformance(Producing, Leasing, Grouping, Working, Failing):
     """What a queue of jobs promises; override `queue`, `reopened` and, where need be, `pass_time`."""
 
 
-__all__ = ["AdapterConformance", "JobQueueConformance", "sql"]
+class CacheStoreConformance(Caching):
+    """What a `CacheStore` promises; override `store`, `twin` and, where need be, `pass_time`."""
+
+
+class RateLimitConformance(Limiting):
+    """What a `RateLimitBackend` promises; override `store` and `twin`."""
+
+
+class IdempotencyConformance(Claiming):
+    """What an `IdempotencyStore` promises; override `store` and `twin`."""
+
+
+class RevokerConformance(Revoking):
+    """What a `Revoker` promises; override `store` and `twin`."""
+
+
+__all__ = [
+    "AdapterConformance",
+    "CacheStoreConformance",
+    "IdempotencyConformance",
+    "JobQueueConformance",
+    "RateLimitConformance",
+    "RevokerConformance",
+    "sql",
+]

@@ -1,0 +1,155 @@
+"""The tables and stores of catalogue entries: made where an entry needs them, and swept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from maniflex._service import Service, call
+from maniflex.background.environment import Environment
+from maniflex.background.expired_rows import ExpiredRows
+from maniflex.db.listened_store import listen
+from maniflex.db.port import Adapter
+from maniflex.features.actions import Action
+from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
+from maniflex.model.registry import Registry
+from maniflex.pipeline.entry import Entry, is_own_table
+from maniflex.pipeline.registration import Pipeline, middleware_of_model
+from maniflex.query.query import reachable_models
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, Sql
+
+Use = tuple[Entry, frozenset[str] | None]  # an entry and the models it is registered for; None: all
+
+
+class EntryTables:
+    """What the entries of one server need of its databases; a part of durable work to the server."""
+
+    def __init__(self) -> None:
+        self._uses: list[Use] = []
+        self._beside_rows: dict[int, list[ModelSql]] = {}
+        self._sweeper: ExpiredRows | None = None
+
+    def collect(self, pipeline: Pipeline, registry: Registry, actions: Sequence[Action]) -> None:
+        """Find the entries of a server that is about to be sealed, and number those that are alike."""
+        self._uses = list(_uses(pipeline, registry, actions))
+        numbers: Counter[str] = Counter()
+        for entry in {id(entry): entry for entry, _ in self._uses}.values():
+            entry.number = numbers[entry.label]
+            numbers[entry.label] += 1
+
+    def models(self) -> Sequence[type[Model]]:
+        """The tables of all entries, each once."""
+        return list(dict.fromkeys(table for entry, _ in self._uses for table in _tables(entry)))
+
+    def schema(self, dialect: Dialect) -> Sequence[Sql]:
+        """The models declare all there is."""
+        return ()
+
+    def problems(self) -> list[str]:
+        """Entries are judged where they are placed."""
+        return []
+
+    def attach(self, environment: Environment) -> None:
+        """Hand the database and the clock to the stores."""
+        for store in self._stores():
+            attach = getattr(store, "attach", None)
+            if attach is not None:
+                attach(environment.adapter, environment.clock)
+        self._listen(environment)
+        others = self._other_databases(environment)
+        self._beside_rows = {
+            id(adapter): [
+                ModelSql(environment.stores[table].meta, adapter.dialect, sa.MetaData()) for table in tables
+            ]
+            for adapter, tables in others
+        }
+        swept = [(environment.adapter, table) for table in self.models()]
+        swept += [(adapter, table) for adapter, tables in others for table in tables]
+        places = [
+            (adapter, environment.stores[table].meta.table) for adapter, table in swept if _expires(table)
+        ]
+        self._sweeper = ExpiredRows(places, environment.clock, environment.logger) if places else None
+
+    def _listen(self, environment: Environment) -> None:
+        """Let entries be told of writes to the models they are registered for, and to those these reach."""
+        metas = {store.meta.name: store.meta for store in environment.stores.values()}
+        stores = {store.meta.name: store for store in environment.stores.values()}
+        for entry, names in self._uses:
+            if not entry.listens:
+                continue
+            roots = [meta for meta in metas.values() if names is None or meta.name in names]
+            listened_metas = (one for root in roots for one in (root, *reachable_models(root, metas)))
+            for name in dict.fromkeys(meta.name for meta in listened_metas if not is_own_table(meta)):
+                if entry not in stores[name].listeners:
+                    listen(stores[name], entry)
+
+    def services(self) -> Sequence[Service]:
+        """The sweeper, where there is anything to sweep."""
+        return () if self._sweeper is None else (self._sweeper,)
+
+    def beside_rows(self, adapter: Adapter) -> Sequence[ModelSql]:
+        """The tables that entries need in a database besides the server's own."""
+        return self._beside_rows.get(id(adapter), ())
+
+    async def close(self) -> None:
+        """Close the connections of stores outside the database."""
+        for store in self._stores():
+            close = getattr(store, "close", None)
+            if close is not None:
+                await call(close)
+
+    def _stores(self) -> Iterator[Any]:
+        yield from {id(store): store for entry, _ in self._uses for store in entry.stores}.values()
+
+    def _other_databases(self, environment: Environment) -> list[tuple[Adapter, list[type[Model]]]]:
+        """Databases of models whose entries keep their tables beside the rows, and these tables."""
+        databases: dict[int, tuple[Adapter, dict[type[Model], None]]] = {}
+        internal = set(self.models())
+        for entry, names in self._uses:
+            for cls, store in environment.stores.items() if entry.beside_rows else ():
+                is_named = names is None or store.meta.name in names
+                if is_named and cls not in internal and store.adapter is not environment.adapter:
+                    _, tables = databases.setdefault(id(store.adapter), (store.adapter, {}))
+                    tables.update(dict.fromkeys(_tables(entry)))
+        return [(adapter, list(tables)) for adapter, tables in databases.values()]
+
+
+def _uses(pipeline: Pipeline, registry: Registry, actions: Sequence[Action]) -> Iterator[Use]:
+    """Every entry, in the order of registration: of the pipeline, of the models, of the actions."""
+    registrations = [registration for step in pipeline.steps for registration in step.registrations]
+    registrations += pipeline.openapi.auth.registrations
+    yield from ((r.fn, r.models) for r in registrations if isinstance(r.fn, Entry))
+    for cls, options in registry.options():
+        for _, fn, _ in middleware_of_model(options.middleware):
+            if isinstance(fn, Entry):
+                yield fn, frozenset({cls.__name__})
+    for action in actions:
+        yield from ((fn, frozenset[str]()) for fn in action.middleware if isinstance(fn, Entry))
+
+
+def computed_problems(
+    pipeline: Pipeline, models: Sequence[ModelMeta], computed: Collection[type[Model]]
+) -> Iterator[str]:
+    """Models whose computed fields would be made from records without their secrets."""
+    for r in pipeline.db.registrations:
+        for meta in models if isinstance(r.fn, Entry) and r.fn.hides_secrets else ():
+            is_for = r.models is None or meta.name in r.models
+            if is_for and meta.cls in computed and any(field.secret for field in meta.fields):
+                yield (
+                    f"pipeline.db: {r.name}: {meta.name} has secret fields, which are not kept, and computed"
+                    " ones, which may need them; register it for other models"
+                )
+
+
+def _tables(entry: Entry) -> Iterator[type[Model]]:
+    yield from entry.tables
+    yield from (table for store in entry.stores for table in getattr(store, "tables", ()))
+
+
+def _expires(table: type[Model]) -> bool:
+    return "expires_at" in table.model_fields  # type: ignore[attr-defined]  # of pydantic, at run time

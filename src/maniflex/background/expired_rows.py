@@ -1,0 +1,39 @@
+"""Removes rows whose time is over from the tables of catalogue entries.
+
+Such rows count as absent from that moment on, so nothing waits for this: it only keeps the tables small.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from maniflex._clock import Clock
+from maniflex.background.loop import Loop
+from maniflex.db.port import Adapter
+from maniflex.sql.expired_rows import delete_expired
+
+EVERY = timedelta(minutes=1)
+BATCH = 1000
+GRACE = timedelta(minutes=1)  # clocks differ, and the process with the slowest may still count a row
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ExpiredRows(Loop):
+    """Removes them in small batches, so that no request waits for it."""
+
+    name = "maniflex-expired-rows"
+
+    def __init__(self, tables: Sequence[tuple[Adapter, str]], clock: Clock, logger: logging.Logger) -> None:
+        super().__init__(clock, EVERY, logger)
+        self._tables = tables
+
+    async def tick(self) -> bool:
+        """Remove one batch from each table; True while one of them was full."""
+        before = (self.clock.now() - GRACE - _EPOCH) // timedelta(microseconds=1) * 1000
+        counts = [
+            await adapter.execute(delete_expired(table, adapter.dialect, before, BATCH))
+            for adapter, table in self._tables
+        ]
+        return max(counts, default=0) >= BATCH

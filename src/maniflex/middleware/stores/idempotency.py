@@ -1,0 +1,247 @@
+"""Idempotency keys: beside the rows that are written, in Redis, or in this process.
+
+Only the SQL form settles in the transaction of the write, so only there a crash cannot come between the
+two. The others keep twins apart all the same.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Self
+
+from maniflex._clock import Clock, SystemClock
+from maniflex.db.port import Adapter, Row, Tx
+from maniflex.middleware.stores.model import IdempotencyKeyRow
+from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim
+from maniflex.middleware.stores.redis_form import RedisForm
+from maniflex.middleware.stores.sql_form import SqlForm
+from maniflex.middleware.stores.units import SECOND, hash_key, length_of, nanoseconds
+
+_MILLISECOND = 1_000_000
+_FREE = KeyClaim(ClaimState.FREE)
+_MOST_KEYS = 100_000  # of one process, before those whose time is over are dropped
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyState:
+    """A key as a store has it."""
+
+    fingerprint: str
+    token: str
+    settled: bool
+    answer: bytes | None
+    until: int
+
+    def claim(self, fingerprint: str, token: str | None, now: int) -> KeyClaim:
+        """What a request with that fingerprint finds; `token` is the one it tried to claim with."""
+        if self.token == token:
+            return KeyClaim(ClaimState.CLAIMED, token)
+        if self.fingerprint != fingerprint:
+            return KeyClaim(ClaimState.REUSED)
+        if self.settled:
+            return KeyClaim(ClaimState.SETTLED, answer=self.answer)
+        return KeyClaim(ClaimState.RUNNING, retry_after=max(self.until - now, 0) / SECOND)
+
+
+def _new_token() -> str:
+    return secrets.token_hex(16)
+
+
+class SqlIdempotency(SqlForm):
+    """Keys in the table `idempotency_key` of the database whose rows are written."""
+
+    tables = (IdempotencyKeyRow,)
+    statements = "idempotency"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._on: dict[int, SqlIdempotency] = {}
+
+    def attach(self, adapter: Adapter, clock: Clock) -> None:
+        super().attach(adapter, clock)
+        self._on = {id(adapter): self}
+
+    def on(self, adapter: Adapter) -> SqlIdempotency:
+        """The store in that database."""
+        store = self._on.get(id(adapter))
+        if store is None or store.adapter is not adapter:
+            store = self._on[id(adapter)] = SqlIdempotency()
+            store.attach(adapter, self._clock or SystemClock())
+        return store
+
+    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
+        token, moment = _new_token(), nanoseconds(now)
+        rows = await self._write(
+            "claim",
+            id=hash_key(key),
+            fingerprint=fingerprint,
+            token=token,
+            until=moment + length_of(lease),
+            now=moment,
+        )
+        if not rows:  # a twin was quicker by less than a statement; by now its claim can be read
+            claim = await self.look(key, fingerprint, now=now)
+            return KeyClaim(ClaimState.RUNNING) if claim.state is ClaimState.FREE else claim
+        return _read_row(rows[0]).claim(fingerprint, token, moment)
+
+    async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
+        moment = nanoseconds(now)
+        row = await self._read("look", id=hash_key(key), now=moment)
+        return _FREE if row is None else _read_row(row).claim(fingerprint, None, moment)
+
+    async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
+        """Extend the claim, outside the transaction of the write, which on SQLite keeps others out anyway."""
+        until = nanoseconds(now) + length_of(lease)
+        return bool(await self._write("renew", id=hash_key(key), token=token, until=until))
+
+    async def settle(
+        self,
+        key: str,
+        token: str,
+        answer: bytes | None,
+        *,
+        ttl: Duration,
+        now: datetime,
+        tx: Tx | None = None,
+    ) -> bool:
+        until = nanoseconds(now) + length_of(ttl)
+        values = {"id": hash_key(key), "token": token, "answer": answer, "until": until}
+        if tx is None:
+            return bool(await self._write("settle", **values))
+        # What fails here is the failure of the transaction, which the caller rolls back.
+        return bool(await tx.write(self._statements["settle"].bind(**values)))
+
+    async def release(self, key: str, token: str) -> None:
+        await self._write("release", id=hash_key(key), token=token)
+
+
+def _read_row(row: Row) -> _KeyState:
+    fingerprint, token, is_settled, answer, until = row
+    return _KeyState(fingerprint, token, bool(is_settled), None if answer is None else bytes(answer), until)
+
+
+class RedisIdempotency(RedisForm):
+    """Keys in Redis; twins are kept apart, but answer and write are not stored together."""
+
+    def __init__(self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex:idempotency") -> None:
+        super().__init__(client, prefix)
+
+    def on(self, adapter: Adapter) -> Self:
+        return self
+
+    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
+        token, moment = _new_token(), nanoseconds(now)
+        until = (moment + length_of(lease)) // _MILLISECOND
+        values = await self._run("claim", _key_name(key), fingerprint, token, moment // _MILLISECOND, until)
+        key_state = _read_hash(values)
+        assert key_state is not None, "a claim leaves a key"
+        return key_state.claim(fingerprint, token, moment)
+
+    async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
+        moment = nanoseconds(now)
+        fields = ("fingerprint", "token", "settled", "until", "answer")
+        key_state = _read_hash(await self._await(self._redis().hmget(self._name(_key_name(key)), fields)))
+        if key_state is None or key_state.until <= moment:
+            return _FREE
+        return key_state.claim(fingerprint, None, moment)
+
+    async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
+        moment = nanoseconds(now)
+        until = (moment + length_of(lease)) // _MILLISECOND
+        return bool(await self._run("renew", _key_name(key), token, moment // _MILLISECOND, until))
+
+    async def settle(
+        self,
+        key: str,
+        token: str,
+        answer: bytes | None,
+        *,
+        ttl: Duration,
+        now: datetime,
+        tx: Tx | None = None,
+    ) -> bool:
+        """Keep the answer at once: Redis has no part in the transaction."""
+        moment = nanoseconds(now)
+        times = moment // _MILLISECOND, (moment + length_of(ttl)) // _MILLISECOND
+        answers = () if answer is None else (answer,)
+        return bool(await self._run("settle", _key_name(key), token, *times, *answers))
+
+    async def release(self, key: str, token: str) -> None:
+        await self._run("release", _key_name(key), token)
+
+
+def _key_name(key: str) -> str:
+    return f"key:{hash_key(key)}"
+
+
+def _read_hash(values: Any) -> _KeyState | None:
+    fingerprint, token, mark, until, answer = values
+    if fingerprint is None:
+        return None
+    is_settled = mark == b"1"
+    return _KeyState(fingerprint.decode(), token.decode(), is_settled, answer, int(until) * _MILLISECOND)
+
+
+class MemoryIdempotency:
+    """Keys of this process alone; a restart forgets them."""
+
+    mistakes = ()
+
+    def __init__(self) -> None:
+        self._keys: dict[str, _KeyState] = {}
+
+    def attach(self, adapter: Adapter, clock: Clock) -> None:
+        """Nothing of the server is needed; requests bring their time."""
+
+    def on(self, adapter: Adapter) -> Self:
+        return self
+
+    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
+        moment = nanoseconds(now)
+        key_state = self._live(key, moment)
+        if key_state is not None:
+            return key_state.claim(fingerprint, None, moment)
+        if len(self._keys) >= _MOST_KEYS:
+            self._keys = {name: one for name, one in self._keys.items() if one.until > moment}
+        token = _new_token()
+        self._keys[key] = _KeyState(fingerprint, token, False, None, moment + length_of(lease))
+        return KeyClaim(ClaimState.CLAIMED, token)
+
+    async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
+        moment = nanoseconds(now)
+        key_state = self._live(key, moment)
+        return _FREE if key_state is None else key_state.claim(fingerprint, None, moment)
+
+    async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
+        return self._change(key, token, until=nanoseconds(now) + length_of(lease))
+
+    async def settle(
+        self,
+        key: str,
+        token: str,
+        answer: bytes | None,
+        *,
+        ttl: Duration,
+        now: datetime,
+        tx: Tx | None = None,
+    ) -> bool:
+        """Keep the answer at once: memory has no part in the transaction."""
+        return self._change(key, token, settled=True, answer=answer, until=nanoseconds(now) + length_of(ttl))
+
+    async def release(self, key: str, token: str) -> None:
+        key_state = self._keys.get(key)
+        if key_state is not None and key_state.token == token and not key_state.settled:
+            del self._keys[key]
+
+    def _live(self, key: str, moment: int) -> _KeyState | None:
+        key_state = self._keys.get(key)
+        return None if key_state is None or key_state.until <= moment else key_state
+
+    def _change(self, key: str, token: str, **changes: Any) -> bool:
+        key_state = self._keys.get(key)
+        if key_state is None or key_state.token != token or key_state.settled:
+            return False
+        self._keys[key] = replace(key_state, **changes)
+        return True

@@ -1,0 +1,129 @@
+"""Revoked tokens and users: in the server's database, in Redis, or in this process."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from maniflex._clock import Clock, SystemClock
+from maniflex.db.port import Adapter
+from maniflex.middleware.stores.model import RevokedTokenRow, RevokedUserRow
+from maniflex.middleware.stores.port import Revocation
+from maniflex.middleware.stores.redis_form import RedisForm
+from maniflex.middleware.stores.sql_form import SqlForm
+from maniflex.middleware.stores.units import hash_key, moment_of, nanoseconds
+
+_MOST = 100_000  # of one process, before those whose time is over are dropped
+
+
+class SqlRevoker(SqlForm):
+    """Revocations in the tables `revoked_token` and `revoked_user` of the server's database."""
+
+    tables = (RevokedTokenRow, RevokedUserRow)
+    statements = "revoked"
+
+    async def revoke_token(self, jti: str, expires_at: datetime) -> None:
+        await self._write("revoke_token", id=hash_key(jti), until=nanoseconds(expires_at))
+
+    async def is_revoked(self, jti: str) -> bool:
+        return (await self.look_up(jti, "")).token
+
+    async def revoke_user(self, user_id: str, cutoff: datetime, keep_until: datetime) -> None:
+        times = {"cutoff": nanoseconds(cutoff), "until": nanoseconds(keep_until)}
+        await self._write("revoke_user", id=hash_key(user_id), **times)
+
+    async def user_cutoff(self, user_id: str) -> datetime | None:
+        return (await self.look_up("", user_id)).cutoff
+
+    async def look_up(self, jti: str, user_id: str) -> Revocation:
+        """Both questions in one statement, each by its primary key."""
+        row = await self._read("look_up", token=hash_key(jti), owner=hash_key(user_id), now=self._now())
+        assert row is not None, "a SELECT without FROM gives one row"
+        return Revocation(row[0] is not None, None if row[1] is None else moment_of(row[1]))
+
+
+class RedisRevoker(RedisForm):
+    """Revocations in Redis."""
+
+    def __init__(self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex:revoked") -> None:
+        super().__init__(client, prefix)
+        self._clock: Clock = SystemClock()
+
+    def attach(self, adapter: Adapter, clock: Clock) -> None:
+        """Use the server's clock."""
+        self._clock = clock
+
+    def _name(self, key: str) -> bytes:
+        # In one slot of a cluster, because both are asked for at once.
+        return f"{{{self.prefix}}}:{key}".encode()
+
+    async def revoke_token(self, jti: str, expires_at: datetime) -> None:
+        await self._keep(f"token:{hash_key(jti)}", 0, expires_at)
+
+    async def is_revoked(self, jti: str) -> bool:
+        return (await self.look_up(jti, "")).token
+
+    async def revoke_user(self, user_id: str, cutoff: datetime, keep_until: datetime) -> None:
+        await self._keep(f"user:{hash_key(user_id)}", nanoseconds(cutoff) // 1000, keep_until)
+
+    async def user_cutoff(self, user_id: str) -> datetime | None:
+        return (await self.look_up("", user_id)).cutoff
+
+    async def look_up(self, jti: str, user_id: str) -> Revocation:
+        """Both questions in one command."""
+        names = [self._name(f"token:{hash_key(jti)}"), self._name(f"user:{hash_key(user_id)}")]
+        token, user = [self._live(value) for value in await self._await(self._redis().mget(names))]
+        return Revocation(token is not None, None if user is None else moment_of(user * 1000))
+
+    async def _keep(self, key: str, cutoff: int, until: datetime) -> None:
+        now = nanoseconds(self._clock.now()) // 1000
+        await self._run("forward", key, cutoff, nanoseconds(until) // 1000, now)
+
+    def _live(self, value: bytes | None) -> int | None:
+        """The moment of a record that still counts."""
+        if value is None:
+            return None
+        moment, until = map(int, value.split())
+        return moment if until * 1000 > nanoseconds(self._clock.now()) else None
+
+
+class MemoryRevoker:
+    """Revocations of this process alone; a restart forgets them."""
+
+    mistakes = ()
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._own_clock = clock
+        self._clock: Clock = clock or SystemClock()
+        self._tokens: dict[str, datetime] = {}
+        self._users: dict[str, tuple[datetime, datetime]] = {}
+
+    def attach(self, adapter: Adapter, clock: Clock) -> None:
+        """Use the server's clock, unless another was given."""
+        self._clock = self._own_clock or clock
+
+    async def revoke_token(self, jti: str, expires_at: datetime) -> None:
+        nanoseconds(expires_at)  # refuses a moment without a time zone
+        self._tokens[jti] = max(expires_at, self._tokens.get(jti, expires_at))
+        if len(self._tokens) >= _MOST:
+            now = self._clock.now()
+            self._tokens = {name: until for name, until in self._tokens.items() if until > now}
+
+    async def is_revoked(self, jti: str) -> bool:
+        until = self._tokens.get(jti)
+        return until is not None and until > self._clock.now()
+
+    async def revoke_user(self, user_id: str, cutoff: datetime, keep_until: datetime) -> None:
+        nanoseconds(cutoff), nanoseconds(keep_until)
+        earlier_cutoff, earlier_until = self._users.get(user_id, (cutoff, keep_until))
+        self._users[user_id] = max(cutoff, earlier_cutoff), max(keep_until, earlier_until)
+        if len(self._users) >= _MOST:
+            now = self._clock.now()
+            self._users = {name: user for name, user in self._users.items() if user[1] > now}
+
+    async def user_cutoff(self, user_id: str) -> datetime | None:
+        user = self._users.get(user_id)
+        return None if user is None or user[1] <= self._clock.now() else user[0]
+
+    async def look_up(self, jti: str, user_id: str) -> Revocation:
+        return Revocation(await self.is_revoked(jti), await self.user_cutoff(user_id))

@@ -1,0 +1,66 @@
+"""What the SQL forms share: the server's database, its clock, and errors as `StoreUnavailable`.
+
+Every call is one statement, committed by itself: never in the caller's open transaction, unless the
+method says so. So the forms hold no lock another request could wait for, and work behind poolers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from maniflex._clock import Clock
+from maniflex.db.port import Adapter, Row
+from maniflex.db.separate import read_current, write_separately
+from maniflex.errors import RequestError
+from maniflex.middleware.stores.port import StoreUnavailable
+from maniflex.middleware.stores.units import nanoseconds
+from maniflex.model.base import Model
+from maniflex.sql.statement import Sql
+from maniflex.sql.statement_files import FileStatement, load_statements
+
+
+class SqlForm:
+    """A store in tables of the server's database, which the server hands over when it is sealed."""
+
+    tables: ClassVar[Sequence[type[Model]]] = ()
+    statements: ClassVar[str] = ""  # the name of their file
+
+    def __init__(self) -> None:
+        self._adapter: Adapter | None = None
+        self._clock: Clock | None = None
+        self._statements: Mapping[str, FileStatement] = {}
+
+    def attach(self, adapter: Adapter, clock: Clock) -> None:
+        """Use this database and clock."""
+        self._adapter, self._clock = adapter, clock
+        self._statements = load_statements("maniflex.middleware", self.statements, adapter.dialect)
+
+    @property
+    def adapter(self) -> Adapter:
+        if self._adapter is None:
+            raise StoreUnavailable(
+                f"{type(self).__name__} has no database; it is used once the server is sealed"
+            )
+        return self._adapter
+
+    def _now(self) -> int:
+        assert self._clock is not None, "attach gives a clock along with the database"
+        return nanoseconds(self._clock.now())
+
+    async def _write(self, name: str, **values: Any) -> list[Row]:
+        adapter = self.adapter
+        return await self._write_sql(adapter, self._statements[name].bind(**values))
+
+    async def _write_sql(self, adapter: Adapter, sql: Sql) -> list[Row]:
+        try:
+            return await write_separately(adapter, sql)
+        except RequestError as error:
+            raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
+
+    async def _read(self, name: str, **values: Any) -> Row | None:
+        adapter = self.adapter
+        try:
+            return await read_current(adapter, self._statements[name].bind(**values))
+        except RequestError as error:
+            raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
