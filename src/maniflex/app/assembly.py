@@ -76,7 +76,7 @@ def _build(declaration: Declaration) -> Assembly:
     models, pipeline, problems = _read_models(declaration)
     internal_tables.add_marked(models or ())
     endpoints: list[Endpoint] = []
-    draft, store_problems = _make_draft(declaration, models, pipeline, endpoints)
+    draft, store_problems = _make_draft(declaration, models, pipeline=pipeline, endpoints=endpoints)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
     problems += [*internal_tables.relation_problems(draft.models), *store_problems]
 
@@ -121,6 +121,7 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
 def _make_draft(
     declaration: Declaration,
     models: Sequence[ModelMeta] | None,
+    *,
     pipeline: Pipeline,
     endpoints: Sequence[Endpoint],
 ) -> tuple[ServerDraft, list[str]]:
