@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from maniflex._names import did_you_mean
 from maniflex.db.includes import attach, load
+from maniflex.db.increments import increment
 from maniflex.db.port import Row, Tx
 from maniflex.db.stamp import check, complete
 from maniflex.db.store import Store
@@ -116,7 +117,7 @@ class Records(Generic[M]):
     async def increment(self, id: str, **deltas: Any) -> M:
         """Add to numeric fields; concurrent additions all land and declared bounds hold."""
         self._check_writable()
-        return self._record(await self._store.increment(id, deltas, scope=self._scope, tx=self._tx))
+        return self._record(await increment(self._store, id, deltas, self._scope, self._tx))
 
     def _check_writable(self) -> None:
         if self._store.sql.readonly:
