@@ -119,6 +119,10 @@ class Context(Exchange, DatabaseAccess):
         self.receive = receive
         self.operation = operation
         self.request_id = request_id
+        # Every request looks at these, and what stands on the class is found last.
+        self.response = self.place = self.watched = None
+        self._query = self._result = self._after = None
+        self.related = ()
 
     def __repr__(self) -> str:
         return f"<Context {self.operation} {self.scope['path']} {self.request_id}>"
@@ -249,7 +253,7 @@ class Context(Exchange, DatabaseAccess):
     def query(self) -> RequestQuery:
         """What the query string asks for; middleware may narrow it further, or bind it with `force`."""
         if self._query is None:
-            self.current_query()
+            self._query = self._own_query()
         return RequestQuery(self)
 
     def current_query(self) -> Query:

@@ -1,8 +1,8 @@
 """What the steps of one request hand each other; `Context` is the face of it that applications see.
 
-A base class with its defaults on the class: a context costs as little to make as if none of this were
-there, and a step pays only for what it sets. An object of its own beside the context cost every request
-an allocation and every step another attribute to look up (measured: 1.5 to 2 % of a read by id).
+A base class, because an object of its own beside the context makes a read by id 1.4 % dearer. Defaults
+stand on the class, so that a step pays only for what it sets; the few that every request looks at are set by
+`Context.__init__`, because to find them on the class makes a read by id 1.6 % dearer (instructions counted).
 """
 
 from __future__ import annotations

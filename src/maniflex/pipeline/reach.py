@@ -82,7 +82,7 @@ async def admit(ctx: Context, model: ModelMeta, guard: Guard) -> None:
     query = ctx.current_query()
     scope = adopt(query.forced, view.current_query())
     if scope is not query.forced:
-        ctx._query = query.with_(forced=scope)
+        ctx._query = query.with_scope(scope)
 
 
 class Reach:

@@ -36,14 +36,15 @@ class Deserialize:
             ctx._query = asked.query
 
     async def body(self, ctx: Context) -> None:
-        if ctx.raw_body is None:
-            ctx.raw_body = await read_body(ctx)
-        if not ctx.raw_body:
+        sent = ctx.raw_body
+        if sent is None:
+            ctx.raw_body = sent = await read_body(ctx)
+        if not sent:
             raise EmptyBody()
-        if len(ctx.raw_body) > LARGE:
+        if len(sent) > LARGE:
             values = await ctx.parse_body(self._read)
         else:
-            values = self._read(ctx.raw_body, ctx.runtime.config.limits.body_values)
+            values = self._read(sent, ctx.runtime.config.limits.body_values)
         earlier = ctx._body
         ctx._body = Body(values)
         if earlier is not None:  # set by middleware before there was a body
