@@ -26,7 +26,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Exchange:
-    """One request and its answer, as far as they concern nobody but the steps."""
+    """One request and its answer: the fields that only the steps use."""
 
     runtime: Runtime
     scope: AsgiScope
