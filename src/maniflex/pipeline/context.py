@@ -267,8 +267,8 @@ class Context(Exchange, DatabaseAccess):
         if about is None or self.operation is Operation.SEARCH:
             return ModellessQuery.over({s.meta.name: s.meta for s in self.runtime.stores.values()})
         query_string = self.scope["query_string"] if self.operation in Operation.READS else b""
-        self.asked = asked = self.runtime.stores[about.cls].listings.get(query_string)
-        return asked.query
+        self.client_listing = listing = self.runtime.stores[about.cls].listings.get(query_string)
+        return listing.query
 
     @property
     def export_columns(self) -> Columns:

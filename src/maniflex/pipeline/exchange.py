@@ -43,7 +43,7 @@ class Exchange:
     action: Any = None
 
     # From the steps that read the request to those that serve it.
-    asked: Listing | None = None  # of the query string, as the client wrote it
+    client_listing: Listing | None = None  # of the query string, as the client wrote it
     _query: Query | None = None  # as it stands; `ctx.query` replaces it
     _body: Any = None
     _record: Any = None  # of a create

@@ -65,7 +65,7 @@ class Database:
 
     async def list(self, ctx: Context) -> None:
         query, budget = ctx._query or ctx.current_query(), self._budget()
-        listing = ctx.asked
+        listing = ctx.client_listing
         if listing is None:  # middleware replaced the deserialize step
             listing = self._store.listing(query)
         elif listing.query is not query:
