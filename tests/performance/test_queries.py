@@ -97,7 +97,8 @@ async def test_a_shape_that_was_asked_before_is_never_written_again(
         written.append(made.text)
         return made
 
-    monkeypatch.setattr("maniflex.sql.listing.compile_statement", noted)
+    for module in ("listing", "select"):
+        monkeypatch.setattr(f"maniflex.sql.{module}.compile_statement", noted)
     server = Server()
     server.register(Author, Post)
     async with client(server, database=database_url) as http:

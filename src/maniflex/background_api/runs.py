@@ -269,7 +269,9 @@ class _RunEndpoints:
 
     async def _answer_submission(self, ctx: Context) -> None:
         is_new = ctx.state.get("is_new", True)
-        await (self._respond.answer_created if is_new else self._respond.answer_record)(ctx)
+        rest = (self._respond.answer_created if is_new else self._respond.answer_record)(ctx)
+        if rest is not None:
+            await rest
 
     # -- changing
 

@@ -6,10 +6,8 @@ which stays text until it is read. For records, use `Records`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +18,7 @@ from maniflex.db.budget import Budget
 from maniflex.db.cascade import Link, deletion, links_to, remove
 from maniflex.db.changes import ChangeListener
 from maniflex.db.current import executor, transaction
+from maniflex.db.increments import increment
 from maniflex.db.indexed_texts import IndexedTexts
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.references import CheckedReferences, References, StoresByModel
@@ -29,19 +28,18 @@ from maniflex.db.unchanged import (
     hold_changed,
     lock_as_read,
     lock_unchanged,
-    mark_changed,
     refuse_changed,
     versions_read,
     write_unchanged,
 )
-from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked, ValidationFailed
+from maniflex.errors import ConstraintViolation, DeclarationError, NotFound, RecordLocked
 from maniflex.model.base import Model
-from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationMeta
+from maniflex.model.meta import FieldMeta, ModelMeta, RelationMeta
 from maniflex.query.query import Filter, Models, Query
 from maniflex.sql import cascade, search, select, write
 from maniflex.sql.listing import Listing, Listings
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import by_dialect
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.where import Scope, parent_keys
 
 
@@ -55,7 +53,7 @@ class Store:
         self.adapter = adapter
         self.clock = clock
         self.sql = ModelSql(meta, adapter.dialect, metadata)
-        self._decode = self.sql.decode
+        self.decode = self.sql.decode
         # On SQLite the transaction is the lock.
         self._locks_rows = by_dialect(adapter.dialect, sqlite=False, postgres=True)
         self.models: Models = {meta.name: meta}
@@ -75,7 +73,7 @@ class Store:
     async def find(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> Row | None:
         """The live row inside the scope, or None."""
         row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id, scope))
-        return row if row is None or self._decode is None else self._decode(row)
+        return row if row is None or self.decode is None else self.decode(row)
 
     async def read(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> Row:
         """The live row inside the scope; a transaction that has read it writes it only if it is unchanged."""
@@ -88,7 +86,7 @@ class Store:
         if versions is not None:
             versions.note(record_id, row[-1])
             row = row[:-1]
-        return row if self._decode is None else self._decode(row)
+        return row if self.decode is None else self.decode(row)
 
     async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
         """The live row, which no other transaction can change until the transaction ends."""
@@ -96,7 +94,7 @@ class Store:
         if row is None:
             raise self._missing(record_id)
         forget_version(self.sql, record_id, tx)
-        return row if self._decode is None else self._decode(row)
+        return row if self.decode is None else self.decode(row)
 
     async def lock_as_read(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
         """As `lock`, for code that may have read the row before: it must not have changed since."""
@@ -105,7 +103,7 @@ class Store:
         row = await lock_as_read(self.sql, record_id, tx, scope)
         if row is None:
             raise self._missing(record_id)
-        return row if self._decode is None else self._decode(row)
+        return row if self.decode is None else self.decode(row)
 
     async def lock_unchanged(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row:
         """As `lock`, for a write that shows its row to no one: it must be as this transaction read it."""
@@ -114,7 +112,7 @@ class Store:
         row = await lock_unchanged(self.sql, record_id, tx, scope)
         if row is None:
             raise self._missing(record_id)
-        return row if self._decode is None else self._decode(row)
+        return row if self.decode is None else self.decode(row)
 
     def listing(self, query: Query) -> Listing:
         """The listing of a query that code has made or changed."""
@@ -182,7 +180,7 @@ class Store:
             width, place = self._width, self._id_place
             versions.note_rows(rows, place, width)
             rows = [(*row[:width], row[-1]) for row in rows]
-        return rows if self._decode is None else [self._decode(row) for row in rows]
+        return rows if self.decode is None else [self.decode(row) for row in rows]
 
     async def count(
         self,
@@ -212,14 +210,18 @@ class Store:
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
         self._indexed.check(values)
         references = await self.references.to_check(values, scope) if self.references is not None else ()
-        run = executor(self.adapter, tx)
         if references or (scope and parent_keys(self.meta, scope)):
-            rows = await self._execute_write(write.insert_referring(self.sql, values, references, scope), run)
-            if not rows:
-                raise await self._dangling(references, values, scope, tx)
+            statement = write.insert_referring(self.sql, values, references, scope)
         else:
-            rows = await self._execute_write(write.insert(self.sql, values), run)
-        return rows[0] if self._decode is None else self._decode(rows[0])
+            statement = write.insert(self.sql, values)
+        try:
+            rows = await executor(self.adapter, tx).write(statement)
+        except ConstraintViolation as error:
+            self._name_fields(error)
+            raise
+        if not rows:
+            raise await self._dangling(references, values, scope, tx)
+        return rows[0] if self.decode is None else self.decode(rows[0])
 
     async def provision(self, record: Model) -> None:
         """Store the record unless there is one of that id already."""
@@ -228,7 +230,7 @@ class Store:
         inserted_rows = await run.write(write.insert(self.sql, values, ignore_existing=True))
         # Another record may have one of its unique values; the one that was deleted may not.
         if not inserted_rows and self.meta.soft_delete is None and await self.find(record.id) is None:
-            await self._execute_write(write.insert(self.sql, values), run)
+            await self.execute_write(write.insert(self.sql, values), run)
 
     def record(self, row: Row, fields: Sequence[FieldMeta] | None = None) -> Model:
         """The row as an instance of the model; with `fields`, of those attributes only."""
@@ -255,17 +257,19 @@ class Store:
         values = {**changes, "updated_at": self.clock.now()}
         references = await self.references.to_check(changes, scope) if self.references is not None else ()
         run = executor(self.adapter, tx)
-        if run.read_versions is None:
-            rows = await self._execute_write(
-                write.update(self.sql, record_id, values, scope, references), run
-            )
-        else:
-            rows = await self._update_unchanged(record_id, values, scope, references, run)
+        try:
+            if run.read_versions is None:
+                rows = await run.write(write.update(self.sql, record_id, values, scope, references))
+            else:
+                rows = await self._update_unchanged(record_id, values, scope, references, run)
+        except ConstraintViolation as error:
+            self._name_fields(error)
+            raise
         if not rows:
             has_references = references or any(key in changes for key in parent_keys(self.meta, scope))
             dangling = await self._dangling(references, changes, scope, tx) if has_references else None
-            raise await self._why_untouched(record_id, scope, tx, otherwise=dangling)
-        return rows[0] if self._decode is None else self._decode(rows[0])
+            raise await self.why_untouched(record_id, scope, tx, otherwise=dangling)
+        return rows[0] if self.decode is None else self.decode(rows[0])
 
     # Apart from `update`, because the variables of a lambda make every call dearer.
     async def _update_unchanged(
@@ -275,14 +279,12 @@ class Store:
         scope: Scope,
         references: CheckedReferences,
         run: Executor,
-    ) -> Sequence[Row]:
+    ) -> list[Row]:
         return await write_unchanged(
             self.sql,
             record_id,
             run,
-            lambda version: self._execute_write(
-                write.update(self.sql, record_id, changes, scope, references, version), run
-            ),
+            lambda version: run.write(write.update(self.sql, record_id, changes, scope, references, version)),
         )
 
     async def revise(
@@ -320,64 +322,7 @@ class Store:
         self, record_id: str, deltas: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
     ) -> Row:
         """Add to numeric fields so that concurrent additions all land and bounds hold."""
-        self._check_deltas(deltas)
-        run = executor(self.adapter, tx)
-        # It adds to the row as it is now; that makes an earlier read of the row no fresher.
-        is_stale = await hold_changed(self.sql, record_id, run)
-        try:
-            return await self._add(record_id, deltas, scope, tx)
-        finally:
-            if is_stale:
-                mark_changed(self.sql, [record_id], run)
-
-    async def _add(self, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None) -> Row:
-        if any(self.meta.by_name[name].kind is Kind.DECIMAL for name in deltas):
-            return await self._increment_decimal(record_id, deltas, scope, tx)
-        stamps = {"updated_at": self.clock.now()}
-        try:
-            statement = write.increment(self.sql, record_id, deltas, stamps, scope)
-            rows = await self._execute_write(statement, executor(self.adapter, tx))
-        except ValidationFailed as error:  # beyond what the column holds
-            raise self._out_of_bounds(record_id, deltas) from error
-        if not rows:
-            raise await self._why_untouched(
-                record_id, scope, tx, otherwise=self._out_of_bounds(record_id, deltas)
-            )
-        return rows[0] if self._decode is None else self._decode(rows[0])
-
-    async def _increment_decimal(
-        self, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
-    ) -> Row:
-        # SQLite would add decimals as floats, so the sum is made here, under the row's lock.
-        if tx is None:
-            async with transaction(self.adapter) as own_tx:
-                return await self._increment_decimal(record_id, deltas, scope, own_tx)
-        row = await self.lock(record_id, tx=tx, scope=scope)
-        now = dict(zip(self.sql.names, row, strict=True))
-        if any(now[name] is None for name in deltas):
-            raise self._out_of_bounds(record_id, deltas)
-        sums = {name: now[name] + type(now[name])(str(delta)) for name, delta in deltas.items()}
-        changes = self.meta.validator.patch_from_code(sums)
-        return await self.update(record_id, changes, scope=scope, tx=tx)
-
-    def _out_of_bounds(self, record_id: str, deltas: Mapping[str, Any]) -> ValidationFailed:
-        message = "is null or would leave its bounds"
-        details = [{"field": name, "message": message} for name in deltas]
-        return ValidationFailed(details=details, model=self.meta.name, record_id=record_id)
-
-    def _check_deltas(self, deltas: Mapping[str, Any]) -> None:
-        for name, delta in deltas.items():
-            field = self.meta.by_name.get(name)
-            if field is None or field.kind not in (Kind.INT, Kind.FLOAT, Kind.DECIMAL):
-                raise self._invalid(name, "not a numeric field")
-            number = isinstance(delta, int | float | Decimal) and not isinstance(delta, bool)
-            if not number or not (isinstance(delta, int) or math.isfinite(delta)):
-                raise self._invalid(name, "must be a number")
-            if field.kind is Kind.INT and not isinstance(delta, int):
-                raise self._invalid(name, "must be a whole number")
-
-    def _invalid(self, name: str, message: str) -> ValidationFailed:
-        return ValidationFailed(details=[{"field": name, "message": message}], model=self.meta.name)
+        return await increment(self, record_id, deltas, scope, tx)
 
     async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
         """Remove the row, or mark it when the model deletes softly; see to those that refer to it."""
@@ -393,7 +338,7 @@ class Store:
             lambda version: run.execute(write.delete(self.sql, record_id, stamps, scope, version)),
         )
         if not row_count:
-            raise await self._why_untouched(record_id, scope, tx)
+            raise await self.why_untouched(record_id, scope, tx)
 
     async def restore(
         self,
@@ -418,7 +363,7 @@ class Store:
         stored_row = await tx.fetch_one(cascade.deleted_row(self.sql, record_id, scope))
         if stored_row is None:
             raise self._missing(record_id)
-        row = stored_row if self._decode is None else self._decode(stored_row)
+        row = stored_row if self.decode is None else self.decode(stored_row)
         if check is not None:
             check(row)
         time_stamp = {"updated_at": self.clock.now()}
@@ -427,23 +372,26 @@ class Store:
         values = {**dict(zip(self.sql.names, row, strict=True)), **stamps}
         references = self.references.to_keep(values) if self.references is not None else ()
         statement = cascade.restore(self.sql, record_id, stamps, references, values, scope)
-        rows = await self._execute_write(statement, executor(self.adapter, tx))
+        rows = await self.execute_write(statement, executor(self.adapter, tx))
         if not rows and self.references is not None:
             circle = await circle_of(self, values, scope, tx)
             if circle is None:
                 raise await self.references.dangling(references, values, scope, tx)
             await bring_back(circle, time_stamp, tx)
-            rows = await self._execute_write(statement, executor(self.adapter, tx))
-        return rows[0] if self._decode is None else self._decode(rows[0])
+            rows = await self.execute_write(statement, executor(self.adapter, tx))
+        return rows[0] if self.decode is None else self.decode(rows[0])
 
-    async def _execute_write(self, statement: Any, run: Executor) -> Sequence[Row]:
+    async def execute_write(self, statement: Sql, run: Executor) -> Sequence[Row]:
         """Run a write; a refused constraint names the fields as clients know them."""
         try:
             return await run.write(statement)
         except ConstraintViolation as error:
-            if error.details is None and error.columns:
-                error.details = self._refused_fields(error)
+            self._name_fields(error)
             raise
+
+    def _name_fields(self, error: ConstraintViolation) -> None:
+        if error.details is None and error.columns:
+            error.details = self._refused_fields(error)
 
     def _refused_fields(self, error: ConstraintViolation) -> list[dict[str, str]] | None:
         """The fields a constraint is about, as far as a client knows them."""
@@ -461,14 +409,14 @@ class Store:
             return NotFound()
         return await self.references.dangling(references, values, scope, tx, scope_keys=keys)
 
-    async def _why_untouched(
+    async def why_untouched(
         self, record_id: str, scope: Scope, tx: Tx | None, otherwise: Exception | None = None
     ) -> Exception:
         """Tell "not there" from "locked" and from "out of bounds", after a write touched nothing."""
         row = await executor(self.adapter, tx).fetch_one(select.one(self.sql, record_id, scope))
         if row is None:
             return self._missing(record_id)
-        refusal = self.lock_refusal(row if self._decode is None else self._decode(row))
+        refusal = self.lock_refusal(row if self.decode is None else self.decode(row))
         return refusal or otherwise or self._missing(record_id)
 
     def _missing(self, record_id: str) -> NotFound:

@@ -5,47 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+_NO_NAMES: frozenset[str] = frozenset()
+
 
 class Body(Mapping[str, Any]):
     """The JSON object a client sent, by API names; remembers which values the server put there."""
 
-    __slots__ = ("_stamped", "_values")
+    __slots__ = ("_stamped", "values_")
 
     def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-        self._stamped: set[str] = set()
+        self.values_ = values
+        self._stamped = _NO_NAMES
 
     def __getitem__(self, name: str) -> Any:
-        return self._values[name]
+        return self.values_[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self.values_)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values_)
 
     def __repr__(self) -> str:
-        return f"<Body {', '.join(self._values)}>"
+        return f"<Body {', '.join(self.values_)}>"
 
     def sent(self, name: str) -> bool:
         """Whether the client sent a value for it, and the server put none in its place."""
-        return self._values.get(name) is not None and name not in self._stamped
+        return self.values_.get(name) is not None and name not in self._stamped
 
     def stamp(self, name: str, value: Any) -> None:
         """Set a value on the server's behalf; `strip` does not remove it."""
-        self._values[name] = value
-        self._stamped.add(name)
+        self.values_[name] = value
+        self._stamped |= {name}
 
     def remove(self, name: str) -> None:
-        self._values.pop(name, None)
-        self._stamped.discard(name)
+        self.values_.pop(name, None)
+        self._stamped -= {name}
 
     def strip(self, names: Iterable[str]) -> None:
         """Drop what a client may not set."""
         for name in names:
             if name not in self._stamped:
-                self._values.pop(name, None)
-
-    @property
-    def values_(self) -> dict[str, Any]:
-        return self._values
+                self.values_.pop(name, None)

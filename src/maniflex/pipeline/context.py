@@ -124,6 +124,10 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         self.receive = receive
         self.operation = operation
         self.request_id = request_id
+        # Every request looks at these, and what stands on the class is found last.
+        self.response = self.place = self.watched = None
+        self._query = self._result = self._after = None
+        self.related = ()
 
     def __repr__(self) -> str:
         return f"<Context {self.operation} {self.scope['path']} {self.request_id}>"
@@ -254,7 +258,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
     def query(self) -> RequestQuery:
         """What the query string asks for; middleware may narrow it further, or bind it with `force`."""
         if self._query is None:
-            self.current_query()
+            self._query = self._own_query()
         return RequestQuery(self)
 
     def current_query(self) -> Query:
@@ -268,8 +272,8 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         if about is None or self.operation is Operation.SEARCH:
             return ModellessQuery.over({s.meta.name: s.meta for s in self.runtime.stores.values()})
         query_string = self.scope["query_string"] if self.operation in Operation.READS else b""
-        self.asked = asked = self.runtime.stores[about.cls].listings.get(query_string)
-        return asked.query
+        self.client_listing = listing = self.runtime.stores[about.cls].listings.get(query_string)
+        return listing.query
 
     @property
     def export_columns(self) -> Columns:

@@ -87,7 +87,7 @@ async def admit(ctx: Context, model: ModelMeta, guard: Guard) -> None:
     query = ctx.current_query()
     scope = adopt(query.forced, view.current_query())
     if scope is not query.forced:
-        ctx._query = query.with_(forced=scope)
+        ctx._query = query.with_scope(scope)
 
 
 class Reach:
@@ -113,13 +113,13 @@ class Reach:
             if not ctx.scope["query_string"]:
                 return ()
             query = ctx.current_query()
-        asked = ctx.asked  # as the client wrote it, before code added conditions of its own
-        if asked is None:
+        listing = ctx.client_listing  # as the client wrote it, before code added conditions of its own
+        if listing is None:
             names: Sequence[str] = models_reached(query, query.includes)
-        elif query.includes is not asked.query.includes:
-            names = models_reached(asked.query, query.includes)
+        elif query.includes is not listing.query.includes:
+            names = models_reached(listing.query, query.includes)
         else:
-            names = asked.reached
+            names = listing.reached
         if ctx.aggregation is None:
             return names
         conditions = leaves(ctx.aggregation.filters)

@@ -1,6 +1,6 @@
 """`ctx.query`: the query of a request as code sees it, to be read, narrowed and bound.
 
-A `Query` is a value that requests share. What is changed here replaces the query of the one request.
+A `Query` is a value that requests share; a change made here replaces the query of the one request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class QueryHolder(Protocol):
     _query: Query | None
 
 
-class _Part(Generic[T]):
+class _QueryPart(Generic[T]):
     """One part of the query, as an attribute that can be set."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -39,14 +39,14 @@ class RequestQuery:
 
     __slots__ = ("_holder",)
 
-    page: _Part[int] = _Part()
-    limit: _Part[int | None] = _Part()
-    filters: _Part[tuple[Filter, ...]] = _Part()
-    sorts: _Part[tuple[Sort, ...]] = _Part()
-    includes: _Part[tuple[Include, ...]] = _Part()
-    select: _Part[tuple[FieldMeta, ...] | None] = _Part()
-    search: _Part[str | None] = _Part()
-    cursor: _Part[Cursor | None] = _Part()
+    page: _QueryPart[int] = _QueryPart()
+    limit: _QueryPart[int | None] = _QueryPart()
+    filters: _QueryPart[tuple[Filter, ...]] = _QueryPart()
+    sorts: _QueryPart[tuple[Sort, ...]] = _QueryPart()
+    includes: _QueryPart[tuple[Include, ...]] = _QueryPart()
+    select: _QueryPart[tuple[FieldMeta, ...] | None] = _QueryPart()
+    search: _QueryPart[str | None] = _QueryPart()
+    cursor: _QueryPart[Cursor | None] = _QueryPart()
 
     def __init__(self, holder: QueryHolder) -> None:
         self._holder = holder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from maniflex._limits import DEFAULT_LIMIT
 from maniflex.errors import InvalidQuery, UnusableScope
@@ -151,11 +151,9 @@ class Cursor:
     walk: str = ""  # what the client asked for, as its tokens are bound to it
 
 
-class Query(NamedTuple):
-    """Paging, filters and order of one list: a value, of which `with_` and its kin make another.
-
-    A tuple and no dataclass, because a request that is bound makes one, and this is the cheapest to make.
-    """
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Query:
+    """Paging, filters and order of one list: a value, of which `with_` and its kin make another."""
 
     model: ModelMeta
     models: Models
@@ -175,21 +173,38 @@ class Query(NamedTuple):
 
     def with_(self, **parts: Any) -> Query:
         """The same query with other parts: `query.with_(page=2)`."""
-        return self._replace(**parts)
+        return type(self)(**({name: getattr(self, name) for name in Query.__slots__} | parts))
+
+    def with_scope(self, scope: Scope) -> Query:
+        """The same query bound to this scope."""
+        return type(self)(  # part by part, because every request that is bound makes one
+            self.model,
+            self.models,
+            self.page,
+            self.limit,
+            self.filters,
+            scope,
+            self.must_bind,
+            self.sorts,
+            self.includes,
+            self.select,
+            self.search,
+            self.cursor,
+        )
 
     def with_filter(self, name: str, value: Any = None, op: str = Op.EQ) -> Query:
         """The query narrowed further; unlike a client, code may use any field."""
         from maniflex.query.conditions import ConditionReader  # which makes the values of this module
 
         condition = ConditionReader(self).condition(name, op, value, "filter")
-        return self._replace(filters=(*self.filters, condition))
+        return self.with_(filters=(*self.filters, condition))
 
     def with_sort(self, name: str, direction: str = "asc") -> Query:
         """The query sorted by one more field, after those already there."""
         if direction not in ("asc", "desc"):
             raise InvalidQuery(f"sort direction {direction!r} is neither 'asc' nor 'desc'")
         path, field = self._field(name)
-        return self._replace(sorts=(*self.sorts, Sort(field, direction == "desc", path)))
+        return self.with_(sorts=(*self.sorts, Sort(field, direction == "desc", path)))
 
     def with_force(
         self, name: str, value: Any = None, op: str = Op.EQ, *, model: ModelName | None = None
@@ -205,7 +220,7 @@ class Query(NamedTuple):
         known_op, known_value = _forced_operand(holder, place[1], op, value)
         only = None if model is None else holder.name
         condition = Forced(name, known_op, known_value, place[1].kind, only, self.models)
-        return self._replace(forced=(*self.forced, condition))
+        return self.with_scope((*self.forced, condition))
 
     def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
         """The field that types a value: of the request's own model, or of the nearest related one."""

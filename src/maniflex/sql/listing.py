@@ -33,7 +33,7 @@ class Listing:
     Requests with the same query string share one, for as long as no code changes the query.
     """
 
-    __slots__ = ("_model", "_reached", "_rows", "_versioned_rows", "decode", "fields", "query")
+    __slots__ = ("_model", "_parts", "_reached", "_rows", "_versioned_rows", "decode", "fields", "query")
 
     def __init__(self, model: ModelSql, query: Query) -> None:
         self._model = model
@@ -43,25 +43,59 @@ class Listing:
         if query.select is not None:
             self.fields = _page_fields(model, query, query.select)
             self.decode = model.decoder(self.fields)
+        self._parts: _Parts | None = None
         self._rows: Sql | None = None
         self._versioned_rows: Sql | None = None
         self._reached: tuple[str, ...] | None = None
 
+    def with_query(self, query: Query) -> Listing:
+        """The listing of a query that code has made of this one; what the two have in common is kept."""
+        own = self.query
+        if (
+            query.filters is not own.filters
+            or query.sorts is not own.sorts
+            or query.page != own.page
+            or query.limit != own.limit
+            or query.select is not own.select
+            or query.search is not own.search
+            or query.cursor is not own.cursor
+            or query.includes is not own.includes
+        ):
+            return Listing(self._model, query)
+        if self._parts is None:
+            self._parts = _Parts(self._model, own, self.fields)
+        listing = Listing.__new__(Listing)
+        listing._model, listing.query, listing._parts = self._model, query, self._parts
+        listing.fields, listing.decode = self.fields, self.decode
+        listing._rows = listing._versioned_rows = listing._reached = None
+        return listing
+
     def rows(self) -> Sql:
         """One page; without a cursor, the last column of every row is the total over all pages."""
         if self._rows is None:
-            self._rows = _write_page(self._model, self.query, self.fields)
+            self._rows = self._write()
         return self._rows
 
     def versioned_rows(self) -> Sql:
         """As `rows`, with the version of the row in the column behind the fields."""
         if self._versioned_rows is None:
-            self._versioned_rows = _write_page(self._model, self.query, self.fields, versioned=True)
+            self._versioned_rows = self._write(versioned=True)
         return self._versioned_rows
 
     def uncounted_rows(self) -> Sql:
         """As `rows`, without the total."""
-        return _write_page(self._model, self.query, self.fields, counted=False)
+        return self._write(counted=False)
+
+    def _write(self, *, counted: bool = True, versioned: bool = False) -> Sql:
+        model, query, parts = self._model, self.query, self._parts
+        if parts is None:
+            self._parts = parts = _Parts(model, query, self.fields)
+        scope = query.forced
+        key = (parts.shape, shape((), scope) if scope else (), counted, versioned)
+        statement = model.shapes.get(key, _page, model, query, self.fields, parts, counted, versioned)
+        if not scope:
+            return statement.bind(parts.values)
+        return statement.bind({**values(model, (), scope, statement.order), **parts.values})
 
     @property
     def reached(self) -> tuple[str, ...]:
@@ -105,42 +139,35 @@ class Listings:
         return listing
 
 
-def _write_page(
-    model: ModelSql,
-    query: Query,
-    fields: tuple[FieldMeta, ...],
-    *,
-    counted: bool = True,
-    versioned: bool = False,
-) -> Sql:
-    # The common page size stands in the text, so that Postgres can plan for it.
-    size = query.limit if query.limit is None or query.limit == DEFAULT_LIMIT else "any"
-    if query.cursor is not None:
-        size = "any"
-    later = query.page > 1 and query.limit is not None
-    key = (
-        "page",
-        size,
-        later,
-        shape(query.filters, query.forced),
-        tuple([(s.field.name, s.descending, tuple([r.name for r in s.path])) for s in query.sorts]),
-        None if query.select is None else tuple([f.name for f in fields]),
-        query.search is not None,
-        _cursor_shape(query.cursor),
-        counted,
-        versioned,
-    )
-    statement = model.shapes.get(key, _page, model, query, fields, size, later, counted, versioned)
-    arguments = values(model, query.filters, query.forced, statement.order)
-    limit = query.limit or 0
-    arguments["limit"] = limit + 1 if query.cursor is not None else limit
-    arguments["offset"] = (query.page - 1) * limit
-    if query.cursor is not None and query.cursor.after is not None:
-        arguments["after"] = model.encode_comparable(query.cursor.field, query.cursor.after[0])
-        arguments["after_id"] = query.cursor.after[1]
-    if query.search is not None:
-        arguments["q"] = search.query_text(model, query.search)
-    return statement.bind(arguments)
+class _Parts:
+    """What a query asks for besides its scope: what of it decides the text, and its values."""
+
+    __slots__ = ("is_later", "shape", "size", "values")
+
+    def __init__(self, model: ModelSql, query: Query, fields: tuple[FieldMeta, ...]) -> None:
+        place, limit = query.cursor, query.limit
+        # The common page size stands in the text, so that Postgres can plan for it.
+        self.size = limit if place is None and (limit is None or limit == DEFAULT_LIMIT) else "any"
+        self.is_later = query.page > 1 and limit is not None
+        self.shape = (
+            "page",
+            self.size,
+            self.is_later,
+            shape(query.filters, ()),
+            tuple([(s.field.name, s.descending, tuple([r.name for r in s.path])) for s in query.sorts]),
+            None if query.select is None else tuple([f.name for f in fields]),
+            query.search is not None,
+            _cursor_shape(place),
+        )
+        self.values = arguments = values(model, query.filters, (), ())
+        size = limit or 0
+        arguments["limit"] = size + 1 if place is not None else size
+        arguments["offset"] = (query.page - 1) * size
+        if place is not None and place.after is not None:
+            arguments["after"] = model.encode_comparable(place.field, place.after[0])
+            arguments["after_id"] = place.after[1]
+        if query.search is not None:
+            arguments["q"] = search.query_text(model, query.search)
 
 
 def _page_fields(model: ModelSql, query: Query, select: Sequence[FieldMeta]) -> tuple[FieldMeta, ...]:
@@ -166,8 +193,7 @@ def _page(
     model: ModelSql,
     query: Query,
     fields: tuple[FieldMeta, ...],
-    size: int | str | None,
-    later: bool,
+    parts: _Parts,
     counted: bool,
     versioned: bool,
 ) -> Compiled:
@@ -187,15 +213,15 @@ def _page(
     else:
         statement = sa.select(*columns).where(*conditions, *_after(model, query.cursor))
         statement = statement.order_by(*_walk_order(model, query.cursor))
-    if size is not None:
+    if parts.size is not None:
         statement = statement.limit(
-            sa.literal_column(str(size))
-            if isinstance(size, int)
+            sa.literal_column(str(parts.size))
+            if isinstance(parts.size, int)
             else sa.bindparam("limit", type_=sa.Integer())
         )
         # Said even where it is nothing, because SQLAlchemy adds a parameter of its own on SQLite.
         statement = statement.offset(
-            sa.bindparam("offset", type_=sa.Integer()) if later else sa.literal_column("0")
+            sa.bindparam("offset", type_=sa.Integer()) if parts.is_later else sa.literal_column("0")
         )
     return compile_statement(statement, model.dialect)
 

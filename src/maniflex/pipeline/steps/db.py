@@ -31,8 +31,10 @@ from maniflex.sql.listing import Listing
 def listing_of(ctx: Context, store: Store) -> Listing:
     """The list that a request asks for now: as its client wrote it, or as code has narrowed and bound it."""
     query = ctx._query or ctx.current_query()
-    listing = ctx.asked
-    return listing if listing is not None and listing.query is query else store.listing(query)
+    listing = ctx.client_listing
+    if listing is None:  # middleware replaced the deserialize step
+        return store.listing(query)
+    return listing if listing.query is query else listing.with_query(query)
 
 
 class Database:
@@ -117,15 +119,18 @@ class Database:
             ctx.related = await read(budget=budget)
 
     async def create(self, ctx: Context) -> None:
-        if ctx._record is None:  # middleware replaced the validate step; types still have to fit
-            ctx._record = self._validator.create(ctx._body.values_ if ctx._body is not None else {})
-        if ctx.forced:
-            stamp(self.store.meta, ctx.forced, ctx.record.__dict__)
+        record, query = ctx._record, ctx._query
+        if record is None:  # middleware replaced the validate step; types still have to fit
+            values = ctx._body.values_ if ctx._body is not None else {}
+            ctx._record = record = self._validator.create(values)
+        scope = () if query is None else query.forced
+        if scope:
+            stamp(self.store.meta, scope, record.__dict__)
         for name, target in self._lock_scopes:
             await self._lock_scope(ctx, name, target or "")
         if ctx._new_id:
-            ctx.record.__dict__["id"] = ctx._new_id  # the framework's, whatever middleware did to it
-        ctx.row = await self.store.create(ctx.record, scope=ctx.forced)
+            record.__dict__["id"] = ctx._new_id  # the framework's, whatever middleware did to it
+        ctx.row = await self.store.create(record, scope=scope)
 
     async def _lock_scope(self, ctx: Context, name: str, target: str) -> None:
         scope = self._runtime.store(target)
@@ -138,9 +143,11 @@ class Database:
             await scope.lock_unchanged(value, tx=tx, scope=ctx.forced)
 
     async def update(self, ctx: Context) -> None:
-        if ctx.changes is None:  # middleware replaced the validate step; types still have to fit
-            ctx.changes = self._validator.patch(ctx._body.values_ if ctx._body is not None else {})
-        changes, scope = ctx.changes, ctx.forced if ctx._query is None else self._touchable(ctx)
+        changes = ctx.changes
+        if changes is None:  # middleware replaced the validate step; types still have to fit
+            values = ctx._body.values_ if ctx._body is not None else {}
+            ctx.changes = changes = self._validator.patch(values)
+        scope = () if ctx._query is None else self._touchable(ctx)
         if scope:
             stamp(self.store.meta, ctx.forced, changes, only_present=True)
         if_match = ctx.header("if-match") if self._optimistic else None

@@ -26,24 +26,25 @@ class Deserialize:
 
     def query(self, ctx: Context) -> None:
         if ctx._query is None:
-            ctx.asked = asked = self._listing(ctx.scope["query_string"])
-            ctx._query = asked.query
+            ctx.client_listing = listing = self._listing(ctx.scope["query_string"])
+            ctx._query = listing.query
 
     def selection(self, ctx: Context) -> None:
         """A single record takes `include`, `select` and filters; order and paging mean nothing to it."""
         if ctx._query is None and ctx.scope["query_string"]:
-            ctx.asked = asked = self._listing(ctx.scope["query_string"])
-            ctx._query = asked.query
+            ctx.client_listing = listing = self._listing(ctx.scope["query_string"])
+            ctx._query = listing.query
 
     async def body(self, ctx: Context) -> None:
-        if ctx.raw_body is None:
-            ctx.raw_body = await read_body(ctx)
-        if not ctx.raw_body:
+        raw_body = ctx.raw_body
+        if raw_body is None:
+            ctx.raw_body = raw_body = await read_body(ctx)
+        if not raw_body:
             raise EmptyBody()
-        if len(ctx.raw_body) > LARGE:
+        if len(raw_body) > LARGE:
             values = await ctx.parse_body(self._read)
         else:
-            values = self._read(ctx.raw_body, ctx.runtime.config.limits.body_values)
+            values = self._read(raw_body, ctx.runtime.config.limits.body_values)
         earlier = ctx._body
         ctx._body = Body(values)
         if earlier is not None:  # set by middleware before there was a body

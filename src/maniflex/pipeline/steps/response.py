@@ -28,13 +28,11 @@ class Respond:
         self._etags = etags
         self._plain = not self._computed
 
-    async def answer_created(self, ctx: Context) -> None:
-        if ctx.response is None and (rest := self._answer_one(ctx, 201)) is not None:
-            await rest
+    def answer_created(self, ctx: Context) -> Awaitable[None] | None:
+        return self._answer_one(ctx, 201) if ctx.response is None else None
 
-    async def answer_record(self, ctx: Context) -> None:
-        if ctx.response is None and (rest := self._answer_one(ctx, 200)) is not None:
-            await rest
+    def answer_record(self, ctx: Context) -> Awaitable[None] | None:
+        return self._answer_one(ctx, 200) if ctx.response is None else None
 
     def answer_deleted(self, ctx: Context) -> None:
         if ctx.response is None and not ctx.deleted:
@@ -45,9 +43,9 @@ class Respond:
         if ctx.response is None:
             ctx.response = Response(204)
 
-    async def answer_list(self, ctx: Context) -> None:
+    def answer_list(self, ctx: Context) -> Awaitable[None] | None:
         if ctx.response is not None:
-            return
+            return None
         result, rows, listing = ctx._result, ctx.rows, ctx.listing
         query = ctx.current_query() if listing is None else listing.query
         if result is None and rows is None:
@@ -55,20 +53,26 @@ class Respond:
         plain = self._plain and not ctx.related and query.select is None and query.cursor is None
         if result is None and rows is not None and plain:
             budget = ctx.budget
-            if budget is None or budget.used <= LARGE:
-                body = self._serializer.encode_many(rows, ctx.total, query.page, query.limit or 1)
-            else:
-                page = (rows, ctx.total, query.page, query.limit or 1, budget)
-                body = await ctx.runtime.offload.run(
-                    budget.used, partial(self._serializer.encode_many_in_parts, *page)
-                )
+            if budget is not None and budget.used > LARGE:
+                return self._answer_large_rows(ctx, query, rows, budget)
+            body = self._serializer.encode_many(rows, ctx.total, query.page, query.limit or 1)
             if budget is not None and len(body) > budget.most:
                 budget.check(len(body))
             ctx.response = Response(200, body=body)
         elif result is None or isinstance(result, Page):
-            await self._answer_page(ctx, query)
+            return self._answer_page(ctx, query)
         else:
             ctx.response = Response(200, result)
+        return None
+
+    async def _answer_large_rows(
+        self, ctx: Context, query: Query, rows: Sequence[Row], budget: Budget
+    ) -> None:
+        page = (rows, ctx.total, query.page, query.limit or 1, budget)
+        write = partial(self._serializer.encode_many_in_parts, *page)
+        body = await ctx.runtime.offload.run(budget.used, write)
+        budget.check(len(body))
+        ctx.response = Response(200, body=body)
 
     def _answer_one(self, ctx: Context, status: int) -> Awaitable[None] | None:
         """Answer with one record; what has to be computed or was loaded along is left to await."""

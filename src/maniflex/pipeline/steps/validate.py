@@ -28,13 +28,13 @@ class Validate:
         self._closed_on_update = frozenset(closed_names | {f.api for f in meta.fields if f.immutable})
 
     def create(self, ctx: Context) -> Awaitable[None] | None:
-        body = ctx._body
-        if ctx.forced:
-            stamp_body(self._store.meta, ctx.forced, body)
+        body, query, raw_body = ctx._body, ctx._query, ctx.raw_body
+        if query is not None and query.forced:
+            stamp_body(self._store.meta, query.forced, body)
         values = body.values_
         if not self._closed_on_create.isdisjoint(values):
             body.strip(self._closed_on_create)
-        if ctx.raw_body is not None and len(ctx.raw_body) > LARGE:
+        if raw_body is not None and len(raw_body) > LARGE:
             return self._create_large(ctx, values)
         ctx._record = record = self._create(values)
         ctx._new_id = record.id
@@ -45,11 +45,11 @@ class Validate:
         ctx._new_id = record.id
 
     def update(self, ctx: Context) -> Awaitable[None] | None:
-        body = ctx._body
+        body, raw_body = ctx._body, ctx.raw_body
         values = body.values_
         if not self._closed_on_update.isdisjoint(values):
             body.strip(self._closed_on_update)
-        if ctx.raw_body is not None and len(ctx.raw_body) > LARGE:
+        if raw_body is not None and len(raw_body) > LARGE:
             return self._update_large(ctx, values)
         ctx.changes = self._patch(values)
         return None
