@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from maniflex.db.port import AfterCommit, Row, Tx
 from maniflex.model.meta import ModelMeta
-
-if TYPE_CHECKING:
-    from maniflex.db.store import Store
 
 
 class ChangeKind(StrEnum):
@@ -46,8 +43,15 @@ class ChangeListener(Protocol):
         """These changes were written in this transaction, which has not ended."""
 
 
+class Listened(Protocol):
+    """The store of a model, as far as its listeners are concerned."""
+
+    meta: ModelMeta
+    listeners: Sequence[ChangeListener]
+
+
 async def tell(
-    store: Store, kind: ChangeKind, tx: Tx, record_id: str | None = None, after: Row | None = None
+    store: Listened, kind: ChangeKind, tx: Tx, record_id: str | None = None, after: Row | None = None
 ) -> None:
     """Tell the listeners of a model of one change."""
     change = Change(store.meta, kind, record_id, after=after)

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from maniflex._clock import Clock
 from maniflex.db.current import executor, transaction
-from maniflex.db.port import Row, Tx
+from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.unchanged import hold_changed, mark_changed
 from maniflex.errors import ValidationFailed
 from maniflex.model.meta import Kind, ModelMeta
 from maniflex.sql import write
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Sql
 from maniflex.sql.where import Scope
 
-if TYPE_CHECKING:
-    from maniflex.db.store import Store
+
+class Incrementable(Protocol):
+    """The store of a model, as far as additions need it."""
+
+    meta: ModelMeta
+    adapter: Adapter
+    sql: ModelSql
+    clock: Clock
+    decode: Callable[[Sequence[Any]], Sequence[Any]] | None
+
+    async def lock(self, record_id: str, *, tx: Tx, scope: Scope = ()) -> Row: ...
+
+    async def update(
+        self, record_id: str, changes: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
+    ) -> Row: ...
+
+    def execute_write(self, statement: Sql, run: Executor) -> Awaitable[Sequence[Row]]: ...
+
+    async def why_untouched(
+        self, record_id: str, scope: Scope, tx: Tx | None, otherwise: Exception | None = None
+    ) -> Exception: ...
 
 
 async def increment(
-    store: Store, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+    store: Incrementable, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
 ) -> Row:
     """Add to the fields of a live row inside the scope; `ValidationFailed` where a sum leaves its bounds."""
     _check_deltas(store.meta, deltas)
@@ -37,7 +59,7 @@ async def increment(
 
 
 async def _increment_number(
-    store: Store, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+    store: Incrementable, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
 ) -> Row:
     stamps = {"updated_at": store.clock.now()}
     out_of_bounds = _out_of_bounds(store.meta, record_id, deltas)
@@ -52,7 +74,7 @@ async def _increment_number(
 
 
 async def _increment_decimal(
-    store: Store, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
+    store: Incrementable, record_id: str, deltas: Mapping[str, Any], scope: Scope, tx: Tx | None
 ) -> Row:
     # SQLite would add decimals as floats, so the sum is made here, under the row's lock.
     if tx is None:

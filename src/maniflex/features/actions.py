@@ -116,9 +116,11 @@ def _type_name(kind: Any) -> str:
 
 def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
-    labelled = [(getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)]
-    outer = [(label, m) for label, m in labelled if isinstance(m, Entry) and m.is_exemption]
-    inner = [pair for pair in labelled if pair not in outer]
+    named_middleware = [
+        (getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)
+    ]
+    outer = [(label, m) for label, m in named_middleware if isinstance(m, Entry) and m.is_exemption]
+    inner = [pair for pair in middleware if pair not in outer]
     defaults: dict[str, Default] = {"action": _ActionCall(action)}
     endpoint = routes.endpoint(
         action.method,
