@@ -120,7 +120,7 @@ def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
         (getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)
     ]
     outer = [(label, m) for label, m in named_middleware if isinstance(m, Entry) and m.is_exemption]
-    inner = [pair for pair in middleware if pair not in outer]
+    inner = [pair for pair in named_middleware if pair not in outer]
     defaults: dict[str, Default] = {"action": _ActionCall(action)}
     endpoint = routes.endpoint(
         action.method,
