@@ -20,7 +20,7 @@ LAYERS = (
     "sql",
     "query",
     "model",
-    "config settings errors _backoff _caller _client_address _clock _shutdown _fence _ids _json _limits"
+    "config server_keywords errors _backoff _caller _client_address _clock _shutdown _fence _ids _json _limits"
     " _logging _names _service _tables",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}

@@ -13,7 +13,7 @@ import pytest
 from maniflex import Config, Model, Server
 from maniflex.config import ENVIRONMENT, Trace, sqlite_path
 from maniflex.errors import ConfigError, DeclarationError
-from maniflex.settings import Settings
+from maniflex.server_keywords import Settings
 from maniflex.testing import client
 
 A_SECRET = "hunter2"

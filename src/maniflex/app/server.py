@@ -35,7 +35,7 @@ from maniflex.http.probes import Health
 from maniflex.http.signals import on_stop_signal
 from maniflex.http.streaming import Send
 from maniflex.pipeline.context import AsgiScope, Receive
-from maniflex.settings import Settings
+from maniflex.server_keywords import Settings
 
 
 class Server(WithDeclarations, WithDurableWork, WithDataAccess):

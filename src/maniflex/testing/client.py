@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from maniflex._clock import Clock
 from maniflex.app.server import Server
 from maniflex.errors import ConfigError
-from maniflex.settings import Settings
+from maniflex.server_keywords import Settings
 
 if TYPE_CHECKING:
     import httpx
