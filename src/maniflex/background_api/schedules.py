@@ -198,7 +198,7 @@ class _ScheduleEndpoints:
         below: str,
         operation: Operation,
         *,
-        defaults: Mapping[str, Default],
+        defaults: dict[str, Default],
         respond: Default,
         about: RouteDocs,
     ) -> Endpoint:

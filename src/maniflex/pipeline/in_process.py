@@ -6,7 +6,7 @@ call get their `Context` here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -35,7 +35,7 @@ def in_process_context(
     method: str,
     path: str,
     query: bytes = b"",
-    headers: Iterable[tuple[bytes, bytes]] = (),
+    headers: Sequence[tuple[bytes, bytes]] = (),
     body: bytes = b"",
     request_id: str = _IN_PROCESS_ID,
 ) -> C:
@@ -45,7 +45,7 @@ def in_process_context(
         "method": method,
         "path": path,
         "query_string": query,
-        "headers": list(headers),
+        "headers": headers,
     }
 
     async def receive() -> dict[str, Any]:
@@ -57,12 +57,10 @@ def in_process_context(
 class InProcess:
     """Runs the operations of models through the whole pipeline."""
 
-    def __init__(self, runtime: Runtime, endpoints: Iterable[Endpoint]) -> None:
+    def __init__(self, runtime: Runtime, endpoints: Sequence[Endpoint]) -> None:
         self._runtime = runtime
-        self._endpoints: dict[tuple[ModelMeta, Operation, bool], Endpoint] = {}
-        for e in endpoints:
-            if e.model is not None:
-                self._endpoints.setdefault((e.model, e.operation, e.path.endswith("}")), e)
+        self._endpoints = endpoints
+        self._by_operation: dict[tuple[ModelMeta, Operation, bool], Endpoint] = {}  # as they are asked for
 
     async def execute(
         self,
@@ -91,11 +89,18 @@ class InProcess:
         return response
 
     def _endpoint(self, meta: ModelMeta, operation: Operation, *, on_one: bool) -> Endpoint:
-        endpoint = self._endpoints.get((meta, operation, on_one))
+        key = (meta, operation, on_one)
+        endpoint = self._by_operation.get(key)
         if endpoint is None:
-            where = "one record" if on_one else "the collection"
-            raise DeclarationError(f"{meta.name} has no {operation} operation on {where}")
+            endpoint = self._by_operation[key] = self._find_endpoint(*key)
         return endpoint
+
+    def _find_endpoint(self, meta: ModelMeta, operation: Operation, on_one: bool) -> Endpoint:
+        for e in self._endpoints:
+            if e.model is meta and e.operation is operation and e.path.endswith("}") == on_one:
+                return e
+        where = "one record" if on_one else "the collection"
+        raise DeclarationError(f"{meta.name} has no {operation} operation on {where}")
 
     def _context(
         self,
@@ -115,12 +120,13 @@ class InProcess:
             endpoint.operation,
             method=endpoint.method,
             path=f"/{table}/{id}" if id else f"/{table}",
-            query=raw.encode(errors="surrogatepass"),
-            headers=(
-                (name.lower().encode(errors="surrogatepass"), value.encode(errors="surrogatepass"))
-                for name, value in (headers or {}).items()
-            ),
+            query=_bytes(raw) if raw else b"",
+            headers=[(_bytes(name.lower()), _bytes(value)) for name, value in (headers or {}).items()],
             body=b"" if body is None else self._runtime.encode(body),
         )
         ctx.scope[IN_PROCESS] = True  # the caller may be inside a request, whose end would be waited for
         return ctx
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")

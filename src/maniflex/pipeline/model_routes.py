@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default
@@ -126,7 +126,7 @@ class _ModelRoutes:
         *,
         below: str = "",
         item: bool = False,
-        defaults: Mapping[str, Default],
+        defaults: dict[str, Default],
         respond: Default,
         about: RouteDocs | None = None,
     ) -> Endpoint:

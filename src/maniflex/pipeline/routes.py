@@ -47,7 +47,7 @@ class RouteBuilder:
         *,
         model: ModelMeta | None = None,
         steps: Sequence[str] = MAIN,
-        defaults: Mapping[str, Default] | None = None,
+        defaults: dict[str, Default] | None = None,
         inner: Sequence[tuple[str, Middleware]] = (),
         outer: Sequence[tuple[str, Middleware]] = (),
         respond: Default | None = None,
@@ -63,7 +63,7 @@ class RouteBuilder:
         """
         on_one = "{" in path if item is None else item
         compose = self.composer.steps
-        main = compose(steps, dict(defaults or {}), model, operation, item=on_one, inner=inner, outer=outer)
+        main = compose(steps, defaults or {}, model, operation, item=on_one, inner=inner, outer=outer)
         answer: Handler = _NO_STEPS
         if respond is not None:
             answer = compose(("response",), {"response": respond}, model, operation, item=on_one)

@@ -351,7 +351,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), MISTAKES, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("options", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
 def test_wrong_arguments_stop_the_start(options: dict[str, Any], message: str) -> None:
     server = shop()
     server.pipeline.db.register(db.rate_limit(**options))
