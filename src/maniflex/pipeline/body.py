@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 
 class Body(Mapping[str, Any]):
     """The JSON object a client sent, by API names; remembers which values the server put there."""
@@ -31,6 +33,10 @@ class Body(Mapping[str, Any]):
         """Whether the client sent a value for it, and the server put none in its place."""
         return self._values.get(name) is not None and name not in self._stamped
 
+    def is_from_client(self, name: str) -> bool:
+        """Whether the client sent it, null included, and the server put nothing in its place."""
+        return name in self._values and name not in self._stamped
+
     def stamp(self, name: str, value: Any) -> None:
         """Set a value on the server's behalf; `strip` does not remove it."""
         self._values[name] = value
@@ -49,3 +55,12 @@ class Body(Mapping[str, Any]):
     @property
     def values_(self) -> dict[str, Any]:
         return self._values
+
+
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def written_number(raw_body: bytes, name: str) -> str | None:
+    """The digits of a JSON number as they stand in a body that is well-formed; None for anything else."""
+    literal = bytes(_parts(raw_body)[name]).decode()
+    return literal if literal[0] in "-0123456789" else None

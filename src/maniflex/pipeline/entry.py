@@ -17,6 +17,7 @@ from maniflex._names import did_you_mean
 from maniflex.errors import CallbackFailed, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration
@@ -79,6 +80,10 @@ class Entry:
         """The parts of the entry; by default the whole of it, where it was registered."""
         return (Piece(seat.step, self.make, seat.at),)
 
+    def checks(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+        """The rules it adds to such a write of a model."""
+        return ()
+
     def problems(self, seat: Seat) -> Iterable[str]:
         """What else stops the start, once fields and step are right."""
         return ()
@@ -127,6 +132,9 @@ def _place(
             for piece in entry.pieces(seat):
                 step = getattr(placement.pipeline, piece.step)
                 step.registrations.append(_piece_registration(registration, entry, seat, piece))
+            if type(entry).checks is not Entry.checks and not problems:
+                whole = Piece(registration.step, entry.make, registration.at)
+                placement.pipeline.checks.append(_piece_registration(registration, entry, seat, whole))
     placement.problems.extend(f"{where}: {problem}" for problem in problems)
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default
+from maniflex.pipeline.checks import row_checks, value_rules
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
+from maniflex.pipeline.steps.judge import Judge
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.validate import Validate
 
@@ -39,7 +41,8 @@ class _ModelRoutes:
         self._model = model
         self._deserialize = Deserialize(store)
         self._validate = Validate(store)
-        self._db = Database(store, serializer, runtime)
+        self._checks = row_checks(model, routes.composer.checks(model, Operation.UPDATE))
+        self._db = Database(store, serializer, runtime, self._checks)
         self._respond = Respond(serializer, computed_fields, etags=bool(model.options.optimistic_lock))
 
     def collection(self) -> Iterator[Endpoint]:
@@ -56,7 +59,7 @@ class _ModelRoutes:
                 Operation.CREATE,
                 defaults={
                     "deserialize": self._deserialize.body,
-                    "validate": self._validate.create,
+                    **self._judged(Operation.CREATE, self._validate.create),
                     "db": self._db.create,
                 },
                 respond=self._respond.answer_created,
@@ -65,14 +68,15 @@ class _ModelRoutes:
     def item(self) -> Iterator[Endpoint]:
         yield from self._reading(self._db.read, below="/{id}")
         if self._model.options.query is None:
-            yield self._updating(self._db.update, below="/{id}")
+            yield self._updating(self._db.update_checked if self._checks else self._db.update, below="/{id}")
             yield self._deleting()
             if self._model.options.restore:
                 yield self._restoring()
 
     def singleton(self) -> Iterator[Endpoint]:
         yield from self._reading(self._db.read_singleton)
-        yield self._updating(self._db.update_singleton)
+        db = self._db
+        yield self._updating(db.update_singleton_checked if self._checks else db.update_singleton)
 
     def _reading(self, read: Default, below: str = "") -> Iterator[Endpoint]:
         for method, operation in (("GET", Operation.READ), ("HEAD", Operation.HEAD)):
@@ -92,9 +96,25 @@ class _ModelRoutes:
             Operation.UPDATE,
             below=below,
             item=True,
-            defaults={"deserialize": self._deserialize.body, "validate": check, "db": write},
+            defaults={
+                "deserialize": self._deserialize.body,
+                **self._judged(Operation.UPDATE, check),
+                "db": write,
+            },
             respond=self._respond.answer_record,
         )
+
+    def _judged(self, operation: Operation, built_in: Default) -> dict[str, Default]:
+        """The validate step with the rules of catalogue entries, and these alone where it is replaced."""
+        composer, model = self._routes.composer, self._model
+        rules = value_rules(composer.checks(model, operation))
+        if not rules:
+            return {"validate": built_in}
+        writes_rows = not composer.replaces("db", model, operation)
+        return {
+            "validate": Judge(model, operation, rules, built_in, writes_rows=writes_rows),
+            "rules": Judge(model, operation, rules, None, writes_rows=writes_rows),
+        }
 
     def _deleting(self) -> Endpoint:
         # A database step of the application's own leaves no trace of a delete; it is trusted.
