@@ -42,6 +42,10 @@ class Body(Mapping[str, Any]):
         self._values[name] = value
         self._stamped.add(name)
 
+    def replace(self, name: str, value: Any) -> None:
+        """Put another reading of what was sent in its place; it stays the client's."""
+        self._values[name] = value
+
     def remove(self, name: str) -> None:
         self._values.pop(name, None)
         self._stamped.discard(name)

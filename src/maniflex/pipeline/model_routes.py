@@ -16,6 +16,7 @@ from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.judge import Judge
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.validate import Validate
+from maniflex.pipeline.unknown_fields import UnknownFields
 
 
 def model_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:
@@ -38,6 +39,7 @@ class _ModelRoutes:
         serializer = runtime.serializers[model.cls]
         computed_fields = routes.computed.get(model.cls, ())
         self._routes = routes
+        self._refuses_unknown = runtime.config.unknown_fields == "refuse"
         self._model = model
         self._deserialize = Deserialize(store)
         self._validate = Validate(store)
@@ -108,6 +110,8 @@ class _ModelRoutes:
         """The validate step with the rules of catalogue entries, and these alone where it is replaced."""
         composer, model = self._routes.composer, self._model
         rules = value_rules(composer.checks(model, operation))
+        if self._refuses_unknown and not any(isinstance(rule, UnknownFields) for rule in rules):
+            rules.append(UnknownFields(model))
         if not rules:
             return {"validate": built_in}
         writes_rows = not composer.replaces("db", model, operation)
