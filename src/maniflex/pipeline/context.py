@@ -253,6 +253,9 @@ class Context(Exchange, DatabaseAccess):
         if field is not None and self.changes is not None:
             self.changes.pop(field.name, None)
             self._record = None
+        elif field is not None and self._record is not None and field.has_default:
+            factory = field.default_factory
+            self._record.__dict__[field.name] = field.default if factory is None else factory()
         elif field is not None and self._record is not None:
             self._record = self.model.validator.create_from_code(
                 {k: v for k, v in self._record.__dict__.items() if k != field.name}

@@ -84,6 +84,10 @@ class Entry:
         """The rules it adds to such a write of a model."""
         return ()
 
+    def claims(self, model: ModelMeta) -> Iterable[str]:
+        """What it alone may do to a model, as sentences; two entries that say the same stop the start."""
+        return ()
+
     def problems(self, seat: Seat) -> Iterable[str]:
         """What else stops the start, once fields and step are right."""
         return ()
@@ -100,11 +104,12 @@ class Placement:
     pipeline: Pipeline
     problems: list[str]
     warnings: list[str]
+    claims: set[tuple[str, Operation]]  # of the entries placed so far
 
 
 def place_entries(pipeline: Pipeline, models: Sequence[ModelMeta] | None) -> Placement:
     """Put the pieces of every entry into the steps; without `models` none can be judged by its fields."""
-    placement = Placement(Pipeline(), [], [])
+    placement = Placement(Pipeline(), [], [], set())
     placement.pipeline.openapi = pipeline.openapi
     for step in pipeline.steps:
         for registration in step.registrations:
@@ -128,11 +133,13 @@ def _place(
         problems += _field_problems(entry, seat)
         if not problems:
             problems += entry.problems(seat)
+            problems += _claim_problems(entry, seat, placement.claims)
             placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
+        if not problems:
             for piece in entry.pieces(seat):
                 step = getattr(placement.pipeline, piece.step)
                 step.registrations.append(_piece_registration(registration, entry, seat, piece))
-            if type(entry).checks is not Entry.checks and not problems:
+            if type(entry).checks is not Entry.checks:
                 whole = Piece(registration.step, entry.make, registration.at)
                 placement.pipeline.checks.append(_piece_registration(registration, entry, seat, whole))
     placement.problems.extend(f"{where}: {problem}" for problem in problems)
@@ -164,6 +171,17 @@ def _piece_registration(registration: Registration, entry: Entry, seat: Seat, pi
         rank=piece.rank,
         make=piece.make,
     )
+
+
+def _claim_problems(entry: Entry, seat: Seat, claims: set[tuple[str, Operation]]) -> Iterator[str]:
+    """Claims that an entry placed before has for the same operation."""
+    writes = [Operation(operation) for operation in sorted(Operation.WRITES)]
+    operations = [o for o in writes if seat.operations is None or covered(seat.operations, o, item=True)]
+    for sentence in [sentence for model in seat.models for sentence in entry.claims(model)]:
+        own = {(sentence, operation) for operation in operations}
+        if own & claims:
+            yield f"{sentence} by another entry already"
+        claims |= own
 
 
 def _step_problems(registration: Registration, entry: Entry) -> Iterator[str]:
