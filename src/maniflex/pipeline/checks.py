@@ -33,6 +33,8 @@ class Draft:
 class Check:
     """A rule of a catalogue entry, made for one model and operation."""
 
+    extensions: Mapping[str, Any] = {}  # what the API description says of such operations
+
 
 class ValueRule(Check):
     """Judges values; its problems stand in one answer with those of the built-in rules."""

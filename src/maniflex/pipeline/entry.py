@@ -180,7 +180,7 @@ def _claim_problems(entry: Entry, seat: Seat, claims: set[tuple[str, Operation]]
     for sentence in [sentence for model in seat.models for sentence in entry.claims(model)]:
         own = {(sentence, operation) for operation in operations}
         if own & claims:
-            yield f"{sentence} by another entry already"
+            yield f"{sentence} already, by another entry"
         claims |= own
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default
-from maniflex.pipeline.checks import row_checks, value_rules
+from maniflex.pipeline.checks import RowCheck, row_checks, value_rules
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.route_docs import RouteDocs
@@ -104,6 +105,7 @@ class _ModelRoutes:
                 "db": write,
             },
             respond=self._respond.answer_record,
+            about=_update_docs(self._checks),
         )
 
     def _judged(self, operation: Operation, built_in: Default) -> dict[str, Default]:
@@ -164,6 +166,15 @@ class _ModelRoutes:
             item=item,
             about=about,
         )
+
+
+def _update_docs(checks: Sequence[RowCheck]) -> RouteDocs | None:
+    """What the checks of a row say of its updates."""
+    extensions: dict[str, Any] = {}
+    for check in checks:
+        for name, value in check.extensions.items():
+            extensions[name] = {**extensions.get(name, {}), **value}
+    return RouteDocs(extensions=extensions) if extensions else None
 
 
 def _restore_docs(model: ModelMeta) -> RouteDocs:

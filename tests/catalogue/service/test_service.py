@@ -272,7 +272,7 @@ MISTAKES: list[tuple[Entry, str]] = [
     (service.hash_field("passwrd"), "no model has a field 'passwrd'; did you mean 'password'"),
     (service.hash_field("password", "md5"), "there is no hasher 'md5'"),
     (service.hash_field("length"), "cannot hold a hash"),
-    (service.hash_field("password"), "is hashed by another entry already"),
+    (service.hash_field("password"), "is hashed already, by another entry"),
     (service.slugify_field("title", "title"), "one field"),
     (service.slugify_field("length", "slug"), "length is no text"),
     (service.set_field("id", "x"), "assigned by the framework"),

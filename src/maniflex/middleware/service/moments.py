@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from maniflex.errors import InvalidQuery
 from maniflex.middleware.service.service_entry import ServiceEntry, set_value
+from maniflex.middleware.typed_values import plain_value, typed_value
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.checks import Check, RowChange, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, require_field
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next
-from maniflex.query.operands import convert_value
 
 
 def timestamp(field: str) -> Entry:
@@ -79,18 +78,18 @@ class TimestampWhenEntry(MomentEntry):
         if self._clear and not field.nullable:
             yield f"{field.name} cannot be null, so clear=True cannot empty it"
         try:
-            _typed(when_field, self._value)
-        except InvalidQuery as error:
-            yield error.message
+            typed_value(when_field, self._value)
+        except ValueError as error:
+            yield str(error)
 
     def of_model(self, model: ModelMeta, operation: Operation) -> Middleware | None:
         if operation is not Operation.CREATE:
             return None
         field, when_field = (require_field(model, name) for name in self.fields)
-        value = _typed(when_field, self._value)
+        value = typed_value(when_field, self._value)
 
         async def note_time(ctx: Context, next: Next) -> None:
-            if ctx._body is not None and _plain(ctx.field(when_field.name)) == value:
+            if ctx._body is not None and plain_value(ctx.field(when_field.name)) == value:
                 set_value(ctx, field, moment(ctx, field))
             await next()
 
@@ -99,7 +98,7 @@ class TimestampWhenEntry(MomentEntry):
     def checks(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         if operation is Operation.UPDATE:
             field, when_field = (require_field(model, name) for name in self.fields)
-            yield NoteChange(field, when_field, _typed(when_field, self._value), self._clear)
+            yield NoteChange(field, when_field, typed_value(when_field, self._value), self._clear)
 
 
 class NoteChange(RowCheck):
@@ -112,7 +111,7 @@ class NoteChange(RowCheck):
         return self._when.name in changes
 
     async def look(self, ctx: Context, change: RowChange) -> None:
-        before, after = (_plain(values[self._when.name]) for values in (change.stored, change.changes))
+        before, after = (plain_value(values[self._when.name]) for values in (change.stored, change.changes))
         if before == after:
             return
         if after == self._value:
@@ -120,11 +119,3 @@ class NoteChange(RowCheck):
         elif self._clear and before == self._value:
             change.changes[self._field.name] = None
 
-
-def _typed(field: FieldMeta, value: Any) -> Any:
-    return None if value is None and field.nullable else convert_value(value, field, field.api)
-
-
-def _plain(value: Any) -> Any:
-    """A member of an enum as its value, which stored rows and conditions hold."""
-    return getattr(value, "value", value)

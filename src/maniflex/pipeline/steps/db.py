@@ -178,6 +178,8 @@ class Database:
             ctx.row = await self._store.revise(ctx.resource_id, changes, scope=scope, tx=tx, check=check)
             for call in after:
                 await call()
+            if after:  # they may have changed it further
+                ctx.row = await self._store.find(ctx.resource_id, tx=tx) or ctx.row
 
     async def delete(self, ctx: Context) -> None:
         ctx.deleted = True
