@@ -50,7 +50,7 @@ async def test_only_the_named_operations_have_routes(database_url: str) -> None:
     ("operations", "words"), [([], "operations is empty"), (["raed"], "did you mean 'read'"), (5, "a list")]
 )
 def test_operations_that_cannot_be_meant_stop_the_start(operations: object, words: str) -> None:
-    class Odd(Model, operations=operations):  # type: ignore[arg-type]  # what is tested
+    class Odd(Model, operations=operations):
         value: int = 0
 
     server = Server()

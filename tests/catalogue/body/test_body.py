@@ -71,9 +71,7 @@ async def test_a_body_without_a_length_is_counted_while_it_is_read(database_url:
         yield b'"}'
 
     async with serve(database_url, [Note], ("deserialize", body.max_body_size("10KB"))) as http:
-        answer = await http.post(
-            "/api/notes", content=parts(), headers={"Content-Type": "application/json"}
-        )
+        answer = await http.post("/api/notes", content=parts(), headers={"Content-Type": "application/json"})
         error_of(answer, 413, "BODY_READ_ERROR")
         assert await total(http, "/api/notes") == 0
 

@@ -375,9 +375,7 @@ async def test_values_that_the_server_sets_are_not_gated(database_url: str) -> N
     async with client(server, database=database_url) as http:
         user = await created(http, "/api/users", name="ann", role="admin")
         assert user["role"] == "stamped"
-        error_of(
-            await http.patch(f"/api/users/{user['id']}", json={"role": "x"}), 403, "FIELD_FORBIDDEN"
-        )
+        error_of(await http.patch(f"/api/users/{user['id']}", json={"role": "x"}), 403, "FIELD_FORBIDDEN")
 
 
 async def test_no_roles_means_nobody(database_url: str) -> None:
@@ -407,7 +405,7 @@ MISTAKES: list[tuple[Entry, str]] = [
     (validate.require_at_least_one("room"), "two fields or more"),
     (validate.exists("room", "Rooom"), "no model named 'Rooom'"),
     (validate.require_locale("room", "en"), "room has no locales"),
-    (validate.cross_field(lambda: None), "does not take"),
+    (validate.cross_field(lambda: None), "the function does not take"),
 ]
 
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from maniflex.errors import Abort, RequestError
+from maniflex.middleware.arguments import is_function
 from maniflex.middleware.auth.passwords import MOST_BCRYPT_BYTES, hash_password
 from maniflex.middleware.service.service_entry import ServiceEntry
 from maniflex.model.messages import detail
@@ -17,7 +18,7 @@ from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat, require_field
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware, Next, takes
+from maniflex.pipeline.registration import Middleware, Next
 
 _PACKAGES = {"argon2id": ("argon2", "argon2-cffi"), "bcrypt": ("bcrypt", "bcrypt")}
 
@@ -38,7 +39,7 @@ class HashEntry(ServiceEntry):
         self._hasher = hasher
         if isinstance(hasher, str):
             self._check_library(hasher)
-        elif not callable(hasher) or not takes(hasher, 1):
+        elif not is_function(hasher, 1):
             self.mistakes.append("a hasher is 'argon2id', 'bcrypt' or a function of one text")
 
     def _check_library(self, hasher: str) -> None:

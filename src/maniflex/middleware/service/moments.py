@@ -118,4 +118,3 @@ class NoteChange(RowCheck):
             change.changes[self._field.name] = moment(ctx, self._field)
         elif self._clear and before == self._value:
             change.changes[self._field.name] = None
-

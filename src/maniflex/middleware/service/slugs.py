@@ -64,8 +64,8 @@ class SlugEntry(ServiceEntry):
         for field in (source, target):
             if field.kind is not Kind.TEXT:
                 yield f"{field.name} is no text"
-        if target.max_length is not None and target.max_length < self._max_length:
-            yield f"slugs have up to {self._max_length} characters, and {target.name} takes {target.max_length}"
+        if target.max_length is not None and target.max_length < 2 * RANDOM_LENGTH:
+            yield f"{target.name} is too short for slugs"
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         yield Piece("service", self.make, seat.at)
@@ -74,7 +74,8 @@ class SlugEntry(ServiceEntry):
 
     def _slugs(self, model: ModelMeta) -> Slugs:
         source, target = (require_field(model, name) for name in self.fields)
-        return Slugs(model, source, target, self._unique, self._max_length)
+        most = min(self._max_length, target.max_length or self._max_length)
+        return Slugs(model, source, target, self._unique, most)
 
     def of_model(self, model: ModelMeta, operation: Operation) -> Middleware | None:
         if operation is not Operation.CREATE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from maniflex.middleware.arguments import is_text
 from maniflex.middleware.service.service_entry import BODIES, ServiceEntry
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
@@ -28,7 +29,7 @@ class StripEntry(ServiceEntry):
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
         self._names = names
-        if not names or not all(isinstance(name, str) and name for name in names):
+        if not names or not all(map(is_text, names)):
             self.mistakes.append("name the keys to take out")
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:

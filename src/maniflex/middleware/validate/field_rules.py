@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from maniflex.errors import InvalidQuery
+from maniflex.middleware.arguments import is_text
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
@@ -61,7 +62,7 @@ class PatternEntry(RuleEntry):
         self._contains: Callable[[str], bool] = lambda text: True
         if engine not in ENGINES:
             self.mistakes.append(f"engine={engine!r} is none of {', '.join(map(repr, ENGINES))}")
-        elif not isinstance(pattern, str) or not pattern:
+        elif not is_text(pattern):
             self.mistakes.append("a pattern is a text that is not empty")
         elif engine == "python":
             self._use_python(pattern)
@@ -82,7 +83,7 @@ class PatternEntry(RuleEntry):
         except SchemaError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip().startswith("error:")]
             reason = lines[0].removeprefix("error: ") if lines else "the engine cannot read it"
-            hint = '; engine="python" takes it, and a text can then hold up the server' if _is_python(pattern) else ""
+            hint = '; engine="python" takes it' if _is_python(pattern) else ""
             self.mistakes.append(f"the pattern {pattern!r} does not compile: {reason}{hint}")
 
     def model_problems(self, model: ModelMeta, seat: Seat) -> Iterable[str]:
@@ -134,7 +135,8 @@ class ForbiddenEntry(RuleEntry):
         values = [convert_value(value, field, field.api, member=False) for value in self._values]
         fold = _folding(field, self._ignore_case)
         forbidden = {fold(value) for value in values}
-        yield FieldRule(field, lambda value: fold(value) in forbidden, "must not have this value", "forbidden")
+        message = "must not have this value"
+        yield FieldRule(field, lambda value: fold(value) in forbidden, message, "forbidden")
 
 
 def _folding(field: FieldMeta, ignore_case: bool) -> Callable[[Any], Any]:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from maniflex.errors import Abort
+from maniflex.middleware.arguments import is_function, is_text
 from maniflex.middleware.validate.rule_entry import BODIES
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Piece, Seat, ask, require_field
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import At, Middleware, Next, takes
+from maniflex.pipeline.registration import At, Middleware, Next
 
 _FIRST = -10  # before other middleware of the step
 
@@ -43,7 +44,7 @@ class FieldGate(Entry):
         super().__init__()
         self.fields = (field,)
         self._allowed = allowed
-        if not callable(allowed) or not takes(allowed, 1):
+        if not is_function(allowed, 1):
             self.mistakes.append("allowed is a function of (ctx)")
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
@@ -71,10 +72,8 @@ class RoleGate(FieldGate):
 
     def __init__(self, field: str, roles: tuple[str, ...]) -> None:
         names = frozenset(map(str, roles))
-        super().__init__(
-            field, lambda ctx: ctx.auth is not None and not names.isdisjoint(ctx.auth.roles)
-        )
-        if not all(isinstance(role, str) and role for role in roles):
+        super().__init__(field, lambda ctx: ctx.auth is not None and not names.isdisjoint(ctx.auth.roles))
+        if not all(map(is_text, roles)):
             self.mistakes.append("roles are texts that are not empty")
         self._has_roles = bool(roles)
 

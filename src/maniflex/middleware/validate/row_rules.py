@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, time
 from typing import Any
 
 from maniflex.errors import CallbackFailed, Detail
+from maniflex.middleware.arguments import is_function, is_text
 from maniflex.middleware.validate.conditions import Condition, condition_problem, read_condition
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.messages import detail
@@ -18,9 +19,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import takes
 
 
-def cross_field(
-    fn: Callable[..., Any], *, fields: Sequence[str] | str = (), merged: bool = True
-) -> Entry:
+def cross_field(fn: Callable[..., Any], *, fields: Sequence[str] | str = (), merged: bool = True) -> Entry:
     """Judge a record by a function of its values, or of the context and its values.
 
     It returns None, a message, or messages by field; `ValueError` is a message too.
@@ -63,10 +62,8 @@ class CrossFieldEntry(RuleEntry):
         super().__init__()
         self.fields = tuple(fields)
         self._fn, self._merged = fn, merged
-        if not callable(fn):
-            self.mistakes.append(f"{fn!r} is not callable")
-        elif not takes(fn, 1) and not takes(fn, 2):
-            self.mistakes.append("the function is called with (values) or (ctx, values), which it does not take")
+        if not is_function(fn, 1, 2):
+            self.mistakes.append("it calls (values) or (ctx, values), which the function does not take")
 
     def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         fields = [require_field(model, name) for name in self.fields]
@@ -166,7 +163,7 @@ class RequireWhenEntry(RuleEntry):
 
     def __init__(self, field: str, conditions: Sequence[str], merged: bool) -> None:
         super().__init__()
-        self._conditions = [text for text in conditions if isinstance(text, str)]
+        self._conditions = [text for text in conditions if is_text(text)]
         self._merged = merged
         self.fields = (field, *(text.partition(":")[0] for text in self._conditions))
         if not conditions or len(self._conditions) != len(conditions):

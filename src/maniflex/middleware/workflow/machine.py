@@ -9,6 +9,7 @@ from typing import Any
 
 from maniflex.db.current import transaction
 from maniflex.errors import Abort, DeclarationError, RequestError
+from maniflex.middleware.arguments import is_function
 from maniflex.middleware.typed_values import plain_value
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.middleware.workflow.rules import (
@@ -26,7 +27,6 @@ from maniflex.pipeline.checks import Check, Draft, Problems, RowChange, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Seat, ask, require_field
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import takes
 
 
 def machine(field: str, *rules: Rule) -> Machine:
@@ -44,10 +44,11 @@ class Machine(RuleEntry):
         self.fields = (field,)
         self._rules = rules
         self._models: tuple[ModelMeta, ...] = ()
-        for rule in rules:
+        given: Sequence[Any] = rules  # their types are only promises until here
+        for rule in given:
             if not isinstance(rule, Allow | AllowInitial | OnTransition):
-                self.mistakes.append(f"{rule!r} is no rule; use allow, allow_any, allow_initial, on_transition")
-            elif not all(callable(fn) and takes(fn, 3) for fn in _functions(rule)):
+                self.mistakes.append(f"{rule!r} is no rule, such as allow(...) or on_transition(...)")
+            elif not all(is_function(fn, 3) for fn in _functions(rule)):
                 self.mistakes.append("guards and hooks are functions of (ctx, from_, to)")
             elif isinstance(rule, AllowInitial) and not rule.states:
                 self.mistakes.append("allow_initial names no state, so no record could be made")

@@ -82,7 +82,7 @@ def require_role(*roles: str) -> Guard:
 
 
 def _fits(pattern: Any, state: Any) -> bool:
-    return pattern is ANY or pattern == ANY or (type(pattern) is type(state) and pattern == state)
+    return bool(pattern == ANY or (type(pattern) is type(state) and pattern == state))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def dead_rules(rules: StateRules) -> Iterator[str]:
 
 
 def _is_same_state(rule: Allow | OnTransition) -> bool:
-    return rule.source != ANY and rule.source == rule.target
+    return bool(rule.source != ANY and rule.source == rule.target)
 
 
 def _covers(earlier: Allow, later: Allow) -> bool:

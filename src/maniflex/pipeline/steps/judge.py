@@ -33,7 +33,7 @@ class Judge:
         self._model = model
         self._is_update = operation is Operation.UPDATE
         self._built_in = built_in
-        self._writes_rows = writes_rows  # False: the application's own database step writes, and locks nothing
+        self._writes_rows = writes_rows  # otherwise a step of the application's own writes, and locks nothing
         reads_row = [rule for rule in rules if rule.reads_row] if self._is_update else []
         self._row_rules = reads_row
         self._rules = [rule for rule in rules if rule not in reads_row and not rule.is_last]
@@ -78,7 +78,7 @@ class Judge:
         return self._draft_of_rest(body, problems)
 
     def _draft_of_rest(self, body: Mapping[str, Any], problems: Sequence[Detail]) -> Draft:
-        """The draft of a body that breaks rules of its fields: those that do not, and what they default to."""
+        """The draft of a body that is refused: the values that break no rule, and defaults."""
         refused_names = {str(problem["field"]).partition(".")[0] for problem in problems}
         rest = {name: value for name, value in body.items() if name not in refused_names}
         by_api = self._model.by_api
