@@ -84,6 +84,7 @@ class Config:
     docs_enabled: bool = True
     limits: Limits = DEFAULT_LIMITS
     max_body_size: int = 4 * 1024 * 1024
+    unknown_fields: str = "ignore"  # or "refuse": keys of a body that name no field
     max_exports: int = 2
     query_timeout: timedelta = timedelta(seconds=30)
     shutdown_timeout: timedelta = timedelta(seconds=30)
@@ -169,6 +170,8 @@ class Config:
             prefix = getattr(self, name)
             if _NOT_IN_A_PATH.search(prefix) or {".", ".."} & set(prefix.split("/")):
                 problems.append(f"{name}: {prefix!r} is not a plain path such as /api/v1")
+        if self.unknown_fields not in ("ignore", "refuse"):
+            problems.append(f"unknown_fields: {self.unknown_fields!r} is neither 'ignore' nor 'refuse'")
         problems += self._addresses()
         if logging.getLevelName(str(self.log_level).upper()) == f"Level {str(self.log_level).upper()}":
             problems.append(f"log_level: there is no level {self.log_level!r}")
@@ -286,7 +289,8 @@ def _duration(text: str) -> timedelta:
         raise ValueError(f"{text!r} is longer than a duration can be") from None
 
 
-def _size(text: str) -> int:
+def parse_size(text: str) -> int:
+    """The bytes of a text such as "16MB"; `ValueError` for another."""
     match = re.fullmatch(r"(\d+)\s*(B|KB|MB|GB|)", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 4MB")
@@ -309,7 +313,8 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "OPENAPI_VERSION": ("openapi_version", str),
     "OPENAPI_ALL_METHODS": ("openapi_all_methods", _bool),
     "DOCS_ENABLED": ("docs_enabled", _bool),
-    "MAX_BODY_SIZE": ("max_body_size", _size),
+    "MAX_BODY_SIZE": ("max_body_size", parse_size),
+    "UNKNOWN_FIELDS": ("unknown_fields", str),
     "MAX_EXPORTS": ("max_exports", _int),
     "QUERY_TIMEOUT": ("query_timeout", _duration),
     "SHUTDOWN_TIMEOUT": ("shutdown_timeout", _duration),

@@ -36,6 +36,7 @@ class Settings(TypedDict, total=False):
     docs_enabled: bool
     limits: Limits
     max_body_size: int
+    unknown_fields: str
     max_exports: int
     query_timeout: Duration
     shutdown_timeout: Duration

@@ -23,6 +23,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.model_routes import model_endpoints
+from maniflex.pipeline.served import operation_problems
 
 
 class Feature(Protocol):
@@ -53,6 +54,7 @@ class ModelRecords(Feature):
         yield from computed_problems(models, draft.declaration.computed)
         for meta in draft.models:
             yield from unavailable_options(meta)
+            yield from operation_problems(meta)
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
         for meta in draft.stored_models:

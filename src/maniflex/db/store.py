@@ -6,7 +6,7 @@ which stays text until it is read. For records, use `Records`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -294,9 +294,12 @@ class Store:
         *,
         scope: Scope = (),
         tx: Tx | None = None,
-        check: Callable[[Row], None] | None = None,
+        check: Callable[[Row], Awaitable[None] | None] | None = None,
     ) -> Row:
-        """As `update`, but the row is looked at first, under its lock: by `check` and by its validators."""
+        """As `update`, but the row is looked at first, under its lock: by `check` and by its validators.
+
+        `check` may add to the changes.
+        """
         if tx is None:
             async with transaction(self.adapter) as own_tx:
                 return await self.revise(record_id, changes, scope=scope, tx=own_tx, check=check)
@@ -304,8 +307,8 @@ class Store:
         refusal = self.lock_refusal(row)
         if refusal is not None:
             raise refusal
-        if check is not None:
-            check(row)
+        if check is not None and (work := check(row)) is not None:
+            await work
         changes = self._merge(row, changes)
         return await self.update(record_id, changes, scope=scope, tx=tx) if changes else row
 

@@ -9,7 +9,7 @@ For type checkers `Model` is a plain class, so that a column may be called `json
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -115,6 +115,7 @@ class Model(_Base, metaclass=ModelType):
             query: str | Mapping[str, str] | None = ...,
             restore: bool | None = ...,
             limits: Limits | None = ...,
+            operations: str | Collection[str] | None = ...,
         ) -> None: ...
 
         def model_dump(self, **options: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -94,3 +94,4 @@ class ModelOptions:
     query: str | Mapping[str, str] | None = None
     restore: bool | None = None
     limits: Limits | None = None
+    operations: str | Collection[str] | None = None  # the routes there are; None: all

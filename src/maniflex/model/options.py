@@ -39,6 +39,9 @@ def option_value_problems(declared_options: ModelOptions) -> Iterator[str]:
         yield f"search_language {language!r} is not the name of a language, like 'english'"
     if options.default_locale is not None and not is_locale_code(options.default_locale):
         yield f"default_locale {options.default_locale!r} is not a locale code"
+    operations = options.operations
+    if operations is not None and not isinstance(operations, str | list | tuple | set | frozenset):
+        yield "operations must be a list of operations"
     yield from query_value_problems(options.query)
     if options.locale_mode is not None and options.locale_mode not in LOCALE_MODES:
         yield f"unknown locale_mode {options.locale_mode!r}; use {', '.join(LOCALE_MODES)}"

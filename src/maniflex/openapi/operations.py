@@ -135,7 +135,7 @@ class Operations:
         if model.locks:
             codes |= errors.LOCK_CODES
         codes |= frozenset(about.codes)
-        return {**entry, "responses": answers | self._refusals(endpoint, refusals, codes)}
+        return {**entry, **about.extensions, "responses": answers | self._refusals(endpoint, refusals, codes)}
 
     def _answers(self, operation: Operation, model: ModelMeta) -> Schema:
         etag = _ETAG if model.options.optimistic_lock else {}
@@ -286,7 +286,13 @@ def _only_named(about: RouteDocs | None) -> bool:
     """Whether a route is what every model has, though perhaps by another name or with further refusals."""
     if about is None:
         return True
-    return about == RouteDocs(name=about.name, summary=about.summary, tags=about.tags, codes=about.codes)
+    return about == RouteDocs(
+        name=about.name,
+        summary=about.summary,
+        tags=about.tags,
+        codes=about.codes,
+        extensions=about.extensions,
+    )
 
 
 def _model_name(endpoint: Endpoint, model: ModelMeta, one: bool) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 _NO_NAMES: frozenset[str] = frozenset()
 
 
@@ -33,10 +35,18 @@ class Body(Mapping[str, Any]):
         """Whether the client sent a value for it, and the server put none in its place."""
         return self.values_.get(name) is not None and name not in self._stamped
 
+    def is_from_client(self, name: str) -> bool:
+        """Whether the client sent it, null included, and the server put nothing in its place."""
+        return name in self.values_ and name not in self._stamped
+
     def stamp(self, name: str, value: Any) -> None:
         """Set a value on the server's behalf; `strip` does not remove it."""
         self.values_[name] = value
         self._stamped |= {name}
+
+    def replace(self, name: str, value: Any) -> None:
+        """Put another reading of what was sent in its place; it stays the client's."""
+        self.values_[name] = value
 
     def remove(self, name: str) -> None:
         self.values_.pop(name, None)
@@ -47,3 +57,12 @@ class Body(Mapping[str, Any]):
         for name in names:
             if name not in self._stamped:
                 self.values_.pop(name, None)
+
+
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def written_number(raw_body: bytes, name: str) -> str | None:
+    """The digits of a JSON number as they stand in a body that is well-formed; None for anything else."""
+    literal = bytes(_parts(raw_body)[name]).decode()
+    return literal if literal[0] in "-0123456789" else None

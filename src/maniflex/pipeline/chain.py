@@ -15,6 +15,7 @@ from typing import Any
 
 from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
@@ -81,7 +82,8 @@ class Composer:
     ) -> Handler:
         """The named steps, nested, with the middleware that applies.
 
-        `inner` goes before the last default, `outer` before everything.
+        `inner` goes before the last default, `outer` before everything. Where the application replaces the
+        validate step, the default "rules" runs after it.
         """
         links: list[Link] = [(label, fn, None) for label, fn in outer]
         for name in names:
@@ -92,6 +94,8 @@ class Composer:
                 links += [(label, fn, None) for label, fn in inner]
             if links_at[At.REPLACE]:
                 links.append(links_at[At.REPLACE][-1])
+                if name == "validate" and "rules" in defaults:
+                    links.append(("rules", None, defaults["rules"]))
             elif name in defaults:
                 links.append((name, None, self._wrap_default(step, defaults[name], model, operation, item)))
             if name == "deserialize" and model is not None:
@@ -172,6 +176,17 @@ class Composer:
                 if r not in matching:
                     self._logger.debug("%s:%s does not apply to %s %s", r.step, r.name, operation, target)
         return matching
+
+    def checks(self, model: ModelMeta, operation: Operation) -> list[Check]:
+        """The rules that entries add to such a write."""
+        pipeline = self._pipeline
+        registrations = pipeline.checks if isinstance(pipeline, Pipeline) else ()
+        return [
+            check
+            for r in registrations
+            if isinstance(r.fn, Entry) and r.matches(model, operation, item=True)
+            for check in r.fn.checks(model, operation)
+        ]
 
     def replaces(self, step: str, model: ModelMeta, operation: Operation) -> bool:
         """Whether the application puts its own code in place of a default step, on one record."""

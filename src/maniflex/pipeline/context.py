@@ -25,7 +25,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.answer_headers import AnswerHeaders
 from maniflex.pipeline.binding import binder
-from maniflex.pipeline.body import Body
+from maniflex.pipeline.body import Body, written_number
 from maniflex.pipeline.exchange import AsgiScope as AsgiScope
 from maniflex.pipeline.exchange import Exchange
 from maniflex.pipeline.exchange import Receive as Receive
@@ -224,8 +224,12 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
                 return self._record.__dict__[field.name]
         return default if self._body is None else self._body.get(field.api if field else name, default)
 
-    def set_field(self, name: str, value: Any) -> None:
-        """Set a field on the server's behalf; what clients may not set is open to you."""
+    def set_field(self, name: str, value: Any, *, checked: bool = True) -> None:
+        """Set a field on the server's behalf; what clients may not set is open to you.
+
+        With `checked=False` the field's own rules do not judge the value, such as a hash that is longer
+        than a password may be.
+        """
         field = self.model.field(name)
         if field is None or field.name == "id":
             what = "is assigned by the framework" if field else "is not a field"
@@ -233,11 +237,22 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         if self._body is None:
             self._body = Body({})
         self._body.stamp(field.api, value)
+        if self.changes is None and self._record is None:
+            return
+        values = {field.name: value}
+        if checked:
+            values = self.model.validator.patch_from_code(values)
         if self.changes is not None:
-            self.changes.update(self.model.validator.patch_from_code({field.name: value}))
+            self.changes.update(values)
             self._record = None
-        elif self._record is not None:
-            self._record.__dict__.update(self.model.validator.patch_from_code({field.name: value}))
+        else:
+            self._record.__dict__.update(values)
+
+    def sent_digits(self, name: str) -> str | None:
+        """A JSON number of the body as it was written; None for another value, or one that code has set."""
+        if self.raw_body is None or self._body is None or not self._body.is_from_client(name):
+            return None
+        return written_number(self.raw_body, name)
 
     def delete_field(self, name: str) -> None:
         """Take a field out of the body."""
@@ -247,6 +262,9 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         if field is not None and self.changes is not None:
             self.changes.pop(field.name, None)
             self._record = None
+        elif field is not None and self._record is not None and field.has_default:
+            factory = field.default_factory
+            self._record.__dict__[field.name] = field.default if factory is None else factory()
         elif field is not None and self._record is not None:
             self._record = self.model.validator.create_from_code(
                 {k: v for k, v in self._record.__dict__.items() if k != field.name}

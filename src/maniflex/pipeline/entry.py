@@ -19,6 +19,7 @@ from maniflex.db.port import Tx
 from maniflex.errors import CallbackFailed, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration, Step
@@ -120,6 +121,14 @@ class Entry:
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """Rows were written, in this transaction, of a model that it listens to."""
 
+    def checks(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+        """The rules it adds to such a write of a model."""
+        return ()
+
+    def claims(self, model: ModelMeta) -> Iterable[str]:
+        """What it alone may do to a model, as sentences; two entries that say the same stop the start."""
+        return ()
+
     def problems(self, seat: Seat) -> Iterable[str]:
         """What else stops the start, once fields and step are right."""
         return ()
@@ -136,13 +145,14 @@ class Placement:
     pipeline: Pipeline
     problems: list[str]
     warnings: list[str]
+    claims: set[tuple[str, Operation]]  # of the entries placed so far
 
 
 def place_entries(
     pipeline: Pipeline, models: Sequence[ModelMeta] | None, actions: Sequence[DeclaredAction] = ()
 ) -> Placement:
     """Put the pieces of every entry into the steps; without `models` none can be judged by its fields."""
-    placement = Placement(Pipeline(), [], [])
+    placement = Placement(Pipeline(), [], [], set())
     placement.pipeline.openapi = pipeline.openapi
     for step in pipeline.steps:
         for registration in step.registrations:
@@ -173,10 +183,15 @@ def _place(
         problems += _field_problems(entry, seat)
         if not problems:
             problems += entry.problems(seat)
+            problems += _claim_problems(entry, seat, placement.claims)
             placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
+        if not problems:
             for piece in entry.pieces(seat):
                 target = getattr(placement.pipeline, piece.step)
                 target.registrations.append(_piece_registration(registration, entry, seat, piece))
+            if type(entry).checks is not Entry.checks:
+                whole = Piece(registration.step, entry.make, registration.at)
+                placement.pipeline.checks.append(_piece_registration(registration, entry, seat, whole))
     placement.problems.extend(f"{where}: {problem}" for problem in problems)
 
 
@@ -246,6 +261,17 @@ def _piece_registration(registration: Registration, entry: Entry, seat: Seat, pi
         make=piece.make,
         wrap=piece.wrap,
     )
+
+
+def _claim_problems(entry: Entry, seat: Seat, claims: set[tuple[str, Operation]]) -> Iterator[str]:
+    """Claims that an entry placed before has for the same operation."""
+    writes = [Operation(operation) for operation in sorted(Operation.WRITES)]
+    operations = [o for o in writes if seat.operations is None or covered(seat.operations, o, item=True)]
+    for sentence in [sentence for model in seat.models for sentence in entry.claims(model)]:
+        own = {(sentence, operation) for operation in operations}
+        if own & claims:
+            yield f"{sentence} already, by another entry"
+        claims |= own
 
 
 def _step_problems(registration: Registration, entry: Entry) -> Iterator[str]:

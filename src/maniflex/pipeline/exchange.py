@@ -35,6 +35,7 @@ class Exchange:
 
     # Between the server and the steps.
     body_asked: bool = False  # the client was told to send its body, if it waited for that
+    max_body_size: int | None = None  # of this request alone; None: as the settings say
     body_complete: bool = False  # nothing of the body is still to come
     raw_body: bytes | None = None
     place: BodyPlace | None = None  # of a large body
@@ -49,6 +50,7 @@ class Exchange:
     _record: Any = None  # of a create
     _new_id: str = ""  # of the record a create makes
     changes: dict[str, Any] | None = None  # of an update
+    extra_names: frozenset[str] = frozenset()  # keys of the body that are no fields and yet expected
     aggregation: Any = None
     allowance: Any = None  # of a limited request: the bucket that has the least left
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default
+from maniflex.pipeline.checks import RowCheck, row_checks, value_rules
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
+from maniflex.pipeline.steps.judge import Judge
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.validate import Validate
+from maniflex.pipeline.unknown_fields import UnknownFields
 
 
 def model_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:
@@ -36,10 +40,12 @@ class _ModelRoutes:
         serializer = runtime.serializers[model.cls]
         computed_fields = routes.computed.get(model.cls, ())
         self._routes = routes
+        self._refuses_unknown = runtime.config.unknown_fields == "refuse"
         self._model = model
         self._deserialize = Deserialize(store)
         self._validate = Validate(store)
-        self._db = Database(store, serializer, runtime)
+        self._checks = row_checks(model, routes.composer.checks(model, Operation.UPDATE))
+        self._db = Database(store, serializer, runtime, self._checks)
         self._respond = Respond(serializer, computed_fields, etags=bool(model.options.optimistic_lock))
 
     def collection(self) -> Iterator[Endpoint]:
@@ -56,7 +62,7 @@ class _ModelRoutes:
                 Operation.CREATE,
                 defaults={
                     "deserialize": self._deserialize.body,
-                    "validate": self._validate.create,
+                    **self._judged(Operation.CREATE, self._validate.create),
                     "db": self._db.create,
                 },
                 respond=self._respond.answer_created,
@@ -65,14 +71,15 @@ class _ModelRoutes:
     def item(self) -> Iterator[Endpoint]:
         yield from self._reading(self._db.read, below="/{id}")
         if self._model.options.query is None:
-            yield self._updating(self._db.update, below="/{id}")
+            yield self._updating(self._db.update_checked if self._checks else self._db.update, below="/{id}")
             yield self._deleting()
             if self._model.options.restore:
                 yield self._restoring()
 
     def singleton(self) -> Iterator[Endpoint]:
         yield from self._reading(self._db.read_singleton)
-        yield self._updating(self._db.update_singleton)
+        db = self._db
+        yield self._updating(db.update_singleton_checked if self._checks else db.update_singleton)
 
     def _reading(self, read: Default, below: str = "") -> Iterator[Endpoint]:
         for method, operation in (("GET", Operation.READ), ("HEAD", Operation.HEAD)):
@@ -92,9 +99,28 @@ class _ModelRoutes:
             Operation.UPDATE,
             below=below,
             item=True,
-            defaults={"deserialize": self._deserialize.body, "validate": check, "db": write},
+            defaults={
+                "deserialize": self._deserialize.body,
+                **self._judged(Operation.UPDATE, check),
+                "db": write,
+            },
             respond=self._respond.answer_record,
+            about=_update_docs(self._checks),
         )
+
+    def _judged(self, operation: Operation, built_in: Default) -> dict[str, Default]:
+        """The validate step with the rules of catalogue entries, and these alone where it is replaced."""
+        composer, model = self._routes.composer, self._model
+        rules = value_rules(composer.checks(model, operation))
+        if self._refuses_unknown and not any(isinstance(rule, UnknownFields) for rule in rules):
+            rules.append(UnknownFields(model))
+        if not rules:
+            return {"validate": built_in}
+        writes_rows = not composer.replaces("db", model, operation)
+        return {
+            "validate": Judge(model, operation, rules, built_in, writes_rows=writes_rows),
+            "rules": Judge(model, operation, rules, None, writes_rows=writes_rows),
+        }
 
     def _deleting(self) -> Endpoint:
         # A database step of the application's own leaves no trace of a delete; it is trusted.
@@ -140,6 +166,15 @@ class _ModelRoutes:
             item=item,
             about=about,
         )
+
+
+def _update_docs(checks: Sequence[RowCheck]) -> RouteDocs | None:
+    """What the checks of a row say of its updates."""
+    extensions: dict[str, Any] = {}
+    for check in checks:
+        for name, value in check.extensions.items():
+            extensions[name] = {**extensions.get(name, {}), **value}
+    return RouteDocs(extensions=extensions) if extensions else None
 
 
 def _restore_docs(model: ModelMeta) -> RouteDocs:

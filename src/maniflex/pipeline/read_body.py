@@ -16,9 +16,9 @@ IN_PROCESS = "maniflex.in_process"  # in the scope of a request that the applica
 
 async def read_body(ctx: Context) -> bytes:
     """The whole body; a larger one than the limit is refused before it is kept."""
-    limit = ctx.runtime.config.max_body_size
-    size = _check_headers(ctx, limit)
     owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
+    limit = owner.max_body_size or ctx.runtime.config.max_body_size
+    size = _check_headers(ctx, limit)
     owner.body_asked = True
     message = await ctx.receive()
     body: bytes = message.get("body", b"")

@@ -172,6 +172,7 @@ class Pipeline:
         self.db = Step("db")
         self.response = Step("response")
         self.openapi = OpenAPIPipeline()
+        self.checks: list[Registration] = []  # of entries that add rules instead of middleware
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -206,12 +207,13 @@ class Pipeline:
 
         Without `models` or `served`, because those could not be made, their questions are left out.
         """
-        return [
-            f"pipeline.{step.name}: {r.name}: {problem}"
-            for step in self.steps
-            for r in step.registrations
+        registrations = [*(r for step in self.steps for r in step.registrations), *self.checks]
+        problems = [
+            f"pipeline.{r.step}: {r.name}: {problem}"
+            for r in registrations
             for problem in _problems(r, models, served)
         ]
+        return [*dict.fromkeys(problems)]
 
 
 Served = tuple[ModelMeta | None, Operation]

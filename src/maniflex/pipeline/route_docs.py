@@ -35,6 +35,7 @@ class RouteDocs:
     errors: Sequence[int] = ()  # statuses of its refusals, in addition to those of its kind
     codes: Sequence[str] = ()  # error codes that only such operations give
     security: Sequence[Mapping[str, Sequence[str]]] | None = None  # empty: open to everybody
+    extensions: Mapping[str, Any] = field(default_factory=dict)  # `x-` keys of the operation
     hidden: bool = False  # not part of the API: pages, scripts and styles
 
     def of_head(self) -> RouteDocs:

@@ -24,6 +24,7 @@ from maniflex.pipeline.registration import Middleware
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.served import serves
 
 MAIN = ("auth", "deserialize", "validate", "service", "db")
 TRIMMED = ("auth",)
@@ -100,8 +101,11 @@ class RouteBuilder:
     def with_options(
         self, endpoints: Iterable[Endpoint], about: RouteDocs | None = None
     ) -> Iterator[Endpoint]:
-        """The endpoints by path; after those of each path, one that answers OPTIONS there."""
-        for same_path in _by_path(endpoints):
+        """The endpoints by path; after those of each path, one that answers OPTIONS there.
+
+        Operations that a model leaves out have none.
+        """
+        for same_path in _by_path(filter(_is_served, endpoints)):
             yield from same_path
             yield self._options_of(same_path, about)
 
@@ -122,6 +126,14 @@ class RouteBuilder:
             owner=first.owner,
             about=about,
         )
+
+
+def _is_served(endpoint: Endpoint) -> bool:
+    model = endpoint.model
+    if model is None:
+        return True
+    item = "{" in endpoint.path or bool(model.options.singleton)
+    return serves(model, endpoint.operation, item=item)
 
 
 def _by_path(endpoints: Iterable[Endpoint]) -> Iterable[Sequence[Endpoint]]:

@@ -3,13 +3,15 @@
 The grammar lives here and nowhere else: the OpenAPI parameters and docs/query/ are made from
 `OPERATORS`. Give `parse` the raw query string and a `ModelMeta`; get a value back, or `InvalidQuery`
 naming the parameter that was wrong. A field that does not exist, is not opted in or is secret gets
-one and the same answer. Parameters that are not part of the grammar are left to the application.
+one and the same answer. Parameters that are not part of the grammar are left to the application, unless
+they look like a misspelt one of ours.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from urllib.parse import unquote_plus
 
 from maniflex._limits import DEFAULT_LIMITS, Limits
@@ -72,6 +74,8 @@ class _QueryReader:
                 handle(self, value)
             elif key.startswith("filter["):
                 self._group(key, value)
+            elif (meant := _misspelt(key)) is not None:
+                raise InvalidQuery(f"there is no parameter {key!r}; did you mean {meant!r}?")
         self._check_sizes()
         groups = (AnyOf(tuple(group)) for group in self._groups.values())
         query = self._query.with_(
@@ -195,6 +199,15 @@ _PARAMETERS: dict[str, Callable[[_QueryReader, str], None]] = {
     "q": _QueryReader._search,
     "cursor": _QueryReader._cursor,
 }
+
+
+def _misspelt(key: str) -> str | None:
+    """The parameter that was surely meant; others, such as `age`, are left to the application."""
+    name = key.lower()
+    if name in _PARAMETERS or name.removesuffix("s") in _PARAMETERS:
+        return name if name in _PARAMETERS else name.removesuffix("s")
+    long_names = [known for known in _PARAMETERS if len(known) > 4 and abs(len(known) - len(name)) < 2]
+    return next(iter(get_close_matches(name, long_names, n=1, cutoff=0.8)), None)
 
 
 def _number(key: str, text: str, most: int) -> int:

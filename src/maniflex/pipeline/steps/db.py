@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from maniflex.db.budget import Budget
@@ -19,6 +19,7 @@ from maniflex.errors import (
     ValidationFailed,
 )
 from maniflex.model.meta import FieldMeta
+from maniflex.pipeline.checks import RowChange, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.paging import trim_page
 from maniflex.pipeline.runtime import Runtime
@@ -40,7 +41,10 @@ def listing_of(ctx: Context, store: Store) -> Listing:
 class Database:
     """The database step of one model."""
 
-    def __init__(self, store: Store, serializer: Serializer, runtime: Runtime) -> None:
+    def __init__(
+        self, store: Store, serializer: Serializer, runtime: Runtime, checks: Sequence[RowCheck] = ()
+    ) -> None:
+        self._checks = tuple(checks)
         self._limits = store.meta.options.limits or runtime.config.limits
         self._most = self._limits.answer_size
         self.store = store
@@ -161,6 +165,34 @@ class Database:
             ctx.resource_id, changes, scope=scope, check=lambda row: self._check_version(row, if_match)
         )
 
+    async def update_checked(self, ctx: Context) -> None:
+        """As `update`, for a model with row checks: those it concerns see the row under its lock."""
+        if ctx.changes is None:
+            ctx.changes = self._validator.patch(ctx._body.values_ if ctx._body is not None else {})
+        changes = ctx.changes
+        checks = [check for check in self._checks if check.concerns(changes)]
+        if not checks:
+            await self.update(ctx)
+            return
+        scope = self._touchable(ctx)
+        if scope:
+            stamp(self.store.meta, ctx.forced, changes, only_present=True)
+        if_match = ctx.header("if-match") if self._optimistic else None
+        after: list[Callable[[], Awaitable[None]]] = []
+
+        async def check(row: Row) -> None:
+            self._check_version(row, if_match)
+            change = RowChange(vars(self.store.record(row)), changes, after)
+            for item in checks:
+                await item.look(ctx, change)
+
+        async with ctx.transaction() as tx:
+            ctx.row = await self.store.revise(ctx.resource_id, changes, scope=scope, tx=tx, check=check)
+            for call in after:
+                await call()
+            if after:  # they may have changed it further
+                ctx.row = await self.store.find(ctx.resource_id, tx=tx) or ctx.row
+
     async def delete(self, ctx: Context) -> None:
         ctx.deleted = True
         scope = self._touchable(ctx)
@@ -200,6 +232,10 @@ class Database:
     async def update_singleton(self, ctx: Context) -> None:
         await self._provision(ctx)
         await self.update(ctx)
+
+    async def update_singleton_checked(self, ctx: Context) -> None:
+        await self._provision(ctx)
+        await self.update_checked(ctx)
 
     async def _provision(self, ctx: Context) -> None:
         """Make the one row of this scope from its defaults; two at once make it once."""

@@ -7,7 +7,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from maniflex.db.store import Store
-from maniflex.errors import ValidationFailed
+from maniflex.errors import Detail, ValidationFailed
+from maniflex.model.messages import detail
+from maniflex.model.meta import ModelMeta, RelationKind, RelationMeta
+from maniflex.pipeline.body import Body
+from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.scope import stamp_body
@@ -23,7 +27,11 @@ class Validate:
         self._store = store
         self._create = meta.validator.create
         self._patch = meta.validator.patch
-        closed_names = {f.api for f in meta.fields if f.name in meta.closed}
+        self._relations = {
+            name: relation for name, relation in meta.relations.items() if name not in meta.by_api
+        }
+        # Relations are looked for along with closed names: a body of ordinary fields pays for neither.
+        closed_names = {f.api for f in meta.fields if f.name in meta.closed} | self._relations.keys()
         self._closed_on_create = frozenset(closed_names)
         self._closed_on_update = frozenset(closed_names | {f.api for f in meta.fields if f.immutable})
 
@@ -33,6 +41,7 @@ class Validate:
             stamp_body(self._store.meta, query.forced, body)
         values = body.values_
         if not self._closed_on_create.isdisjoint(values):
+            self._refuse_relations(body, self._create)
             body.strip(self._closed_on_create)
         if raw_body is not None and len(raw_body) > LARGE:
             return self._create_large(ctx, values)
@@ -48,11 +57,25 @@ class Validate:
         body, raw_body = ctx._body, ctx.raw_body
         values = body.values_
         if not self._closed_on_update.isdisjoint(values):
+            self._refuse_relations(body, self._patch)
             body.strip(self._closed_on_update)
         if raw_body is not None and len(raw_body) > LARGE:
             return self._update_large(ctx, values)
         ctx.changes = self._patch(values)
         return None
+
+    def _refuse_relations(self, body: Body, validate: Callable[[dict[str, Any]], Any]) -> None:
+        """Refuse a body that names relations, with everything else that is wrong with it."""
+        names = [name for name in body if name in self._relations]
+        if not names:
+            return
+        problems = [relation_problem(self._relations[name], self._store.meta) for name in names]
+        body.strip([*self._closed_on_create, *names])
+        try:
+            validate(body.values_)
+        except ValidationFailed as error:
+            problems += error.details or ()  # type: ignore[arg-type]  # of a validator: a list
+        raise refusal(self._store.meta, problems)
 
     async def _update_large(self, ctx: Context, values: dict[str, Any]) -> None:
         ctx.changes = await self._beside_the_loop(ctx, partial(self._patch, values))
@@ -73,3 +96,11 @@ class Validate:
             if error is not None:
                 raise error from None
             raise
+
+
+def relation_problem(relation: RelationMeta, model: ModelMeta) -> Detail:
+    """What a body that names a relation is told."""
+    key = None if relation.key is None else model.by_name.get(relation.key)
+    if relation.kind is RelationKind.BELONGS_TO and key is not None and not key.hidden:
+        return detail(relation.name, "relation", f'is a relation; send the id as "{key.api}"')
+    return detail(relation.name, "relation", "is a relation, which a body cannot set")

@@ -1,0 +1,25 @@
+"""Service entries: values that the server sets, hashes, copies or takes out before a record is stored.
+
+from maniflex.middleware import service
+
+server.pipeline.service.register(service.hash_field("password"), models=[User])
+"""
+
+from maniflex.middleware.service.hashing import hash_field
+from maniflex.middleware.service.moments import timestamp, timestamp_when
+from maniflex.middleware.service.owner import owner_scope
+from maniflex.middleware.service.setting import SKIP, copy_field, set_field
+from maniflex.middleware.service.slugs import slugify_field
+from maniflex.middleware.service.strip import strip_field
+
+__all__ = [
+    "SKIP",
+    "copy_field",
+    "hash_field",
+    "owner_scope",
+    "set_field",
+    "slugify_field",
+    "strip_field",
+    "timestamp",
+    "timestamp_when",
+]

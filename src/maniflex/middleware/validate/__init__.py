@@ -1,0 +1,33 @@
+"""Validate entries: rules for the values of a write beyond those of its fields, and who may write a field.
+
+from maniflex.middleware import validate
+
+server.pipeline.validate.register(validate.date_range("starts_on", "ends_on"), models=[Event])
+"""
+
+from maniflex.middleware.validate.field_rules import forbidden_values, regex_field
+from maniflex.middleware.validate.gates import field_role, restrict_field
+from maniflex.middleware.validate.locales import require_locale
+from maniflex.middleware.validate.lookups import exists, unique_field
+from maniflex.middleware.validate.precision import numeric_precision
+from maniflex.middleware.validate.row_rules import (
+    cross_field,
+    date_range,
+    require_at_least_one,
+    require_when,
+)
+
+__all__ = [
+    "cross_field",
+    "date_range",
+    "exists",
+    "field_role",
+    "forbidden_values",
+    "numeric_precision",
+    "regex_field",
+    "require_at_least_one",
+    "require_locale",
+    "require_when",
+    "restrict_field",
+    "unique_field",
+]

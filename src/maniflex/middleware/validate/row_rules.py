@@ -1,0 +1,228 @@
+"""Rules over several fields; an update is judged by the row as it will be."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from typing import Any
+
+from maniflex.errors import CallbackFailed, Detail
+from maniflex.middleware.arguments import is_function, is_text
+from maniflex.middleware.validate.conditions import Condition, condition_problem, read_condition
+from maniflex.middleware.validate.rule_entry import RuleEntry
+from maniflex.model.messages import detail
+from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.pipeline.checks import Check, Draft, Problems, ValueRule
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry import Entry, Seat, ask, require_field
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import takes
+
+
+def cross_field(fn: Callable[..., Any], *, fields: Sequence[str] | str = (), merged: bool = True) -> Entry:
+    """Judge a record by a function of its values, or of the context and its values.
+
+    It returns None, a message, or messages by field; `ValueError` is a message too.
+    """
+    return CrossFieldEntry(fn, [fields] if isinstance(fields, str) else fields, merged)
+
+
+def date_range(start: str, end: str, *, merged: bool = True) -> Entry:
+    """Refuse an end before its start."""
+    return DateRangeEntry(start, end, merged)
+
+
+def require_when(field: str, *conditions: str, merged: bool = True) -> Entry:
+    """Ask for a field while all conditions hold, each written `"field:op:value"`."""
+    return RequireWhenEntry(field, conditions, merged)
+
+
+def require_at_least_one(*fields: str) -> Entry:
+    """Ask for a value in at least one of the fields."""
+    return AtLeastOneEntry(fields)
+
+
+class RowRule(ValueRule):
+    """A rule over several fields."""
+
+    def __init__(self, fields: Iterable[FieldMeta], *, merged: bool = True) -> None:
+        self.names = frozenset(f.name for f in fields)
+        self.reads_row = merged
+
+
+# -- cross_field
+
+
+class CrossFieldEntry(RuleEntry):
+    """A function of the application."""
+
+    name = "validate.cross_field"
+
+    def __init__(self, fn: Callable[..., Any], fields: Sequence[str], merged: bool) -> None:
+        super().__init__()
+        self.fields = tuple(fields)
+        self._fn, self._merged = fn, merged
+        if not is_function(fn, 1, 2):
+            self.mistakes.append("it calls (values) or (ctx, values), which the function does not take")
+
+    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+        fields = [require_field(model, name) for name in self.fields]
+        yield CrossFieldRule(model, fields, self._fn, merged=self._merged)
+
+
+class CrossFieldRule(RowRule):
+    """Asks the function of one entry."""
+
+    def __init__(
+        self, model: ModelMeta, fields: Sequence[FieldMeta], fn: Callable[..., Any], *, merged: bool
+    ) -> None:
+        super().__init__(fields, merged=merged)
+        self._shown_fields = [f for f in model.fields if not f.hidden]
+        self._at = fields[0].api if fields else ""
+        self._fn = fn
+        self._takes_context = takes(fn, 2)
+
+    def judge(self, ctx: Context, draft: Draft) -> Awaitable[Problems]:
+        return self._judge(ctx, draft)
+
+    async def _judge(self, ctx: Context, draft: Draft) -> Problems:
+        values = {f.api: draft.values[f.name] for f in self._shown_fields if f.name in draft.values}
+        values |= {name: draft.body[name] for name in ctx.extra_names if name in draft.body}
+        arguments = (ctx, values) if self._takes_context else (values,)
+        try:
+            return self._problems(await ask(ctx, self._fn, *arguments))
+        except CallbackFailed as error:
+            if isinstance(error.__cause__, ValueError):
+                return self._problems(str(error.__cause__))
+            if draft.refused:  # the record is refused in any case, and lacks the values it needs here
+                return ()
+            raise
+
+    def _problems(self, outcome: Any) -> list[Detail]:
+        if outcome is None or outcome is True:
+            return []
+        messages = outcome if isinstance(outcome, Mapping) else {self._at: outcome or "is not allowed"}
+        return [
+            {"field": str(name), "message": str(message), "code": "invalid"}
+            for name, message in messages.items()
+        ]
+
+
+# -- date_range
+
+
+class DateRangeEntry(RuleEntry):
+    """Two moments in order."""
+
+    name = "validate.date_range"
+
+    def __init__(self, start: str, end: str, merged: bool) -> None:
+        super().__init__()
+        self.fields = (start, end)
+        self._merged = merged
+        if start == end:
+            self.mistakes.append("start and end are one field")
+
+    def model_problems(self, model: ModelMeta, seat: Seat) -> Iterable[str]:
+        for name in self.fields:
+            field = require_field(model, name)
+            if field.kind not in (Kind.DATE, Kind.DATETIME):
+                yield f"{field.name} is neither a date nor a date and time"
+
+    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+        start, end = (require_field(model, name) for name in self.fields)
+        yield DateRangeRule(start, end, merged=self._merged)
+
+
+class DateRangeRule(RowRule):
+    """Compares two moments."""
+
+    def __init__(self, start: FieldMeta, end: FieldMeta, *, merged: bool) -> None:
+        super().__init__((start, end), merged=merged)
+        self._start, self._end = start, end
+
+    def judge(self, ctx: Context, draft: Draft) -> Problems:
+        start, end = draft.values.get(self._start.name), draft.values.get(self._end.name)
+        if start is None or end is None or _moment(end) >= _moment(start):
+            return ()
+        return [detail(self._end.api, "range", f'must not be before "{self._start.api}"')]
+
+
+def _moment(value: date) -> datetime:
+    """A date means its first moment in UTC."""
+    return value if isinstance(value, datetime) else datetime.combine(value, time.min, UTC)
+
+
+# -- require_when, require_at_least_one
+
+
+class RequireWhenEntry(RuleEntry):
+    """A field that some records need."""
+
+    name = "validate.require_when"
+
+    def __init__(self, field: str, conditions: Sequence[str], merged: bool) -> None:
+        super().__init__()
+        self._conditions = [text for text in conditions if is_text(text)]
+        self._merged = merged
+        self.fields = (field, *(text.partition(":")[0] for text in self._conditions))
+        if not conditions or len(self._conditions) != len(conditions):
+            self.mistakes.append('name at least one condition, each written "field:op:value"')
+        self.mistakes += [text for text in map(condition_problem, self._conditions) if text]
+
+    def model_problems(self, model: ModelMeta, seat: Seat) -> Iterable[str]:
+        for text in self._conditions:
+            try:
+                read_condition(model, text)
+            except ValueError as error:
+                yield str(error)
+
+    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+        conditions = [read_condition(model, text) for text in self._conditions]
+        yield RequireWhenRule(require_field(model, self.fields[0]), conditions, merged=self._merged)
+
+
+class RequireWhenRule(RowRule):
+    """Asks for a field while conditions hold."""
+
+    def __init__(self, field: FieldMeta, conditions: Sequence[Condition], *, merged: bool) -> None:
+        super().__init__((field, *(condition.field for condition in conditions)), merged=merged)
+        self._field = field
+        self._conditions = conditions
+        self._problems = [detail(field.api, "required", "is required here")]
+
+    def judge(self, ctx: Context, draft: Draft) -> Problems:
+        values = draft.values
+        if self._field.name in draft.refused or not all(c.holds(values) for c in self._conditions):
+            return ()
+        return self._problems if values.get(self._field.name) in (None, "", [], {}) else ()
+
+
+class AtLeastOneEntry(RuleEntry):
+    """Fields of which one must have a value."""
+
+    name = "validate.require_at_least_one"
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        super().__init__()
+        self.fields = tuple(fields)
+        if len(set(fields)) < 2:
+            self.mistakes.append("name two fields or more")
+
+    def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
+        yield AtLeastOneRule([require_field(model, name) for name in self.fields])
+
+
+class AtLeastOneRule(RowRule):
+    """Asks for one of several fields."""
+
+    def __init__(self, fields: Sequence[FieldMeta]) -> None:
+        super().__init__(fields)
+        names = ", ".join(f'"{f.api}"' for f in fields)
+        message = f"at least one of {names} is required"
+        self._problems = [{"field": f.api, "message": message, "code": "required"} for f in fields]
+
+    def judge(self, ctx: Context, draft: Draft) -> Problems:
+        if any(draft.values.get(name) is not None or name in draft.refused for name in self.names):
+            return ()
+        return self._problems

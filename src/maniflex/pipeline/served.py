@@ -1,0 +1,37 @@
+"""The class keyword `operations=`: which routes of a model there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from maniflex._names import did_you_mean
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.operation import Operation, covered
+
+
+def serves(model: ModelMeta, operation: Operation, *, item: bool) -> bool:
+    """Whether the model has routes for the operation, on one record (`item`) or on many."""
+    if model.options.operations is None:
+        return True
+    names = {str(name) for name in _names(model.options.operations)}
+    return covered(frozenset(o for o in Operation if o in names), operation, item=item)
+
+
+def operation_problems(model: ModelMeta) -> Iterator[str]:
+    """What cannot be meant by a model's `operations=`."""
+    operations: Any = model.options.operations
+    if operations is None:
+        return
+    known = [operation.value for operation in Operation]
+    names = _names(operations)
+    if not names:
+        yield f"{model.name}: operations is empty; headless=True makes a model without routes"
+    for name in names:
+        if str(name) not in known:
+            hint = did_you_mean(str(name), known) or f"; there are: {', '.join(known)}"
+            yield f"{model.name}: operations: there is no operation {name!r}{hint}"
+
+
+def _names(operations: Any) -> list[Any]:
+    return [operations] if isinstance(operations, str) else list(operations)
