@@ -31,6 +31,7 @@ READ: dict[str, tuple[str, Any]] = {
     "STATIC_PREFIX": ("assets", "/assets"),
     "STATIC_DISABLED": ("yes", True),
     "MAX_BODY_SIZE": ("512KB", 512 * 1024),
+    "UNKNOWN_FIELDS": ("refuse", "refuse"),
     "MAX_EXPORTS": ("5", 5),
     "QUERY_TIMEOUT": ("500ms", timedelta(milliseconds=500)),
     "SHUTDOWN_TIMEOUT": ("2m", timedelta(minutes=2)),
