@@ -13,37 +13,14 @@ import pytest
 from tests.catalogue.auth.kit import data_of, error_of
 from tests.kit.processes import Served, serve_process
 
-APP = '''
+APP = """
 import os
-from datetime import datetime
-from pathlib import Path
 
 from maniflex import AuthInfo, Context, Server
 from maniflex.middleware import auth
 
-SHARED = Path(__file__).parent / "revoked"
-SHARED.mkdir(exist_ok=True)
-
-
-class SharedRevoker:
-    """Keeps revocations as files, which all processes see."""
-
-    async def revoke_token(self, jti: str, expires_at: datetime) -> None:
-        (SHARED / f"token-{jti}").touch()
-
-    async def is_revoked(self, jti: str) -> bool:
-        return (SHARED / f"token-{jti}").exists()
-
-    async def revoke_user(self, user_id: str, cutoff: datetime, keep_until: datetime) -> None:
-        (SHARED / f"user-{user_id}").write_text(cutoff.isoformat())
-
-    async def user_cutoff(self, user_id: str) -> datetime | None:
-        path = SHARED / f"user-{user_id}"
-        return datetime.fromisoformat(path.read_text()) if path.exists() else None
-
-
-server = Server(os.environ["TEST_DATABASE"], background=False)
-tokens = auth.Tokens("a secret of at least thirty-two bytes", issuer="us", revoker=SharedRevoker())
+server = Server(os.environ["TEST_DATABASE"])
+tokens = auth.Tokens("a secret of at least thirty-two bytes", issuer="us", revoker=auth.SqlRevoker())
 server.pipeline.auth.register(tokens.bearer())
 
 
@@ -58,7 +35,7 @@ tokens.mount(server, login=login, limits=limits)
 @server.action("GET", "/me")
 async def me(ctx: Context) -> str:
     return ctx.require_auth().user_id
-'''
+"""
 
 
 @pytest.fixture
