@@ -15,7 +15,12 @@ def caller_of(ctx: Context) -> str:
     auth = ctx.auth
     if auth is not None and auth.user_id:
         return f"user {len(auth.tenant_id)} {auth.tenant_id}{auth.user_id}"
-    return f"address {_network(_address_of(ctx))}"
+    return f"address {network_of(ctx)}"
+
+
+def network_of(ctx: Context) -> str:
+    """The address a request comes from; of IPv6 the network of its subscriber."""
+    return _network(_address_of(ctx))
 
 
 def _address_of(ctx: Context) -> str:
@@ -29,7 +34,7 @@ def _address_of(ctx: Context) -> str:
 
 @lru_cache(maxsize=4096)
 def _network(address: str) -> str:
-    """The address; of IPv6 the network of its subscriber."""
+    """The address without what its subscriber may choose."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:  # a socket file, or a name that a test gave
