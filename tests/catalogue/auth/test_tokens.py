@@ -15,9 +15,10 @@ import jwt as pyjwt
 import pytest
 
 from maniflex import AuthInfo, Context, DeclarationError, Model, Server, field
+from maniflex.background.expired_rows import ExpiredRows
 from maniflex.middleware import auth
 from maniflex.middleware.auth.refresh_store import RefreshToken
-from maniflex.testing import FakeClock
+from maniflex.testing import FakeClock, client
 from tests.catalogue.auth.kit import EC_KEY, NOW, SECRET, app, data_of, error_of, serving, stored_bytes
 from tests.catalogue.auth.revoker import PlainRevoker
 from tests.catalogue.auth.signing_in import PASSWORD, bearing, login, refresh, sign_in, token_app
@@ -276,11 +277,13 @@ async def test_issuing_from_code(database_url: str) -> None:
 async def test_expired_rows_are_swept(database_url: str) -> None:
     clock = FakeClock(NOW)
     server, tokens = token_app(refresh_ttl=60)
-    async with serving(server, database_url, clock):
-        for _ in range(49):
+    async with client(server, database=database_url, clock=clock, background=True):
+        [sweeper] = [one for one in server._lifecycle.running if isinstance(one, ExpiredRows)]
+        for _ in range(3):
             await tokens.issue(AuthInfo(user_id="a"))
         clock.advance(timedelta(minutes=2))
         await tokens.issue(AuthInfo(user_id="a"))
+        await sweeper.tick()
         assert await server.db(RefreshToken).count() == 1
 
 

@@ -11,7 +11,9 @@ from maniflex.middleware.auth.csrf_cover import uncovered_routes
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
 from maniflex.middleware.auth.login_limits import LoginLimiter, LoginLimits
+from maniflex.middleware.auth.refresh_store import RefreshToken
 from maniflex.middleware.auth.request import LOOPBACK, cookie_values, host_name
+from maniflex.model.base import Model
 from maniflex.pipeline.chain import is_async
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Entry, Seat
@@ -50,11 +52,16 @@ class OpenRoute(Entry):
     is_exemption = True
 
     def __init__(
-        self, mistakes: Sequence[str] = (), *, is_forgeable: bool = False, stores: Sequence[Any] = ()
+        self,
+        mistakes: Sequence[str] = (),
+        *,
+        is_forgeable: bool = False,
+        tables: Sequence[type[Model]] = (),
+        stores: Sequence[Any] = (),
     ) -> None:
         super().__init__()
         self.mistakes = list(mistakes)
-        self.stores = stores
+        self.tables, self.stores = tables, stores
         self.needs_no_csrf = not is_forgeable
 
     def problems(self, seat: Seat) -> Iterable[str]:
@@ -83,7 +90,9 @@ class TokenRoutes:
         self._tokens.mistakes += [f"auth.Tokens: {mistake}" for mistake in self._limiter.mistakes]
         if login is not None:
             self._mount_login(login, Credentials if request is None else request)
-        refresh_route = OpenRoute(self._tokens.mistakes, is_forgeable=self._uses_cookie)
+        refresh_route = OpenRoute(
+            self._tokens.mistakes, is_forgeable=self._uses_cookie, tables=(RefreshToken,)
+        )
         refresh_body = {} if self._uses_cookie else {"request": RefreshRequest}
         self._action("refresh", self._refresh, [refresh_route], "Get new tokens", **refresh_body)
         bearer = self._tokens.bearer()

@@ -140,7 +140,6 @@ class Tokens:
         if self._host is not None:
             raise DeclarationError("auth.Tokens: it is mounted already")
         self._host, self._store = server, RefreshStore(server)
-        server.register(RefreshToken)
         TokenRoutes(self, server, path, account, limits or LoginLimits()).mount(login, request)
 
     # -- issuing -------------------------------------------------------------------------------
