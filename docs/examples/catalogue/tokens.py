@@ -16,9 +16,7 @@ class Note(Model):
 
 server = Server()
 server.register(Account, Note)
-tokens = auth.Tokens(
-    "keep-this-in-a-secret-store-not-in-code", issuer="notes", revoker=auth.SqlRevoker()
-)
+tokens = auth.Tokens("keep-this-in-a-secret-store-not-in-code", issuer="notes", revoker=auth.SqlRevoker())
 server.pipeline.auth.register(tokens.bearer())
 
 
