@@ -1,4 +1,4 @@
-"""Every entry: a wrong step, a wrong or empty argument, a misspelt field stops the start, all in one message."""
+"""Every entry: a wrong step, argument or field stops the start, and one message names them all."""
 
 from __future__ import annotations
 
