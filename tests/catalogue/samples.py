@@ -67,10 +67,11 @@ class Sample:
     right: Arguments
     wrong: tuple[Arguments, ...] = ()
     register: dict[str, Any] = field(default_factory=dict)
+    starts: bool = True  # False: it needs what no model has yet
 
 
-def sample(right: Arguments, *wrong: Arguments, **register: Any) -> Sample:
-    return Sample(right, wrong, register)
+def sample(right: Arguments, *wrong: Arguments, starts: bool = True, **register: Any) -> Sample:
+    return Sample(right, wrong, register, starts)
 
 
 def anything(*_: Any) -> Any: ...
@@ -193,6 +194,7 @@ SAMPLES: dict[str, Sample] = {
         given("title", "^a"), given("title", "("), given("title", "a", engine="x")
     ),
     "validate.require_at_least_one": sample(given("title", "slug"), given()),
+    "validate.require_locale": sample(given("title", "de"), given("title"), given("title", ""), starts=False),
     "validate.require_when": sample(
         given("slug", "status:eq:done"),
         given("slug"),

@@ -65,7 +65,7 @@ def test_no_entry_hides_from_the_catalogue() -> None:
             assert f"{section}.{public}" in NAMES or not cls.homes, cls
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SAMPLES or SAMPLES[name].starts])
 def test_a_right_call_starts(name: str) -> None:
     sample, server = SAMPLES[name], new_server()
     step, positions = next(iter(homes_of(name).items()))
