@@ -129,7 +129,7 @@ SAMPLES: dict[str, Sample] = {
     "body.strip_unknown_fields": sample(given()),
     "db.cache_query": sample(given(), given(ttl=0), given(store=AWAY), given(key="x"), given(store=object())),
     "db.force_filter": sample(
-        given("tenant_id", "acme"), given("tenant_id", "a", "like"), given("tenant_id", "a", "gt_field")
+        given("tenant_id", "acme"), given("tenant_id", "a", "is"), given("tenant_id", "a", "gt_field")
     ),
     "db.force_filter_via": sample(given("section", "tenant_id", "acme"), given("section", "tenant", "acme")),
     "db.invalidate": sample(
