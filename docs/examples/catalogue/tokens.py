@@ -16,7 +16,7 @@ class Note(Model):
 
 server = Server()
 server.register(Account, Note)
-tokens = auth.Tokens("keep-this-in-a-secret-store-not-in-code", issuer="notes")
+tokens = auth.Tokens("keep-this-in-a-secret-store-not-in-code", issuer="notes", revoker=auth.SqlRevoker())
 server.pipeline.auth.register(tokens.bearer())
 
 
@@ -45,6 +45,7 @@ async def main() -> None:
         assert (await http.post("/api/auth/refresh", json=used)).status_code == 200
         assert (await http.post("/api/auth/refresh", json=used)).status_code == 401  # each is good once
         assert (await http.post("/api/auth/logout", headers=headers)).status_code == 204
+        assert (await http.get("/api/notes", headers=headers)).status_code == 401  # revoked at once
 
 
 if __name__ == "__main__":

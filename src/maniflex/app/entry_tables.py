@@ -20,6 +20,7 @@ from maniflex.model.registry import Registry
 from maniflex.pipeline.entry import Entry, is_own_table
 from maniflex.pipeline.registration import Pipeline, middleware_of_model
 from maniflex.query.query import reachable_models
+from maniflex.sql.expired_rows import EXPIRY
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
@@ -70,9 +71,7 @@ class EntryTables:
         }
         swept = [(environment.adapter, table) for table in self.models()]
         swept += [(adapter, table) for adapter, tables in others for table in tables]
-        places = [
-            (adapter, environment.stores[table].meta.table) for adapter, table in swept if _expires(table)
-        ]
+        places = [(adapter, environment.stores[table].meta) for adapter, table in swept if _expires(table)]
         self._sweeper = ExpiredRows(places, environment.clock, environment.logger) if places else None
 
     def _listen(self, environment: Environment) -> None:
@@ -152,4 +151,4 @@ def _tables(entry: Entry) -> Iterator[type[Model]]:
 
 
 def _expires(table: type[Model]) -> bool:
-    return "expires_at" in table.model_fields  # type: ignore[attr-defined]  # of pydantic, at run time
+    return EXPIRY in table.model_fields  # type: ignore[attr-defined]  # of pydantic, at run time

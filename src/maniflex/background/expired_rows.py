@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from maniflex._clock import Clock
 from maniflex.background.loop import Loop
 from maniflex.db.port import Adapter
+from maniflex.model.meta import ModelMeta
 from maniflex.sql.expired_rows import delete_expired
 
 EVERY = timedelta(minutes=1)
 BATCH = 1000
 GRACE = timedelta(minutes=1)  # clocks differ, and the process with the slowest may still count a row
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ExpiredRows(Loop):
@@ -25,13 +25,15 @@ class ExpiredRows(Loop):
 
     name = "maniflex-expired-rows"
 
-    def __init__(self, tables: Sequence[tuple[Adapter, str]], clock: Clock, logger: logging.Logger) -> None:
+    def __init__(
+        self, tables: Sequence[tuple[Adapter, ModelMeta]], clock: Clock, logger: logging.Logger
+    ) -> None:
         super().__init__(clock, EVERY, logger)
         self._tables = tables
 
     async def tick(self) -> bool:
         """Remove one batch from each table; True while one of them was full."""
-        before = (self.clock.now() - GRACE - _EPOCH) // timedelta(microseconds=1) * 1000
+        before = self.clock.now() - GRACE
         counts = [
             await adapter.execute(delete_expired(table, adapter.dialect, before, BATCH))
             for adapter, table in self._tables

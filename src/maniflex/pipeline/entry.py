@@ -162,7 +162,10 @@ def place_entries(
                 getattr(placement.pipeline, step.name).registrations.append(registration)
     for registration in pipeline.openapi.auth.registrations:
         if isinstance(registration.fn, Entry):
-            placement.problems.extend(_description_problems(registration.fn))
+            placement.problems.extend(_description_problems(registration, registration.fn))
+    for registration in (*pipeline.openapi.generate.registrations, *pipeline.openapi.response.registrations):
+        if isinstance(registration.fn, Entry):
+            placement.problems.extend(_document_problems(registration, registration.fn))
     for action in actions if models is not None else ():
         _judge_action(action, pipeline, models or (), placement)
     return placement
@@ -304,11 +307,18 @@ def _field_problems(entry: Entry, seat: Seat) -> Iterator[str]:
         yield f"no model has all of the fields {', '.join(map(repr, entry.fields))}"
 
 
-def _description_problems(entry: Entry) -> Iterator[str]:
-    where = f"pipeline.openapi.auth: {entry.name}"
+def _description_problems(registration: Registration, entry: Entry) -> Iterator[str]:
+    where = f"pipeline.openapi.auth: {registration.name}"
     yield from (f"{where}: {mistake}" for mistake in entry.mistakes)
     if not entry.in_description:
         yield f"{where}: it does nothing there; entries of auth guard the description"
+
+
+def _document_problems(registration: Registration, entry: Entry) -> Iterator[str]:
+    """The problems of an entry where the description is made and answered."""
+    where = f"pipeline.{registration.step}: {registration.name}"
+    for problem in (*entry.mistakes, *_step_problems(registration, entry)):
+        yield f"{where}: {problem}"
 
 
 def action_problems(entry: Entry) -> Iterator[str]:

@@ -269,6 +269,8 @@ def _runs(r: Registration, served: Collection[Served]) -> bool:
 
 def takes(fn: Any, arguments: int) -> bool:
     """Whether it can be called with so many positional arguments, as far as one can tell."""
+    if not callable(fn):
+        return False
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):  # written in C, without a signature

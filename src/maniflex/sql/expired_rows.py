@@ -1,13 +1,20 @@
-"""The delete of a batch of rows whose `expires_at`, in nanoseconds, has passed."""
+"""The delete of a batch of rows whose `expires_at`, a moment or its nanoseconds, has passed."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import Any
 
+from maniflex.model.meta import Kind, ModelMeta
+from maniflex.sql.codec import encoder
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.statement_files import FileStatement, statement_of
 from maniflex.sql.tables import quote
 
+EXPIRY = "expires_at"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _TEXTS = {
     Dialect.SQLITE: (
         "DELETE FROM {table} WHERE id IN"
@@ -22,9 +29,18 @@ _TEXTS = {
 }
 
 
-def delete_expired(table: str, dialect: Dialect, before: int, most: int) -> Sql:
+def delete_expired(meta: ModelMeta, dialect: Dialect, before: datetime, most: int) -> Sql:
     """Delete up to `most` rows that expired at `before` or earlier, the oldest first."""
-    return _statement(table, dialect).bind(before=before, most=most)
+    moment = _encode(meta.by_name[EXPIRY].kind, dialect, before)
+    return _statement(meta.table, dialect).bind(before=moment, most=most)
+
+
+def _encode(kind: Kind, dialect: Dialect, moment: datetime) -> Any:
+    """The moment as the column has it."""
+    if kind is Kind.INT:
+        return (moment - _EPOCH) // _MICROSECOND * 1000
+    encode = encoder(kind, dialect)
+    return moment if encode is None else encode(moment)
 
 
 @cache

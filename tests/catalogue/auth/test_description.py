@@ -6,7 +6,7 @@ from openapi_spec_validator import validate
 
 from maniflex.middleware import auth
 from tests.catalogue.auth.kit import SECRET, app
-from tests.catalogue.auth.test_tokens import login
+from tests.catalogue.auth.signing_in import login
 
 
 async def test_the_routes_of_tokens_and_keys_are_described() -> None:

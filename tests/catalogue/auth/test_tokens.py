@@ -1,11 +1,9 @@
-"""`auth.Tokens`: C9 in one process, C11 and C13."""
+"""`auth.Tokens`: C9 in one process, and C11."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import statistics
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,46 +11,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import jwt as pyjwt
 import pytest
 
 from maniflex import AuthInfo, Context, DeclarationError, Model, Server, field
+from maniflex.background.expired_rows import ExpiredRows
 from maniflex.middleware import auth
 from maniflex.middleware.auth.refresh_store import RefreshToken
-from maniflex.testing import FakeClock
+from maniflex.testing import FakeClock, client
 from tests.catalogue.auth.kit import EC_KEY, NOW, SECRET, app, data_of, error_of, serving, stored_bytes
 from tests.catalogue.auth.revoker import PlainRevoker
-
-PASSWORD = "correct horse battery"
-
-
-async def login(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None:
-    if credentials.password != PASSWORD:
-        return None
-    return AuthInfo(user_id=credentials.email, roles=["member"], scopes=["read", "write"], tenant_id="acme")
-
-
-def token_app(**options: Any) -> tuple[Server, auth.Tokens]:
-    tokens = auth.Tokens(SECRET, issuer="us", **options)
-    server = app(tokens.bearer())
-    tokens.mount(server, login=login)
-    return server, tokens
-
-
-async def sign_in(http: httpx.AsyncClient, email: str = "ada@example.com") -> dict[str, Any]:
-    answer = await http.post("/api/auth/login", json={"email": email, "password": PASSWORD})
-    assert answer.headers["cache-control"] == "no-store"
-    data: dict[str, Any] = data_of(answer)
-    return data
-
-
-async def refresh(http: httpx.AsyncClient, token: Any) -> httpx.Response:
-    return await http.post("/api/auth/refresh", json={"refresh_token": token})
-
-
-def bearing(pair: dict[str, Any]) -> dict[str, str]:
-    return {"Authorization": f"Bearer {pair['access_token']}"}
+from tests.catalogue.auth.signing_in import PASSWORD, bearing, login, refresh, sign_in, token_app
 
 
 async def test_login_gives_tokens_that_work(database_url: str) -> None:
@@ -259,72 +228,6 @@ def test_a_refresh_cookie_needs_csrf() -> None:
         server.seal()
 
 
-async def test_c13_login_is_limited_by_account_and_address(database_url: str) -> None:
-    """C13: 429 soon, for unknown accounts too, with one body; the limits come back with time."""
-    clock = FakeClock(NOW)
-    server, _ = token_app()
-    async with serving(server, database_url, clock) as http:
-        kinds: list[list[httpx.Response]] = []
-        for email in ("Ada@example.com", "nobody@example.com"):
-            body = {"email": email, "password": "wrong"}
-            kinds.append([await http.post("/api/auth/login", json=body) for _ in range(200)])
-            clock.advance(timedelta(minutes=1))
-        for answers in kinds:
-            assert [a.status_code for a in answers].count(401) == 10
-            assert {a.status_code for a in answers[10:]} == {429}
-        assert len({answer.text for answers in kinds for answer in answers}) == 2
-        refused = kinds[0][-1]
-        assert error_of(refused, 429, "RATE_LIMITED")["retryable"] is True
-        assert int(refused.headers["retry-after"]) >= 1
-        again = {"email": " ada@EXAMPLE.com ", "password": PASSWORD}
-        data_of(await http.post("/api/auth/login", json=again))  # ten in fifteen minutes: one has come back
-        error_of(await http.post("/api/auth/login", json=again), 429, "RATE_LIMITED")
-        clock.advance(timedelta(seconds=90))
-        data_of(await http.post("/api/auth/login", json=again))
-
-
-async def test_many_accounts_from_one_address_are_limited(database_url: str) -> None:
-    server, _ = token_app()
-    async with serving(server, database_url) as http:
-        forged = {"X-Forwarded-For": "1.2.3.4"}
-        bodies = [{"email": f"{n}@example.com", "password": "wrong"} for n in range(25)]
-        answers = [await http.post("/api/auth/login", json=body, headers=forged) for body in bodies]
-        assert [answer.status_code for answer in answers] == [401] * 20 + [429] * 5
-
-
-class Account(Model):
-    email: str = field(unique=True, filterable=True)
-    password: str = field(writeonly=True)
-
-
-async def test_c13_unknown_accounts_take_as_long_as_wrong_passwords(database_url: str) -> None:
-    """C13: similar medians."""
-    server = Server()
-    server.register(Account)
-    tokens = auth.Tokens(SECRET, issuer="us")
-
-    async def check(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None:
-        accounts = await ctx.db(Account).list({"email": credentials.email})
-        stored = accounts[0].password if accounts else None
-        if not await auth.verify_password(credentials.password, stored):
-            return None
-        return AuthInfo(user_id=accounts[0].id)
-
-    tokens.mount(server, login=check, limits=auth.LoginLimits("1000/60", "1000/60"))
-    async with serving(server, database_url) as http:
-        await server.db(Account).create(email="ada", password=await auth.hash_password(PASSWORD))
-        durations: dict[str, list[float]] = {"ada": [], "nobody": []}
-        for _ in range(9):
-            for email, times in durations.items():
-                start = time.perf_counter()
-                answer = await http.post("/api/auth/login", json={"email": email, "password": "wrong"})
-                times.append(time.perf_counter() - start)
-                error_of(answer, 401, "INVALID_CREDENTIALS")
-        known, unknown = (statistics.median(times) for times in durations.values())
-        assert 0.5 < known / unknown < 2
-        data_of(await http.post("/api/auth/login", json={"email": "ada", "password": PASSWORD}))
-
-
 @dataclass
 class PinRequest:
     card: str
@@ -374,11 +277,13 @@ async def test_issuing_from_code(database_url: str) -> None:
 async def test_expired_rows_are_swept(database_url: str) -> None:
     clock = FakeClock(NOW)
     server, tokens = token_app(refresh_ttl=60)
-    async with serving(server, database_url, clock):
-        for _ in range(49):
+    async with client(server, database=database_url, clock=clock, background=True):
+        [sweeper] = [one for one in server._lifecycle.running if isinstance(one, ExpiredRows)]
+        for _ in range(3):
             await tokens.issue(AuthInfo(user_id="a"))
         clock.advance(timedelta(minutes=2))
         await tokens.issue(AuthInfo(user_id="a"))
+        await sweeper.tick()
         assert await server.db(RefreshToken).count() == 1
 
 
@@ -418,10 +323,10 @@ async def test_wrong_arguments_of_mount_stop_the_start() -> None:
         server,
         login=lambda ctx: None,  # type: ignore[arg-type, misc]
         request=PinRequest,
-        limits=auth.LoginLimits("0/60", "many"),
+        limits=auth.LoginLimits("0/60", "many", backend=object()),  # type: ignore[arg-type]
     )
     async with sealed(server) as said:
-        for text in ("login is called with", "no field 'email'", "per_address", "per_account"):
+        for text in ("login is called with", "no field 'email'", "per_address", "per_account", "no take()"):
             assert said.count(text) == 1
     with pytest.raises(DeclarationError, match="mounted already"):
         tokens.mount(server)

@@ -1,9 +1,12 @@
-"""C9 and C11 with two server processes on one database."""
+"""C9, C11 and C13 with two server processes on one database."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,62 +16,45 @@ import pytest
 from tests.catalogue.auth.kit import data_of, error_of
 from tests.kit.processes import Served, serve_process
 
-APP = '''
+APP = """
 import os
-from datetime import datetime
-from pathlib import Path
 
 from maniflex import AuthInfo, Context, Server
 from maniflex.middleware import auth
 
-SHARED = Path(__file__).parent / "revoked"
-SHARED.mkdir(exist_ok=True)
-
-
-class SharedRevoker:
-    """Keeps revocations as files, which all processes see."""
-
-    async def revoke_token(self, jti: str, expires_at: datetime) -> None:
-        (SHARED / f"token-{jti}").touch()
-
-    async def is_revoked(self, jti: str) -> bool:
-        return (SHARED / f"token-{jti}").exists()
-
-    async def revoke_user(self, user_id: str, cutoff: datetime, keep_until: datetime) -> None:
-        (SHARED / f"user-{user_id}").write_text(cutoff.isoformat())
-
-    async def user_cutoff(self, user_id: str) -> datetime | None:
-        path = SHARED / f"user-{user_id}"
-        return datetime.fromisoformat(path.read_text()) if path.exists() else None
-
-
-server = Server(os.environ["TEST_DATABASE"], background=False)
-tokens = auth.Tokens("a secret of at least thirty-two bytes", issuer="us", revoker=SharedRevoker())
+server = Server(os.environ["TEST_DATABASE"])
+tokens = auth.Tokens("a secret of at least thirty-two bytes", issuer="us", revoker=auth.SqlRevoker())
 server.pipeline.auth.register(tokens.bearer())
 
 
 async def login(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None:
-    return AuthInfo(user_id=credentials.email)
+    return None if credentials.password == "wrong" else AuthInfo(user_id=credentials.email)
 
 
-limits = auth.LoginLimits("100000/60", "100000/60")
+limits = auth.LoginLimits(*os.environ["TEST_LIMITS"].split())
 tokens.mount(server, login=login, limits=limits)
 
 
 @server.action("GET", "/me")
 async def me(ctx: Context) -> str:
     return ctx.require_auth().user_id
-'''
+"""
+
+
+@contextmanager
+def serve_two(
+    directory: Path, database_url: str, limits: str = "100000/60 100000/60"
+) -> Iterator[tuple[Served, Served]]:
+    (directory / "app.py").write_text(APP)
+    environment = {"TEST_DATABASE": database_url, "TEST_LIMITS": limits}
+    with serve_process(directory, **environment) as one, serve_process(directory, **environment) as other:
+        yield one, other
 
 
 @pytest.fixture
 def two(tmp_path: Path, database_url: str) -> Iterator[tuple[Served, Served]]:
-    (tmp_path / "app.py").write_text(APP)
-    with (
-        serve_process(tmp_path, TEST_DATABASE=database_url) as one,
-        serve_process(tmp_path, TEST_DATABASE=database_url) as other,
-    ):
-        yield one, other
+    with serve_two(tmp_path, database_url) as servers:
+        yield servers
 
 
 def sign_in(http: httpx.Client, server: Served) -> dict[str, Any]:
@@ -117,3 +103,39 @@ async def use_at_once(two: tuple[Served, Served], token: str) -> list[httpx.Resp
     async with httpx.AsyncClient() as http:
         calls = [http.post(f"{server.url}/api/auth/refresh", json=body) for server in two * 4]
         return list(await asyncio.gather(*calls))
+
+
+def attempt(server: Served, email: str) -> httpx.Response:
+    body = {"email": email, "password": "wrong"}
+    return httpx.post(f"{server.url}/api/auth/login", json=body, timeout=20)
+
+
+def test_c13_both_processes_count_the_attempts_of_an_account(tmp_path: Path, database_url: str) -> None:
+    """C13 (2p): two hundred guesses for an account in all its spellings, and restarts give none back."""
+    spellings = ("ada@example.com", " Ada@Example.com", "ADA@EXAMPLE.COM ")
+    began = time.monotonic()
+    with serve_two(tmp_path, database_url, "100000/60 10/900") as two, ThreadPoolExecutor(8) as pool:
+        calls = [(two[n % 2], spellings[n % 3]) for n in range(200)]
+        answers = list(pool.map(attempt, *zip(*calls, strict=True)))
+        most = 10 + int((time.monotonic() - began) // 90)
+        wrong = [answer for answer in answers if answer.status_code == 401]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert len(wrong) + len(refused) == 200
+        assert 10 <= len(wrong) <= most
+        assert len({answer.text for answer in wrong}) == len({answer.text for answer in refused}) == 1
+        assert all(1 <= int(answer.headers["retry-after"]) <= 90 for answer in refused)
+        error_of(attempt(two[0], "bob@example.com"), 401, "INVALID_CREDENTIALS")
+    with serve_two(tmp_path, database_url, "100000/60 10/900") as two:
+        again = [attempt(server, spellings[0]).status_code for server in two * 2]
+        assert again.count(401) <= int((time.monotonic() - began) // 90)
+
+
+def test_c13_both_processes_count_the_attempts_from_an_address(tmp_path: Path, database_url: str) -> None:
+    """C13 (2p): a password tried on many accounts."""
+    with serve_two(tmp_path, database_url, "20/60 10/900") as two, ThreadPoolExecutor(8) as pool:
+        began = time.monotonic()
+        accounts = [f"{n}@example.com" for n in range(60)]
+        statuses = [answer.status_code for answer in pool.map(attempt, two * 30, accounts)]
+        most = 20 + int((time.monotonic() - began) // 3)
+        assert 20 <= statuses.count(401) <= most
+        assert statuses.count(429) == 60 - statuses.count(401)

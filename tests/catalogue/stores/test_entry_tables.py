@@ -148,12 +148,14 @@ async def test_expired_rows_are_removed_in_batches_and_others_stay(database_url:
     server = Server(database_url, clock=clock, background=False)
     server.register(IdempotencyKeyRow, RateLimitRow)
     async with server.lifespan(role="client"):
-        adapter = server._seal().runtime.adapter
+        runtime = server._seal().runtime
+        adapter = runtime.adapter
         store = stores.SqlIdempotency()
         store.attach(adapter, clock)
         await fill(server, clock, 2 * BATCH + 10)
         alive = await store.claim("alive", "body", lease=3600, now=clock.now())
-        sweeper = ExpiredRows([(adapter, "idempotency_key"), (adapter, "rate_limit")], clock, server._logger)
+        places = [(adapter, runtime.stores[table].meta) for table in (IdempotencyKeyRow, RateLimitRow)]
+        sweeper = ExpiredRows(places, clock, server._logger)
 
         clock.advance(timedelta(seconds=90))
         assert [await sweeper.tick() for _ in range(3)] == [True, True, False]

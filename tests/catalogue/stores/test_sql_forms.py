@@ -15,6 +15,7 @@ from maniflex import Server
 from maniflex.background.expired_rows import ExpiredRows
 from maniflex.db.current import transaction
 from maniflex.middleware import stores
+from maniflex.middleware.stores.model import IdempotencyKeyRow
 from maniflex.testing import FakeClock
 from tests.catalogue.stores.places import fill, in_sql
 from tests.kit.statements import Counting
@@ -195,8 +196,8 @@ async def test_a_call_costs_the_same_among_many_expired_rows(database_url: str, 
         clock.advance(DAY)
         crowded = min([await median(claim) for _ in range(3)])
         assert crowded < 3 * alone + 0.002
-        adapter = server._seal().runtime.adapter
-        sweeper = ExpiredRows([(adapter, "idempotency_key")], clock, server._logger)
+        store = server._seal().runtime.stores[IdempotencyKeyRow]
+        sweeper = ExpiredRows([(store.adapter, store.meta)], clock, server._logger)
         start = time.perf_counter()
         assert [await sweeper.tick() for _ in range(5)] == [True] * 5
         assert time.perf_counter() - start < 5

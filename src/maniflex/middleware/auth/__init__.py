@@ -17,16 +17,20 @@ from maniflex.middleware.auth.login_limits import LoginLimits
 from maniflex.middleware.auth.logout import mount_logout
 from maniflex.middleware.auth.passwords import hash_password, needs_rehash, verify_password
 from maniflex.middleware.auth.published_keys import jwks
-from maniflex.middleware.auth.revocation import Revoker
 from maniflex.middleware.auth.stored_keys import ApiKeys
 from maniflex.middleware.auth.token_routes import Credentials
 from maniflex.middleware.auth.tokens import TokenPair, Tokens
+from maniflex.middleware.stores.port import Revoker
+from maniflex.middleware.stores.revoker import MemoryRevoker, RedisRevoker, SqlRevoker
 
 __all__ = [
     "ApiKeys",
     "Credentials",
     "LoginLimits",
+    "MemoryRevoker",
+    "RedisRevoker",
     "Revoker",
+    "SqlRevoker",
     "TokenPair",
     "Tokens",
     "allow_anonymous",

@@ -18,8 +18,9 @@ from maniflex.middleware.auth.fixed_keys import HEADER_NAME
 from maniflex.middleware.auth.key_options import read_keys
 from maniflex.middleware.auth.keys import SHORT_SECRET, VerifyingKey, cost_of, verify
 from maniflex.middleware.auth.request import cookie_values
-from maniflex.middleware.auth.revocation import Revoker, is_token_revoked
+from maniflex.middleware.auth.revocation import LookUp, is_token_revoked, look_up_of, revoker_mistakes
 from maniflex.middleware.auth.token_memory import TokenMemory
+from maniflex.middleware.stores.port import Revoker, warnings_of
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Seat, ask
 from maniflex.pipeline.registration import Next, takes
@@ -69,7 +70,7 @@ class Bearer(Authenticator):
         self._leeway = leeway if isinstance(leeway, timedelta) else timedelta(seconds=leeway)
         self._allow_no_expiry = allow_no_expiry
         self._required = tuple(required_claims)
-        self._revoker = revoker
+        self._look_up = self._read_revoker(revoker)
         self._verify = verify
         self._needs_csrf = csrf
         self._memory = TokenMemory()
@@ -86,6 +87,14 @@ class Bearer(Authenticator):
             self.mistakes.append("give either secret or public_key")
             return ()
         return read_keys(self.name, secret, public_key, algorithms, self.mistakes)
+
+    def _read_revoker(self, revoker: Revoker | None) -> LookUp | None:
+        if revoker is None:
+            return None
+        mistakes = list(revoker_mistakes(revoker))
+        self.mistakes += mistakes
+        self.stores = () if mistakes else (revoker,)
+        return None if mistakes else look_up_of(revoker)
 
     def _check_options(self, header: str) -> None:
         if not HEADER_NAME.fullmatch(header):
@@ -111,6 +120,7 @@ class Bearer(Authenticator):
     def warnings(self, seat: Seat) -> Iterable[str]:
         if self._has_short_secret:
             yield f"the secret is shorter than {SHORT_SECRET} bytes and can be guessed"
+        yield from warnings_of(self.stores)
 
     # -- a request -----------------------------------------------------------------------------
 
@@ -125,8 +135,8 @@ class Bearer(Authenticator):
                 if not good_token.starts_at <= now < good_token.ends_at:
                     self._check_times(token, good_token, now)
                 info = good_token.identity()
-                if self._revoker is not None:
-                    await self._check_revoked(self._revoker, good_token)
+                if self._look_up is not None:
+                    await self._check_revoked(self._look_up, good_token)
                 if self._verify is not None:
                     await self._ask_application(ctx, self._verify, info)
                 ctx.auth = info
@@ -204,10 +214,10 @@ class Bearer(Authenticator):
         if good_token.issued_at is not None and good_token.issued_at > latest:
             raise self.refusal("TOKEN_FUTURE_ISSUED", "the token was issued in the future")
 
-    async def _check_revoked(self, revoker: Revoker, good_token: VerifiedToken) -> None:
+    async def _check_revoked(self, look_up: LookUp, good_token: VerifiedToken) -> None:
         if not good_token.jti:
             raise self.refusal("TOKEN_NOT_REVOCABLE", "the token has no id by which it could be revoked")
-        if await is_token_revoked(revoker, good_token):
+        if await is_token_revoked(look_up, good_token):
             raise self.refusal("TOKEN_REVOKED", "the token was revoked")
 
     async def _ask_application(self, ctx: Context, verify: Verify, info: AuthInfo) -> None:

@@ -11,7 +11,8 @@ from maniflex.middleware.auth.claims import moment
 from maniflex.middleware.auth.durations import Duration, as_timedelta
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
-from maniflex.middleware.auth.revocation import Revoker, revocation_unavailable
+from maniflex.middleware.auth.revocation import revocation_unavailable, revoker_mistakes
+from maniflex.middleware.stores.port import Revoker
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat
 
@@ -52,7 +53,7 @@ def mount_logout(
         if isinstance(jti, str) and jti and isinstance(expires, int | float):
             await _revoke(revoker.revoke_token, jti, moment(expires))
 
-    guard = AuthenticatorNeeded()
+    guard = LogoutGuard(revoker)
     if life.total_seconds() <= 0:
         guard.mistakes.append("keep is a duration above zero: the longest life of a token")
     for place, handler, summary in (
@@ -63,12 +64,17 @@ def mount_logout(
         server.action("POST", place, middleware=[guard, require_auth()], **options)(handler)
 
 
-class AuthenticatorNeeded(Entry):
-    """Stops the start when nothing finds out who calls the route."""
+class LogoutGuard(Entry):
+    """Brings the tables of the revoker, and stops the start when nothing finds out who calls the route."""
 
     name = "auth.mount_logout"
     homes: ClassVar = {}
     in_actions = True
+
+    def __init__(self, revoker: Revoker) -> None:
+        super().__init__()
+        self.mistakes += revoker_mistakes(revoker)
+        self.stores = () if self.mistakes else (revoker,)
 
     def problems(self, seat: Seat) -> Iterable[str]:
         others = [r.fn for r in seat.registrations]

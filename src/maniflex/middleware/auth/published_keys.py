@@ -74,6 +74,7 @@ class PublishedKeys(Bearer):
     def warnings(self, seat: Seat) -> Iterable[str]:
         if self._issuers is None and self._audiences is None:
             yield "neither issuer nor audience is given, so tokens for other applications pass too"
+        yield from super().warnings(seat)
 
     async def _claims(self, ctx: Context, token: bytes) -> dict[str, Any] | None:
         try:

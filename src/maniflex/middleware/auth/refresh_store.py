@@ -5,28 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from itertools import count
-from typing import Any, ClassVar
+from typing import Any
 
 from maniflex.middleware.auth.host import Host
 from maniflex.model.base import Model
 from maniflex.model.field import field
 
-SWEEP_EVERY = 50  # tokens that are issued
-SWEEP_ROWS = 500
-
 _USE = """UPDATE refresh_token SET used_at = ?
  WHERE digest = ? AND used_at IS NULL AND ended_at IS NULL AND expires_at > ?"""
 _END_FAMILY = "UPDATE refresh_token SET ended_at = ? WHERE family = ? AND actor = ? AND ended_at IS NULL"
 _END_ALL = "UPDATE refresh_token SET ended_at = ? WHERE actor = ? AND tenant = ? AND ended_at IS NULL"
-_SWEEP = """DELETE FROM refresh_token
- WHERE id IN (SELECT id FROM refresh_token WHERE expires_at < ? ORDER BY expires_at LIMIT ?)"""
 
 
 class RefreshToken(Model, table="refresh_token", headless=True):
     """A refresh token that was given out; the text itself is nowhere."""
-
-    __internal_table__: ClassVar = True
 
     digest: str = field(default="", unique=True, hidden=True)
     family: str = field(index=True, filterable=True)
@@ -59,13 +51,10 @@ class RefreshStore:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._issued = count(1)
 
     async def add(self, row: RefreshToken) -> None:
-        """Store a token that is about to be given out; now and then sweep some that have expired."""
+        """Store a token that is about to be given out."""
         await self._host.db(RefreshToken).create(row)
-        if next(self._issued) % SWEEP_EVERY == 0:
-            await self._host.raw_exec(_SWEEP, self._host.now(), SWEEP_ROWS)
 
     async def use(self, token: str, now: datetime) -> RefreshToken | None:
         """End a token that is still good, in the open transaction; None when it is not good any more."""

@@ -1,4 +1,4 @@
-"""What an auth entry reads of a request: headers as they were sent, cookies, the caller's address."""
+"""What an auth entry reads of a request: headers as they were sent, cookies, scheme and host."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ def cookie_values(ctx: Context, name: str) -> list[str]:
             if key.strip() == name_bytes:
                 values.append(value.strip().strip(b'"').decode("latin-1"))
     return values
-
-
-def client_address(ctx: Context) -> str:
-    """The address the request came from: by the rule of trusted proxies, where the context knows it."""
-    address: Any = getattr(ctx, "client_ip", None)
-    return str(address or (ctx.scope.get("client") or ("",))[0])
 
 
 def is_https(ctx: Context) -> bool:

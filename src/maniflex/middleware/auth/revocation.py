@@ -1,42 +1,42 @@
-"""Revoked tokens: the port that stores of them implement, and the question authenticators ask."""
+"""Revoked tokens: the question authenticators ask, and the refusal while it has no answer."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 from maniflex.errors import Abort
 from maniflex.middleware.auth.claims import VerifiedToken
+from maniflex.middleware.stores.port import Revocation, Revoker, mistakes_of
+
+LookUp = Callable[[str, str], Awaitable[Revocation]]
+_METHODS = ("revoke_token", "is_revoked", "revoke_user", "user_cutoff")
 
 
-@runtime_checkable
-class Revoker(Protocol):
-    """Keeps which tokens, and which users' earlier tokens, are no longer good. Moments are aware."""
+def look_up_of(revoker: Revoker) -> LookUp:
+    """How the revoker is asked about a token and its user: at once, where it can answer both together."""
+    both: LookUp | None = getattr(revoker, "look_up", None)
+    if both is not None:
+        return both
 
-    async def revoke_token(self, jti: str, expires_at: datetime) -> None:
-        """Let the token of this id be refused until it expires by itself."""
+    async def ask_twice(jti: str, user_id: str) -> Revocation:
+        if await revoker.is_revoked(jti):
+            return Revocation(True, None)
+        return Revocation(False, await revoker.user_cutoff(user_id))
 
-    async def is_revoked(self, jti: str) -> bool:
-        """Whether the token of this id is revoked."""
-
-    async def revoke_user(self, user_id: str, cutoff: datetime, keep_until: datetime) -> None:
-        """Let tokens of this user that were issued before `cutoff` be refused; it only moves forward."""
-
-    async def user_cutoff(self, user_id: str) -> datetime | None:
-        """The moment before which tokens of this user are refused; None when all count."""
+    return ask_twice
 
 
-async def is_token_revoked(revoker: Revoker, token: VerifiedToken) -> bool:
+async def is_token_revoked(look_up: LookUp, token: VerifiedToken) -> bool:
     """Whether the token, or all of its user's of that time, were revoked; 503 when that cannot be known."""
     try:
-        if await revoker.is_revoked(token.jti):
-            return True
-        cutoff = await revoker.user_cutoff(token.user_id)
+        revocation = await look_up(token.jti, token.user_id)
     except Exception as error:
         raise revocation_unavailable() from error
-    if cutoff is None:
-        return False
-    return token.issued_at is None or token.issued_at < cutoff.timestamp()
+    if revocation.token:
+        return True
+    cutoff = revocation.cutoff
+    return cutoff is not None and (token.issued_at is None or token.issued_at < cutoff.timestamp())
 
 
 def revocation_unavailable() -> Abort:
@@ -46,3 +46,12 @@ def revocation_unavailable() -> Abort:
     )
     refusal.retryable = True
     return refusal
+
+
+def revoker_mistakes(revoker: Any) -> Iterator[str]:
+    """Why an object cannot keep revocations."""
+    missing = [name for name in _METHODS if not callable(getattr(revoker, name, None))]
+    if missing:
+        yield f"revoker={revoker!r} has no {missing[0]}(); use auth.SqlRevoker()"
+    else:
+        yield from mistakes_of((revoker,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,8 +10,10 @@ from maniflex.errors import Abort, CallbackFailed, RequestError
 from maniflex.middleware.auth.csrf_cover import uncovered_routes
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
-from maniflex.middleware.auth.login_limits import LoginLimits, limit_login
+from maniflex.middleware.auth.login_limits import LoginLimiter, LoginLimits
+from maniflex.middleware.auth.refresh_store import RefreshToken
 from maniflex.middleware.auth.request import LOOPBACK, cookie_values, host_name
+from maniflex.model.base import Model
 from maniflex.pipeline.chain import is_async
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Entry, Seat
@@ -49,9 +51,17 @@ class OpenRoute(Entry):
     in_actions = True
     is_exemption = True
 
-    def __init__(self, mistakes: list[str], *, is_forgeable: bool = False) -> None:
+    def __init__(
+        self,
+        mistakes: Sequence[str] = (),
+        *,
+        is_forgeable: bool = False,
+        tables: Sequence[type[Model]] = (),
+        stores: Sequence[Any] = (),
+    ) -> None:
         super().__init__()
-        self.mistakes = mistakes
+        self.mistakes = list(mistakes)
+        self.tables, self.stores = tables, stores
         self.needs_no_csrf = not is_forgeable
 
     def problems(self, seat: Seat) -> Iterable[str]:
@@ -73,14 +83,16 @@ class TokenRoutes:
         self._host = host
         self._path = path.rstrip("/")
         self._account = account
-        self._limits = limits
+        self._limiter = LoginLimiter(limits, f"auth.Tokens {self._path}/login")
         self._uses_cookie = tokens.refresh_mode == "cookie"
 
     def mount(self, login: Login | None, request: Any) -> None:
-        self._tokens.mistakes += [f"auth.Tokens: {problem}" for problem in self._limits.problems()]
+        self._tokens.mistakes += [f"auth.Tokens: {mistake}" for mistake in self._limiter.mistakes]
         if login is not None:
             self._mount_login(login, Credentials if request is None else request)
-        refresh_route = OpenRoute(self._tokens.mistakes, is_forgeable=self._uses_cookie)
+        refresh_route = OpenRoute(
+            self._tokens.mistakes, is_forgeable=self._uses_cookie, tables=(RefreshToken,)
+        )
         refresh_body = {} if self._uses_cookie else {"request": RefreshRequest}
         self._action("refresh", self._refresh, [refresh_route], "Get new tokens", **refresh_body)
         bearer = self._tokens.bearer()
@@ -103,7 +115,7 @@ class TokenRoutes:
         async def sign_in(ctx: Context) -> Response:
             """Sign in with the credentials of an account."""
             account = _get(ctx.body, self._account)
-            await limit_login(ctx, self._limits, str(account))
+            await self._limiter.limit_login(ctx, str(account))
             info = await _identify(ask, ctx)
             if info is None:
                 raise Abort(
@@ -114,7 +126,8 @@ class TokenRoutes:
                 )
             return self._answer(ctx, await self._tokens.issue(info))
 
-        self._action("login", sign_in, [OpenRoute([])], "Sign in", request=request, errors=(401, 429))
+        open_route = OpenRoute(stores=() if self._limiter.mistakes else (self._limiter.backend,))
+        self._action("login", sign_in, [open_route], "Sign in", request=request, errors=(401, 429, 503))
 
     def _action(self, name: str, handler: Any, middleware: list[Entry], summary: str, **options: Any) -> None:
         title = f"{self._path.strip('/').replace('/', '_')}_{name.replace('-', '_')}"

@@ -23,8 +23,9 @@ from maniflex.middleware.auth.key_options import library_mistake
 from maniflex.middleware.auth.keys import BadKey, VerifyingKey, missing_library, secret_key, signing_key
 from maniflex.middleware.auth.login_limits import LoginLimits
 from maniflex.middleware.auth.refresh_store import AccessToken, RefreshStore, RefreshToken, digest_of
-from maniflex.middleware.auth.revocation import Revoker, revocation_unavailable
+from maniflex.middleware.auth.revocation import revocation_unavailable, revoker_mistakes
 from maniflex.middleware.auth.token_routes import Login, TokenRoutes
+from maniflex.middleware.stores.port import Revoker
 from maniflex.pipeline.context import AuthInfo
 
 RESERVED = frozenset({"iss", "sub", "aud", "exp", "iat", "nbf", "jti", "sid", "roles", "scope", "tenant"})
@@ -98,6 +99,8 @@ class Tokens:
             self.mistakes.append("auth.Tokens: access_ttl and refresh_ttl are durations above zero")
         if self.refresh_mode not in ("body", "cookie"):
             self.mistakes.append(f'auth.Tokens: refresh={self.refresh_mode!r} is neither "body" nor "cookie"')
+        if self.revoker is not None:
+            self.mistakes += [f"auth.Tokens: {mistake}" for mistake in revoker_mistakes(self.revoker)]
         if not self._issuer:
             self.mistakes.append("auth.Tokens: issuer is a text that is not empty")
 
@@ -137,7 +140,6 @@ class Tokens:
         if self._host is not None:
             raise DeclarationError("auth.Tokens: it is mounted already")
         self._host, self._store = server, RefreshStore(server)
-        server.register(RefreshToken)
         TokenRoutes(self, server, path, account, limits or LoginLimits()).mount(login, request)
 
     # -- issuing -------------------------------------------------------------------------------

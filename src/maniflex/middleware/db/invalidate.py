@@ -29,6 +29,8 @@ class Invalidate(Entry):
         self._store = CarefulStore(store, self.name)
         self._keys = keys
         self.mistakes += mistakes_of((store,))
+        if not callable(getattr(store, "delete", None)):
+            self.mistakes.append(f"store={store!r} has no delete(); use one of maniflex.middleware.stores")
         if not callable(keys):
             self.mistakes.append(f"keys={keys!r} is not a function of (ctx)")
 

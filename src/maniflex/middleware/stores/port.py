@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from maniflex.db.port import Adapter, Tx
 from maniflex.errors import ManiflexError
@@ -124,8 +124,12 @@ class Revocation:
     cutoff: datetime | None  # tokens of the user that were issued before are revoked
 
 
+@runtime_checkable
 class Revoker(Protocol):
-    """Tokens that are no longer valid although their time is not over."""
+    """Tokens that are no longer valid although their time is not over. Moments are aware.
+
+    One that answers both questions at once has `look_up(jti, user_id) -> Revocation` too.
+    """
 
     async def revoke_token(self, jti: str, expires_at: datetime) -> None:
         """Revoke one token; remembered until it would have expired."""
@@ -140,13 +144,11 @@ class Revoker(Protocol):
         """The moment before which the user's tokens are revoked, if there is one."""
 
 
-class QuickRevoker(Revoker, Protocol):
-    """A revoker that answers both questions about a token at once."""
-
-    async def look_up(self, jti: str, user_id: str) -> Revocation:
-        """Whether the token is revoked, and its user's cutoff."""
-
-
 def mistakes_of(stores: Sequence[object]) -> list[str]:
     """The wrong arguments that stores were made with; they stop the start."""
     return [mistake for store in stores for mistake in getattr(store, "mistakes", ())]
+
+
+def warnings_of(stores: Sequence[object]) -> list[str]:
+    """What the log says of stores at the start."""
+    return [warning for store in stores for warning in getattr(store, "warnings", ())]

@@ -91,6 +91,7 @@ class MemoryRevoker:
     """Revocations of this process alone; a restart forgets them."""
 
     mistakes = ()
+    warnings = ("MemoryRevoker: other processes do not see what is revoked here, and a restart forgets it",)
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._own_clock = clock

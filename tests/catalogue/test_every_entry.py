@@ -1,0 +1,127 @@
+"""Every entry: a wrong step, argument or field stops the start, and one message names them all."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from maniflex import Context, DeclarationError, Server
+from maniflex.pipeline.registration import At
+from tests.catalogue.factories import entry_classes, factories, homes_of, sections
+from tests.catalogue.samples import SAMPLES, make, misspelt, new_server, register, wrong_steps
+from tests.kit.docs import DOCS
+from tests.kit.processes import ROOT
+
+NAMES = sorted(factories())
+OPTIONAL = (
+    *("jwt", "cryptography", "argon2", "bcrypt", "redis", "asyncpg", "re2", "openpyxl", "alembic", "jinja2"),
+    *("nats", "aio_pika", "confluent_kafka", "boto3", "httpx"),
+)
+Case = tuple[str, Any, dict[str, Any], str]  # step, entry, options of the registration, part of the refusal
+
+
+def cases(name: str) -> Iterator[Case]:
+    """Every wrong way to register what this factory makes."""
+    sample = SAMPLES[name]
+    home, positions = next(iter(homes_of(name).items()))
+    options = {"at": str(positions[0]), **sample.register}
+    for position in set(At) - set(positions):
+        yield home, make(name, sample.right), {**options, "at": str(position)}, "it does nothing"
+    for step in wrong_steps(name, make(name, sample.right)):
+        yield step, make(name, sample.right), {}, "it does nothing"
+    for arguments in sample.wrong:
+        yield home, make(name, arguments), options, ""
+    for spelling, arguments in misspelt(name, sample.right):
+        yield home, make(name, arguments), options, spelling
+
+
+def problems_of(server: Server) -> list[str]:
+    with pytest.raises(DeclarationError) as caught:
+        server.seal()
+    return list(caught.value.problems)
+
+
+def test_every_factory_has_a_sample_with_wrong_arguments() -> None:
+    """A new factory needs its row in samples.py."""
+    assert [name for name in NAMES if name not in SAMPLES] == []
+    for name, factory in factories().items():
+        wrong = [*SAMPLES[name].wrong, *misspelt(name, SAMPLES[name].right)]
+        assert wrong or not inspect.signature(factory).parameters, f"{name}: no call of it is wrong"
+
+
+def test_no_entry_hides_from_the_catalogue() -> None:
+    """An entry is named after its factory, which its section shows."""
+    modules = dict(sections())
+    for cls in entry_classes():
+        section, _, public = str(vars(cls).get("name", "")).partition(".")
+        if public and cls.__module__.startswith(f"maniflex.middleware.{section}"):
+            assert hasattr(modules[section], public), cls
+            assert f"{section}.{public}" in NAMES or not cls.homes, cls
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SAMPLES or SAMPLES[name].starts])
+def test_a_right_call_starts(name: str) -> None:
+    sample, server = SAMPLES[name], new_server()
+    step, positions = next(iter(homes_of(name).items()))
+    register(server, step, make(name, sample.right), name, {"at": str(positions[0]), **sample.register})
+    server.seal()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_mistake_alone_stops_the_start(name: str) -> None:
+    for step, entry, options, text in cases(name):
+        server = new_server()
+        register(server, step, entry, "the entry", options)
+        problems = [one for one in problems_of(server) if one.startswith(f"pipeline.{step}: ")]
+        assert any(text in problem for problem in problems), (step, options, problems)
+
+
+def test_all_mistakes_of_all_entries_are_in_one_message() -> None:
+    server, labels = new_server(), []
+    for name in NAMES:
+        for number, (step, entry, options, _) in enumerate(cases(name)):
+            labels.append(f"pipeline.{step}: {name} no. {number}: ")
+            register(server, step, entry, f"{name} no. {number}", options)
+    problems = problems_of(server)
+    silent = [label for label in labels if not any(one.startswith(label) for one in problems)]
+    assert silent == []
+    assert len(labels) > 200
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_action_takes_it_or_stops_the_start(name: str) -> None:
+    """X5."""
+    entry = make(name, SAMPLES[name].right)
+    server = new_server()
+
+    @server.action("POST", "/act", middleware=[entry])
+    async def act(ctx: Context) -> None: ...
+
+    if entry.in_actions:
+        server.seal()
+    else:
+        assert any("POST /act" in one and name in one for one in problems_of(server))
+
+
+def test_importing_the_catalogue_loads_no_optional_library() -> None:
+    """X2."""
+    imports = "; ".join(f"import maniflex.middleware.{name}" for name, _ in sections())
+    code = f"import sys; {imports}; print([one for one in {OPTIONAL!r} if one in sys.modules])"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "[]\n"
+
+
+def test_the_index_has_a_row_for_every_entry() -> None:
+    """The page is what `scripts/show_catalogue.py` writes, and every row has a page and a sentence."""
+    script = runpy.run_path(str(ROOT / "scripts" / "show_catalogue.py"))
+    text = (DOCS / "catalogue" / "index.md").read_text()
+    assert text == script["written"](text), "run scripts/show_catalogue.py"
+    for name in NAMES:
+        [row] = [line for line in text.splitlines() if line.startswith(f"| [`{name}`](")]
+        assert row.endswith(". |"), row
