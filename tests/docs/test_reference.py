@@ -26,9 +26,10 @@ from tests.kit.processes import ROOT
 
 CONTEXT_ATTRIBUTES = """request model operation resource_id auth query body record files result export_columns
     response tx
-    state logger request_id trace_id service_name"""
+    state logger request_id trace_id service_name client_ip scheme"""
 CONTEXT_METHODS = """field set_field delete_field abort bind_json header url_param query_param has_role db
-    raw_query raw_exec aggregate recursive_query search lock_for_update transaction after_commit background"""
+    raw_query raw_exec aggregate recursive_query search lock_for_update transaction after_commit background
+    add_header set_cookie"""
 NOT_A_CODE = re.compile("TCP_.*|.*_TEXT")  # socket options, types of columns
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
@@ -14,6 +14,7 @@ from maniflex.http.routing import Route, Router
 from maniflex.http.streaming import Send, deliver, quiet_aborts
 from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.answer import answer, failure
+from maniflex.pipeline.answer_headers import Header
 from maniflex.pipeline.context import CONTEXT, AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.large_answers import write_answer
@@ -81,6 +82,8 @@ class HttpApp:
             response = await answer(endpoint, ctx, self._watch)
         except ClientGone:
             return
+        if ctx.extra_headers is not None:
+            send = with_headers(send, ctx.extra_headers)
         if type(response) is Response:
             if response.stream is None:
                 rest = None
@@ -197,6 +200,19 @@ class HttpApp:
         method = scope["method"]
         rest = None if method in _WITHOUT_BODY else unread_body(scope, receive, asked=False)
         await self._send(error_response(error), request_id, send, method, rest)
+
+
+def with_headers(send: Send, headers: list[Header]) -> Send:
+    """The same, with these headers in the answer; a `Cache-Control` among them is the only one."""
+    sets_caching = any(name == b"cache-control" for name, _ in headers)
+
+    async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            others = [h for h in message["headers"] if not (sets_caching and h[0] == b"cache-control")]
+            message = {**message, "headers": [*others, *headers]}
+        await send(message)
+
+    return send_with_headers
 
 
 async def _send_before(

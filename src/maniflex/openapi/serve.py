@@ -153,8 +153,8 @@ class Description:
 
     async def _front(self, ctx: Context) -> None:
         """A page for a browser on the machine itself; other clients get a 404."""
-        client = ctx.scope.get("client") or ("",)
-        if client[0] not in ("127.0.0.1", "::1"):
+        is_forwarded = ctx.header("x-forwarded-for") is not None  # a proxy on the machine asks for others
+        if is_forwarded or ctx.client_ip not in ("127.0.0.1", "::1"):
             raise NotFound("no such path")
         root = escape(ctx.scope.get("root_path") or "")
         links = {"API reference": "/docs", "its document": f"{self._config.path_prefix}/openapi.json"}

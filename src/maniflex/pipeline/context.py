@@ -23,6 +23,7 @@ from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
+from maniflex.pipeline.answer_headers import AnswerHeaders
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.exchange import AsgiScope as AsgiScope
@@ -93,7 +94,7 @@ class Columns(list[str]):
             super().remove(name)
 
 
-class Context(Exchange, DatabaseAccess):
+class Context(Exchange, DatabaseAccess, AnswerHeaders):
     """One request: where it goes, what it brought, what came of it."""
 
     # Defaults stand on the class, so that making a context sets only what a request has.
@@ -144,6 +145,16 @@ class Context(Exchange, DatabaseAccess):
         if self.raw_body is not None:
             self._request._body = self.raw_body
         return self._request
+
+    @property
+    def client_ip(self) -> str:
+        """The address of the client, without a port: of the connection, or as trusted proxies say."""
+        return self.runtime.proxies.client_of(self.scope)
+
+    @property
+    def scheme(self) -> str:
+        """`http` or `https`: of the connection, or as trusted proxies say."""
+        return self.runtime.proxies.scheme_of(self.scope)
 
     def header(self, name: str) -> str | None:
         """A request header; one sent several times comes as one list."""

@@ -52,6 +52,10 @@ class View(Context):
         assert self.parent is not None
         self.parent.after_commit(call)
 
+    def add_header(self, name: str, value: str) -> None:
+        assert self.parent is not None
+        self.parent.add_header(name, value)
+
 
 class Refused(Exception):
     """The middleware of a reached model answered instead of letting the request pass."""

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from maniflex._client_address import TrustedProxies
 from maniflex._clock import Clock
 from maniflex._fence import Fence
 from maniflex._names import did_you_mean
@@ -56,6 +57,7 @@ class Runtime:
         self.bodies = BodyRoom(config.max_body_size)
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
+        self.proxies = TrustedProxies(config.trusted_proxies)
         self.watch = RequestWatch(config.query_timeout.total_seconds())
         self._by_name = {store.meta.name: store for store in stores.values()}
 
