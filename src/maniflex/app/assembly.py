@@ -15,6 +15,7 @@ from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.errors import DeclarationError
 from maniflex.http.asgi import App, HttpApp
+from maniflex.http.layers import Surroundings
 from maniflex.http.routing import Router
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
@@ -22,7 +23,7 @@ from maniflex.openapi.serve import Description
 from maniflex.pipeline.chain import Composer
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
-from maniflex.pipeline.entry import place_entries
+from maniflex.pipeline.entry import Placement, place_entries
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
@@ -72,7 +73,10 @@ def _build(declaration: Declaration) -> Assembly:
     for feature in FEATURES:
         for model, options in feature.models(declaration):
             internal_tables.register(model, options)
-    models, pipeline, problems = _read_models(declaration)
+    models, placement, problems = _read_models(declaration)
+    pipeline = placement.pipeline
+    surroundings = Surroundings(declaration.layers, declaration.observers, placement.lifted)
+    problems += surroundings.problems()
     endpoints: list[Endpoint] = []
     draft, store_problems = _make_draft(declaration, models, pipeline, endpoints)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
@@ -92,14 +96,14 @@ def _build(declaration: Declaration) -> Assembly:
         runtime=runtime,
         adapters=tuple(draft.adapters),
         endpoints=tuple(endpoints),
-        app=HttpApp(runtime, router, mounts),
+        app=surroundings.around(HttpApp(runtime, router, mounts), runtime),
         probes=_probe_app(runtime, endpoints),
         description=draft.description,
         in_process=InProcess(runtime, endpoints),
     )
 
 
-def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None, Pipeline, list[str]]:
+def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None, Placement, list[str]]:
     """The models if they can be read, the pipeline with their own middleware, and the problems of both."""
     models: tuple[ModelMeta, ...] | None = None
     problems: list[str] = []
@@ -111,7 +115,7 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
     placement = place_entries(pipeline, models)
     for warning in placement.warnings:
         declaration.logger.warning(warning)
-    return models, placement.pipeline, [*problems, *middleware_problems, *placement.problems]
+    return models, placement, [*problems, *middleware_problems, *placement.problems]
 
 
 def _make_draft(

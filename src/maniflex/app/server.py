@@ -104,6 +104,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             internal_tables=self._internal_tables,
             pipeline=self.pipeline,
             actions=self._actions,
+            layers=self._layers,
+            observers=self._observers,
             computed=self._computed,
             search=self._search,
             durable=self._durable,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from maniflex._names import did_you_mean
@@ -59,6 +59,7 @@ class Entry:
     homes: ClassVar[Mapping[str, Sequence[At]]] = {}  # steps it can stand on, the usual one first; positions
     in_actions: ClassVar[bool] = False  # it can stand in the middleware= of an action
     in_description: ClassVar[bool] = False  # it can guard the API description
+    is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
@@ -95,6 +96,7 @@ class Placement:
     pipeline: Pipeline
     problems: list[str]
     warnings: list[str]
+    lifted: list[Entry] = field(default_factory=list)  # entries that act on the whole server
 
 
 def place_entries(pipeline: Pipeline, models: Sequence[ModelMeta] | None) -> Placement:
@@ -124,6 +126,8 @@ def _place(
         if not problems:
             problems += entry.problems(seat)
             placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
+            if entry.is_lifted:
+                placement.lifted.append(entry)
             for piece in entry.pieces(seat):
                 step = getattr(placement.pipeline, piece.step)
                 step.registrations.append(_piece_registration(registration, entry, seat, piece))

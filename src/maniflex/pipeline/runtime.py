@@ -21,6 +21,8 @@ from maniflex.model.base import Model
 from maniflex.pipeline.body_room import BodyRoom
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
+from maniflex.pipeline.request_ids import RequestIds
+from maniflex.pipeline.request_numbers import RequestNumbers
 from maniflex.pipeline.serializer import Serializer, encoder, simplifier
 from maniflex.pipeline.threads import Threads, refuse_when_over
 from maniflex.pipeline.watch import RequestWatch
@@ -57,6 +59,8 @@ class Runtime:
         self.bodies = BodyRoom(config.max_body_size)
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
+        self.request_ids = RequestIds()
+        self.request_numbers = RequestNumbers() if config.metrics_enabled else None
         self.proxies = TrustedProxies(config.trusted_proxies)
         self.watch = RequestWatch(config.query_timeout.total_seconds())
         self._by_name = {store.meta.name: store for store in stores.values()}
