@@ -10,6 +10,7 @@ appended the address it was called from. Trust is a number of proxies, or the ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
@@ -80,6 +81,7 @@ def _values(scope: Mapping[str, Any], name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
+@lru_cache(4096)  # a connection asks again and again
 def plain_address(text: str) -> str | None:
     """An address without port, brackets and zone; IPv4 inside IPv6 as IPv4; None for anything else."""
     text = text.strip()

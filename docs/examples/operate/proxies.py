@@ -1,13 +1,20 @@
 import asyncio
 
-from maniflex import Context, Server
+from maniflex import Context, Model, Server
 from maniflex.testing import client
 
+
+class Visit(Model):
+    address: str
+
+
 server = Server(trusted_proxies=1)
+server.register(Visit)
 
 
 @server.action("GET", "/whoami")
 async def whoami(ctx: Context) -> str:
+    await ctx.db(Visit).create(address=ctx.client_ip)
     return f"{ctx.scheme} {ctx.client_ip}"
 
 
