@@ -75,10 +75,15 @@ def _build(declaration: Declaration) -> Assembly:
             internal_tables.register(model, options)
     models, placement, problems = _read_models(declaration)
     pipeline = placement.pipeline
-    surroundings = Surroundings(declaration.layers, declaration.observers, placement.lifted)
+    surroundings = Surroundings(
+        declaration.layers, declaration.observers, [entry for entry, _ in placement.seats]
+    )
     problems += surroundings.problems()
     endpoints: list[Endpoint] = []
     draft, store_problems = _make_draft(declaration, models, pipeline, endpoints)
+    for entry, seat in placement.seats:
+        for model, transform in entry.transforms(seat):
+            draft.routes.runtime.transforms.setdefault(model, []).append(transform)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
     problems += [*internal_tables.relation_problems(draft.models), *store_problems]
 

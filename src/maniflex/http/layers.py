@@ -6,15 +6,16 @@ so that their headers are on every answer. A layer that raises before it answers
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
 from maniflex._fence import Fence
 from maniflex.http.observing import GuardedObserver, Observed, Observer
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.exchange import OBSERVED, App, AsgiScope, Receive, Send
+from maniflex.pipeline.layer_answer import send_answer
 from maniflex.pipeline.registration import takes
-from maniflex.pipeline.response import JSON, panic_response
+from maniflex.pipeline.response import panic_response
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.server_entries import LayerEntry, ObserverEntry
 
@@ -24,7 +25,8 @@ Layer = Callable[[App], App]
 class Surroundings:
     """The layers and observers that an application has declared."""
 
-    def __init__(self, layers: Sequence[Any], observers: Sequence[Any], lifted: Sequence[Entry]) -> None:
+    def __init__(self, layers: Sequence[Any], observers: Sequence[Any], entries: Iterable[Entry]) -> None:
+        lifted = [entry for entry in entries if entry.is_lifted]
         self._layers = [*(e for e in lifted if isinstance(e, LayerEntry)), *layers]
         self._observers = [*observers, *(e for e in lifted if isinstance(e, ObserverEntry))]
 
@@ -54,8 +56,8 @@ def _observer(fn: Any, runtime: Runtime) -> Observer:
 
 
 def _problems(value: Any, kind: type[Entry]) -> list[str]:
-    if isinstance(value, kind):
-        return [f"{value.name}: {mistake}" for mistake in value.mistakes]
+    if isinstance(value, LayerEntry | ObserverEntry) and isinstance(value, kind):
+        return [f"{value.name}: {mistake}" for mistake in (*value.mistakes, *value.server_problems())]
     if isinstance(value, Entry):
         return [f"{value.name}: it belongs on {' or '.join(f'pipeline.{step}' for step in value.homes)}"]
     name = getattr(value, "__qualname__", None) or repr(value)
@@ -101,17 +103,4 @@ class GuardedLayer:
                 raise
             fence.absorb(error)
             self._runtime.panic_logger.exception("a layer failed")
-            await _send_panic(scope, send, self._runtime)
-
-
-async def _send_panic(scope: AsgiScope, send: Send, runtime: Runtime) -> None:
-    response = panic_response()
-    body = response.encode(runtime.encode)
-    headers = [
-        (b"content-type", JSON.encode()),
-        (b"content-length", b"%d" % len(body)),
-        (b"x-request-id", runtime.request_ids.identify(scope)[0]),
-        (b"cache-control", b"no-store"),
-    ]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+            await send_answer(panic_response(), scope, send, self._runtime)

@@ -20,6 +20,7 @@ from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration
+from maniflex.pipeline.transforms import Transform
 from maniflex.query.query import find_field
 
 Make = Callable[[ModelMeta | None, Operation], Middleware | None]
@@ -36,6 +37,12 @@ class Seat:
     operations: frozenset[Operation] | None
     is_named: bool  # the registration names its models; otherwise they are all that have the fields
     registered: Mapping[str, ModelMeta]  # all models of the server
+
+    def overlaps(self, other: Seat) -> bool:
+        """Whether some request meets both."""
+        is_same_model = not (self.is_named or other.is_named) or bool({*self.models} & {*other.models})
+        both, own = (self.operations, other.operations), self.operations or frozenset()
+        return is_same_model and (None in both or bool(own & (other.operations or frozenset())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class Entry:
     in_actions: ClassVar[bool] = False  # it can stand in the middleware= of an action
     in_description: ClassVar[bool] = False  # it can guard the API description
     is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
+    varies_by_caller: ClassVar[bool] = False  # it makes answers differ by who asks
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
@@ -84,6 +92,14 @@ class Entry:
         """What else stops the start, once fields and step are right."""
         return ()
 
+    def problems_beside(self, seat: Seat, placement: Placement) -> Iterable[str]:
+        """What stops the start because of the other middleware, once all of it is placed."""
+        return ()
+
+    def transforms(self, seat: Seat) -> Iterable[tuple[type[Model], Transform]]:
+        """The fields whose values it changes in answers, by model."""
+        return ()
+
     def warnings(self, seat: Seat) -> Iterable[str]:
         """What the log says at the start."""
         return ()
@@ -96,7 +112,7 @@ class Placement:
     pipeline: Pipeline
     problems: list[str]
     warnings: list[str]
-    lifted: list[Entry] = field(default_factory=list)  # entries that act on the whole server
+    seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # every entry that was placed, and where
 
 
 def place_entries(pipeline: Pipeline, models: Sequence[ModelMeta] | None) -> Placement:
@@ -109,6 +125,9 @@ def place_entries(pipeline: Pipeline, models: Sequence[ModelMeta] | None) -> Pla
                 _place(registration, registration.fn, models, placement)
             else:
                 getattr(placement.pipeline, step.name).registrations.append(registration)
+    for entry, seat in placement.seats:
+        where = f"pipeline.{seat.step}: {entry.name}"
+        placement.problems.extend(f"{where}: {p}" for p in entry.problems_beside(seat, placement))
     for registration in pipeline.openapi.auth.registrations:
         if isinstance(registration.fn, Entry):
             placement.problems.extend(_description_problems(registration.fn))
@@ -126,8 +145,7 @@ def _place(
         if not problems:
             problems += entry.problems(seat)
             placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
-            if entry.is_lifted:
-                placement.lifted.append(entry)
+            placement.seats.append((entry, seat))
             for piece in entry.pieces(seat):
                 step = getattr(placement.pipeline, piece.step)
                 step.registrations.append(_piece_registration(registration, entry, seat, piece))

@@ -40,7 +40,12 @@ class _ModelRoutes:
         self._deserialize = Deserialize(store)
         self._validate = Validate(store)
         self._db = Database(store, serializer, runtime)
-        self._respond = Respond(serializer, computed_fields, etags=bool(model.options.optimistic_lock))
+        self._respond = Respond(
+            serializer,
+            computed_fields,
+            etags=bool(model.options.optimistic_lock),
+            transforms=runtime.transforms.get(model.cls, ()),
+        )
 
     def collection(self) -> Iterator[Endpoint]:
         for method, operation in (("GET", Operation.LIST), ("HEAD", Operation.HEAD)):

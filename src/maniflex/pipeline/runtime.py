@@ -25,6 +25,7 @@ from maniflex.pipeline.request_ids import RequestIds
 from maniflex.pipeline.request_numbers import RequestNumbers
 from maniflex.pipeline.serializer import Serializer, encoder, simplifier
 from maniflex.pipeline.threads import Threads, refuse_when_over
+from maniflex.pipeline.transforms import Transform
 from maniflex.pipeline.watch import RequestWatch
 
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
@@ -59,6 +60,7 @@ class Runtime:
         self.bodies = BodyRoom(config.max_body_size)
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
+        self.transforms: dict[type[Model], list[Transform]] = {}  # filled before routes are made
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None
         self.proxies = TrustedProxies(config.trusted_proxies)

@@ -28,6 +28,10 @@ class ServerEntry(Entry):
         if seat.is_named or seat.operations is not None:
             yield "it acts on every request; register it without models= and operations="
 
+    def server_problems(self) -> Iterable[str]:
+        """What stops the start when it is given to `server.use` or `server.observe`."""
+        return ()
+
 
 class LayerEntry(ServerEntry):
     """An entry that goes around the whole application."""
