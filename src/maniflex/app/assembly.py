@@ -8,9 +8,11 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from maniflex._names import did_you_mean
 from maniflex.app.databases import Databases, link_stores, make_stores
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.app.features import FEATURES
+from maniflex.app.route_guards import GuardsByRoute, RouteGuards, production_notes, production_problems
 from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.errors import DeclarationError
@@ -46,6 +48,8 @@ class Assembly:
     probes: App
     description: Description
     in_process: InProcess
+    guards: GuardsByRoute
+    placement: Placement
 
     def schemas(self) -> Iterator[tuple[Adapter, list[ModelSql]]]:
         """The models of each database."""
@@ -56,6 +60,17 @@ class Assembly:
         """Method, path and owner of every endpoint."""
         of_api, at_root = _with_prefix(self.runtime.config, self.endpoints)
         return [(e.method, prefix + e.path, e.owner) for prefix, e in (*of_api, *at_root)]
+
+    def guarded_routes(self) -> list[tuple[str, str, RouteGuards]]:
+        """Method, path and guards of every endpoint."""
+        of_api, at_root = _with_prefix(self.runtime.config, self.endpoints)
+        return [(e.method, prefix + e.path, self.guards.of(e)) for prefix, e in (*of_api, *at_root)]
+
+    def production_report(self) -> tuple[list[str], list[str]]:
+        """What should not be served to the world, and what should be looked at before it is."""
+        config = self.runtime.config
+        problems = production_problems(config, self.guards, self.endpoints, self.placement)
+        return list(problems), list(dict.fromkeys(production_notes(self.placement)))
 
 
 def assemble(declaration: Declaration) -> Assembly:
@@ -80,7 +95,8 @@ def _build(declaration: Declaration) -> Assembly:
     )
     problems += surroundings.problems()
     endpoints: list[Endpoint] = []
-    draft, store_problems = _make_draft(declaration, models, pipeline, endpoints)
+    guards = GuardsByRoute(placement, declaration.actions)
+    draft, store_problems = _make_draft(declaration, models, pipeline, endpoints, guards)
     for entry, seat in placement.seats:
         for model, transform in entry.transforms(seat):
             draft.routes.runtime.transforms.setdefault(model, []).append(transform)
@@ -93,6 +109,7 @@ def _build(declaration: Declaration) -> Assembly:
     router, conflicts = _mount_endpoints(config, endpoints)
     mounts, mount_problems = _mount_static_files(config, router)
     problems += [*conflicts, *mount_problems, *_middleware_problems(draft, pipeline, endpoints)]
+    problems += _example_problems(config, pipeline, endpoints)
     if problems:
         raise DeclarationError(*problems)
 
@@ -105,6 +122,8 @@ def _build(declaration: Declaration) -> Assembly:
         probes=_probe_app(runtime, endpoints),
         description=draft.description,
         in_process=InProcess(runtime, endpoints),
+        guards=guards,
+        placement=placement,
     )
 
 
@@ -128,6 +147,7 @@ def _make_draft(
     models: Sequence[ModelMeta] | None,
     pipeline: Pipeline,
     endpoints: Sequence[Endpoint],
+    guards: GuardsByRoute,
 ) -> tuple[ServerDraft, list[str]]:
     """What features start from, and the problems of the models' databases; `endpoints` will be described."""
     config, logger = declaration.config, declaration.logger
@@ -150,6 +170,8 @@ def _make_draft(
         is_guarded=partial(_is_guarded, pipeline, composer),
         home=lambda meta: stores[meta.cls].adapter,
         title=declaration.title,
+        entry_docs=guards.docs,
+        is_exempt=lambda endpoint: bool(guards.of(endpoint).exemptions),
     )
     spec_composer = Composer(pipeline.openapi, config.trace, logger)
     draft = ServerDraft(
@@ -218,6 +240,17 @@ def _mount_static_files(config: Config, router: Router[Endpoint]) -> tuple[dict[
     paths = [path for path in router.paths() if (path + "/").startswith(prefix + "/")]
     problems = [f"static_prefix {prefix!r} would share its paths with {path!r}" for path in paths[:1]]
     return {prefix: static_app(directory, prefix)}, problems
+
+
+def _example_problems(config: Config, pipeline: Pipeline, endpoints: Sequence[Endpoint]) -> Iterator[str]:
+    """Examples in the API description for methods and paths that are not there."""
+    of_api, at_root = _with_prefix(config, endpoints)
+    served = {(e.method, prefix + e.path) for prefix, e in (*of_api, *at_root)}
+    for registration in pipeline.openapi.generate.registrations:
+        route = getattr(registration.fn, "route", None)
+        if route is not None and route not in served:
+            hint = did_you_mean(route[1], {path for method, path in served if method == route[0]})
+            yield f"pipeline.openapi.generate: {registration.name}: nothing serves {' '.join(route)}{hint}"
 
 
 def _middleware_problems(

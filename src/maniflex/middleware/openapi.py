@@ -25,6 +25,41 @@ def set_description(description: str) -> SpecMiddleware:
     return _spec_middleware("set_description", lambda spec: spec["info"].update(description=description))
 
 
+def set_version(version: str) -> SpecMiddleware:
+    """Say which version of the API this is."""
+    return _spec_middleware("set_version", lambda spec: spec["info"].update(version=version))
+
+
+def add_tag(name: str, description: str = "") -> SpecMiddleware:
+    """Add a group of operations; one that is there already is described."""
+    tag = {"name": name, "description": description} if description else {"name": name}
+
+    def change(spec: Spec) -> None:
+        tags = spec.setdefault("tags", [])
+        existing = next((one for one in tags if one["name"] == name), None)
+        if existing is None:
+            tags.append(dict(tag))
+        else:
+            existing.update(tag)
+
+    return _spec_middleware("add_tag", change)
+
+
+def inject_request_example(method: str, path: str, body: Any, *, name: str = "example") -> SpecMiddleware:
+    """Show an example of a body in the operation of a method and path, which the description must have."""
+
+    def change(spec: Spec) -> None:
+        operation = spec["paths"].get(path, {}).get(method.lower())
+        if operation is not None:
+            content = operation.setdefault("requestBody", {}).setdefault("content", {})
+            media = content.setdefault("application/json", {})
+            media.setdefault("examples", {})[name] = {"value": body}
+
+    middleware = _spec_middleware("inject_request_example", change)
+    middleware.route = (method.upper(), path)  # type: ignore[attr-defined]  # checked when the server is sealed
+    return middleware
+
+
 def add_server(url: str, description: str = "") -> SpecMiddleware:
     """Name an address the API is served at; without any, it is where the description came from."""
     server = {"url": url, "description": description} if description else {"url": url}

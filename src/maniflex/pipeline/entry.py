@@ -18,6 +18,7 @@ from maniflex.errors import CallbackFailed, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration
 from maniflex.pipeline.transforms import Transform
@@ -66,9 +67,9 @@ class Entry:
     homes: ClassVar[Mapping[str, Sequence[At]]] = {}  # steps it can stand on, the usual one first; positions
     in_actions: ClassVar[bool] = False  # it can stand in the middleware= of an action
     in_description: ClassVar[bool] = False  # it can guard the API description
+    acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
     varies_by_caller: ClassVar[bool] = False  # it makes answers differ by who asks
-    acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
 
@@ -95,6 +96,14 @@ class Entry:
     def problems_beside(self, seat: Seat, placement: Placement) -> Iterable[str]:
         """What stops the start because of the other middleware, once all of it is placed."""
         return ()
+
+    def production_problems(self, seat: Seat) -> Iterable[str]:
+        """What `maniflex check --production` refuses, such as a short secret."""
+        return ()
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        """What the API description says of such a route because of the entry."""
+        return None
 
     def transforms(self, seat: Seat) -> Iterable[tuple[type[Model], Transform]]:
         """The fields whose values it changes in answers, by model."""

@@ -11,6 +11,7 @@ from maniflex.middleware.response import ranks
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat, ask
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next, takes
@@ -45,6 +46,9 @@ class Envelope(Entry):
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return (Piece(seat.step, self.make, rank=ranks.ENVELOPE),)
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        return None if operation in _UNCHANGED or self.schema is None else EntryDocs(body=self.schema)
 
     def problems_beside(self, seat: Seat, placement: Placement) -> Iterable[str]:
         others = [other for entry, other in placement.seats if entry.name == self.name and other is not seat]

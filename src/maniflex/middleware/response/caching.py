@@ -15,6 +15,7 @@ from maniflex.middleware.response.header import header_mistakes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat
+from maniflex.pipeline.entry_docs import EntryDocs, answer_header, header_parameter
 from maniflex.pipeline.etags import digest_of, names_tag
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.operation import Operation, covered
@@ -78,6 +79,18 @@ class Cache(Entry):
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return (Piece(seat.step, self.make, rank=ranks.CACHE),)
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        if operation not in _READS:
+            return None
+        headers = {"Cache-Control": answer_header("How long the answer may be kept, and by whom.")}
+        if not self.has_tags or operation is Operation.EXPORT:
+            return EntryDocs(answer_headers=headers)
+        return EntryDocs(
+            parameters=[header_parameter("If-None-Match", "The `ETag` of an answer that the caller has.")],
+            answer_headers={**headers, "ETag": answer_header("The version of the answer.")},
+            answers={304: "The caller has this answer already: `If-None-Match` names its `ETag`."},
+        )
 
     def problems_beside(self, seat: Seat, placement: Placement) -> Iterable[str]:
         if not self._public or self._shared:

@@ -6,11 +6,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar
 
 from maniflex.middleware.response import ranks
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.answer_headers import AnswerHeaders, Header
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, ask
+from maniflex.pipeline.entry_docs import EntryDocs, answer_header
 from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
 from maniflex.pipeline.layer_answer import change_headers, merge_vary
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.server_entries import LayerEntry
@@ -39,6 +42,9 @@ class AddHeader(LayerEntry):
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return (Piece(seat.step, self.make, rank=ranks.HEADERS),)
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(answer_headers={self._header: answer_header("Added by the application.")})
 
     def problems(self, seat: Seat) -> Iterable[str]:
         return Entry.problems(self, seat)
