@@ -9,7 +9,8 @@ appended the address it was called from. Trust is a number of proxies, or the ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
@@ -28,6 +29,22 @@ class TrustedProxies:
 
     def __bool__(self) -> bool:
         return bool(self._hops or self._networks)
+
+    def client_of(self, scope: Mapping[str, Any]) -> str:
+        """The address of the client of an ASGI request; empty when it came over no socket."""
+        peer = (scope.get("client") or ("",))[0]
+        if not self:
+            return plain_address(peer) or ""
+        return self.client(peer, _values(scope, b"x-forwarded-for"))
+
+    def scheme_of(self, scope: Mapping[str, Any]) -> str:
+        """The scheme the client of an ASGI request used."""
+        scheme: str = scope.get("scheme", "http")
+        if not self:
+            return scheme
+        peer = (scope.get("client") or ("",))[0]
+        said = ",".join(_values(scope, b"x-forwarded-proto"))
+        return self.scheme(scheme, peer, _values(scope, b"x-forwarded-for"), said)
 
     def client(self, peer: str, forwarded_for: Iterable[str]) -> str:
         """The address of the client, without a port: `peer`, or what a trusted peer says."""
@@ -60,6 +77,11 @@ class TrustedProxies:
         return hops < self._hops
 
 
+def _values(scope: Mapping[str, Any], name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+
+
+@lru_cache(4096)  # a connection asks again and again
 def plain_address(text: str) -> str | None:
     """An address without port, brackets and zone; IPv4 inside IPv6 as IPv4; None for anything else."""
     text = text.strip()

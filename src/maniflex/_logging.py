@@ -15,6 +15,7 @@ from typing import Any, Protocol
 _ATTRIBUTES = (
     "request_id", "trace_id", "service",
     "method", "route", "path", "status", "duration_ms", "bytes", "user_id", "tenant_id", "client_ip",
+    "model", "operation", "resource_id",
 )  # fmt: skip
 _TEXT, _TIME = "%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from types import UnionType
 from typing import Any
 
+from maniflex._client_address import trust_problem
 from maniflex._limits import DEFAULT_LIMITS
 from maniflex._limits import Limits as Limits  # settings are made here
 from maniflex.errors import ConfigError
@@ -74,6 +75,7 @@ class Config:
     port: int = 8080
     path_prefix: str = "/api"
     service_name: str = ""
+    trusted_proxies: int | Sequence[str] = ()  # how many before the server, or their networks
     static_dir: str | Path = ""  # nothing is served unless a directory is named
     static_prefix: str = "/static"
     static_disabled: bool = False
@@ -150,6 +152,8 @@ class Config:
                 problems.append(f"{f.name}: {value!r} is not a text")
             elif f.name == "trace" and not isinstance(value, Trace):
                 problems.append(f"trace: {value!r} is not a Trace, such as Trace(enabled=True)")
+        if isinstance(self.trusted_proxies, list):
+            object.__setattr__(self, "trusted_proxies", tuple(self.trusted_proxies))
         object.__setattr__(self, "path_prefix", _prefix(self.path_prefix))
         object.__setattr__(self, "static_prefix", _prefix(self.static_prefix))
         return problems or self._ranges()
@@ -172,6 +176,8 @@ class Config:
                 problems.append(f"{name}: {prefix!r} is not a plain path such as /api/v1")
         if self.unknown_fields not in ("ignore", "refuse"):
             problems.append(f"unknown_fields: {self.unknown_fields!r} is neither 'ignore' nor 'refuse'")
+        if problem := trust_problem(self.trusted_proxies):
+            problems.append(f"trusted_proxies: {problem}")
         problems += self._addresses()
         if logging.getLevelName(str(self.log_level).upper()) == f"Level {str(self.log_level).upper()}":
             problems.append(f"log_level: there is no level {self.log_level!r}")
@@ -276,6 +282,10 @@ def _texts(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _proxies(text: str) -> int | tuple[str, ...]:
+    return int(text) if re.fullmatch(r"\d{1,3}", text.strip()) else _texts(text)
+
+
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
 
 
@@ -305,6 +315,7 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "PORT": ("port", _int),
     "PATH_PREFIX": ("path_prefix", str),
     "SERVICE_NAME": ("service_name", str),
+    "TRUSTED_PROXIES": ("trusted_proxies", _proxies),
     "STATIC_DIR": ("static_dir", str),
     "STATIC_PREFIX": ("static_prefix", str),
     "STATIC_DISABLED": ("static_disabled", _bool),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypedDict
@@ -26,6 +26,7 @@ class Settings(TypedDict, total=False):
     port: int
     path_prefix: str
     service_name: str
+    trusted_proxies: int | Sequence[str]
     static_dir: str | Path
     static_prefix: str
     static_disabled: bool

@@ -83,7 +83,7 @@ def pair(username: str, password: str) -> AuthInfo | None: ...
 NOBODY = AuthInfo()
 ADA = AuthInfo(user_id="ada")
 AWAY = stores.RedisStore("nowhere")
-SIGN_UP = {"models": [Article], "operations": "create"}
+SIGN_UP: dict[str, Any] = {"models": [Article], "operations": "create"}
 
 SAMPLES: dict[str, Sample] = {
     "auth.allow_anonymous": sample(given()),
@@ -211,13 +211,13 @@ def misspelt(name: str, right: Arguments) -> Iterator[tuple[str, Arguments]]:
     call = inspect.signature(factories()[name]).bind(*right.positional, **right.named)
     call.apply_defaults()
     for parameter in NAMES_FIELDS:
-        value = call.arguments.get(parameter)
+        value: Any = call.arguments.get(parameter)
         names = [value] if isinstance(value, str) else list(value or ())
         for place, one in enumerate(names):
             wrong = f"{one}x"
             changed = [*names[:place], wrong, *names[place + 1 :]]
             new = wrong if isinstance(value, str) else type(value)(changed)
-            other = inspect.BoundArguments(call.signature, {**call.arguments, parameter: new})  # type: ignore[arg-type]
+            other = inspect.BoundArguments(call.signature, {**call.arguments, parameter: new})
             yield wrong, Arguments(other.args, other.kwargs)
 
 

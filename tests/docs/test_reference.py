@@ -26,7 +26,7 @@ from tests.kit.processes import ROOT
 
 CONTEXT_ATTRIBUTES = """request model operation resource_id auth query body record files result export_columns
     response tx
-    state logger request_id trace_id service_name"""
+    state logger request_id trace_id service_name client_ip scheme"""
 CONTEXT_METHODS = """field set_field delete_field abort bind_json header url_param query_param has_role db
     raw_query raw_exec aggregate recursive_query search lock_for_update transaction after_commit background
     add_header set_cookie"""

@@ -27,6 +27,7 @@ READ: dict[str, tuple[str, Any]] = {
     "PORT": ("9001", 9001),
     "PATH_PREFIX": ("v1/", "/v1"),
     "SERVICE_NAME": ("orders", "orders"),
+    "TRUSTED_PROXIES": ("2", 2),
     "STATIC_DIR": ("public", "public"),
     "STATIC_PREFIX": ("assets", "/assets"),
     "STATIC_DISABLED": ("yes", True),

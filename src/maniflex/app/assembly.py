@@ -8,14 +8,17 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from maniflex._names import did_you_mean
 from maniflex.app.databases import Databases, link_stores, make_stores
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.app.entry_tables import computed_problems
 from maniflex.app.features import FEATURES
+from maniflex.app.route_guards import GuardsByRoute, RouteGuards, production_notes, production_problems
 from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.errors import DeclarationError
 from maniflex.http.asgi import App, HttpApp
+from maniflex.http.layers import Surroundings
 from maniflex.http.routing import Router
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
@@ -23,7 +26,7 @@ from maniflex.openapi.serve import Description
 from maniflex.pipeline.chain import Composer
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
-from maniflex.pipeline.entry import place_entries
+from maniflex.pipeline.entry import Placement, place_entries
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
@@ -46,6 +49,8 @@ class Assembly:
     probes: App
     description: Description
     in_process: InProcess
+    guards: GuardsByRoute
+    placement: Placement
 
     def schemas(self) -> Iterator[tuple[Adapter, list[ModelSql]]]:
         """The models of each database."""
@@ -56,6 +61,17 @@ class Assembly:
         """Method, path and owner of every endpoint."""
         of_api, at_root = _with_prefix(self.runtime.config, self.endpoints)
         return [(e.method, prefix + e.path, e.owner) for prefix, e in (*of_api, *at_root)]
+
+    def guarded_routes(self) -> list[tuple[str, str, RouteGuards]]:
+        """Method, path and guards of every endpoint."""
+        of_api, at_root = _with_prefix(self.runtime.config, self.endpoints)
+        return [(e.method, prefix + e.path, self.guards.of(e)) for prefix, e in (*of_api, *at_root)]
+
+    def production_report(self) -> tuple[list[str], list[str]]:
+        """What should not be served to the world, and what should be looked at before it is."""
+        config = self.runtime.config
+        problems = production_problems(config, self.guards, self.endpoints, self.placement)
+        return list(problems), list(dict.fromkeys(production_notes(self.placement)))
 
 
 def assemble(declaration: Declaration) -> Assembly:
@@ -73,10 +89,21 @@ def _build(declaration: Declaration) -> Assembly:
     for feature in FEATURES:
         for model, options in feature.models(declaration):
             internal_tables.register(model, options)
-    models, pipeline, problems = _read_models(declaration)
+    models, placement, problems = _read_models(declaration)
+    pipeline = placement.pipeline
+    surroundings = Surroundings(
+        declaration.layers, declaration.observers, [entry for entry, _ in placement.seats]
+    )
+    problems += surroundings.problems()
     internal_tables.add_marked(models or ())
     endpoints: list[Endpoint] = []
-    draft, store_problems = _make_draft(declaration, models, pipeline=pipeline, endpoints=endpoints)
+    guards = GuardsByRoute(placement, declaration.actions)
+    draft, store_problems = _make_draft(
+        declaration, models, pipeline=pipeline, endpoints=endpoints, guards=guards
+    )
+    for entry, seat in placement.seats:
+        for model, transform in entry.transforms(seat):
+            draft.routes.runtime.transforms.setdefault(model, []).append(transform)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
     problems += [*internal_tables.relation_problems(draft.models), *store_problems]
 
@@ -86,6 +113,7 @@ def _build(declaration: Declaration) -> Assembly:
     router, conflicts = _mount_endpoints(config, endpoints)
     mounts, mount_problems = _mount_static_files(config, router)
     problems += [*conflicts, *mount_problems, *_middleware_problems(draft, pipeline, endpoints)]
+    problems += _example_problems(config, pipeline, endpoints)
     if problems:
         raise DeclarationError(*problems)
 
@@ -94,14 +122,16 @@ def _build(declaration: Declaration) -> Assembly:
         runtime=runtime,
         adapters=tuple(draft.adapters),
         endpoints=tuple(endpoints),
-        app=HttpApp(runtime, router, mounts),
+        app=surroundings.around(HttpApp(runtime, router, mounts), runtime),
         probes=_probe_app(runtime, endpoints),
         description=draft.description,
         in_process=InProcess(runtime, endpoints),
+        guards=guards,
+        placement=placement,
     )
 
 
-def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None, Pipeline, list[str]]:
+def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None, Placement, list[str]]:
     """The models if they can be read, the pipeline with their own middleware, and the problems of both."""
     models: tuple[ModelMeta, ...] | None = None
     problems: list[str] = []
@@ -115,7 +145,7 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
         declaration.logger.warning(warning)
     problems += [*middleware_problems, *placement.problems]
     problems += computed_problems(placement.pipeline, models or (), declaration.computed)
-    return models, placement.pipeline, problems
+    return models, placement, problems
 
 
 def _make_draft(
@@ -124,6 +154,7 @@ def _make_draft(
     *,
     pipeline: Pipeline,
     endpoints: Sequence[Endpoint],
+    guards: GuardsByRoute,
 ) -> tuple[ServerDraft, list[str]]:
     """What features start from, and the problems of the models' databases; `endpoints` will be described."""
     config, logger = declaration.config, declaration.logger
@@ -146,6 +177,8 @@ def _make_draft(
         is_guarded=partial(_is_guarded, pipeline, composer),
         home=lambda meta: stores[meta.cls].adapter,
         title=declaration.title,
+        entry_docs=guards.docs,
+        is_exempt=lambda endpoint: bool(guards.of(endpoint).exemptions),
     )
     spec_composer = Composer(pipeline.openapi, config.trace, logger)
     draft = ServerDraft(
@@ -214,6 +247,17 @@ def _mount_static_files(config: Config, router: Router[Endpoint]) -> tuple[dict[
     paths = [path for path in router.paths() if (path + "/").startswith(prefix + "/")]
     problems = [f"static_prefix {prefix!r} would share its paths with {path!r}" for path in paths[:1]]
     return {prefix: static_app(directory, prefix)}, problems
+
+
+def _example_problems(config: Config, pipeline: Pipeline, endpoints: Sequence[Endpoint]) -> Iterator[str]:
+    """Examples in the API description for methods and paths that are not there."""
+    of_api, at_root = _with_prefix(config, endpoints)
+    served = {(e.method, prefix + e.path) for prefix, e in (*of_api, *at_root)}
+    for registration in pipeline.openapi.generate.registrations:
+        route = getattr(registration.fn, "route", None)
+        if route is not None and route not in served:
+            hint = did_you_mean(route[1], {path for method, path in served if method == route[0]})
+            yield f"pipeline.openapi.generate: {registration.name}: nothing serves {' '.join(route)}{hint}"
 
 
 def _middleware_problems(

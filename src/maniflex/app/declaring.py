@@ -14,12 +14,16 @@ from maniflex.app.lifecycle import Lifecycle
 from maniflex.errors import DeclarationError
 from maniflex.features.actions import Action
 from maniflex.features.search import GlobalSearch
+from maniflex.http.layers import Layer
 from maniflex.model.base import Model
 from maniflex.model.registry import Registry
 from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.observation import Observation
 from maniflex.pipeline.registration import Middleware, Pipeline
+from maniflex.pipeline.server_entries import LayerEntry, ObserverEntry
 
 F = TypeVar("F", bound=Callable[..., Any])
+ObserverFn = TypeVar("ObserverFn", bound=Callable[[Observation], Any] | ObserverEntry)
 
 
 class WithDeclarations:
@@ -32,6 +36,8 @@ class WithDeclarations:
         self._registry = Registry()
         self._internal_tables = InternalTables(self._registry)
         self._actions: list[Action] = []
+        self._layers: list[Any] = []
+        self._observers: list[Any] = []
         self._computed: dict[type[Model], list[Computed]] = {}
         self._search: GlobalSearch | None = None
         self._assembly: Assembly | None = None
@@ -120,6 +126,25 @@ class WithDeclarations:
             if self._search is not None:
                 raise DeclarationError("enable_global_search was called already")
             self._search = GlobalSearch(path, default_limit, max_limit)
+
+    def use(self, layer: Layer | LayerEntry) -> None:
+        """Put a layer around everything the server answers; it is given an ASGI application and returns one.
+
+        The first that is added is outermost.
+        """
+        with self._sealing:
+            self._require_open("layers are added")
+            self._layers.append(layer)
+
+    def observe(self, fn: ObserverFn) -> ObserverFn:
+        """Call `fn` with an `Observation` after every HTTP request, also after those that are refused.
+
+        A plain function is called on the event loop and must not block; an async one keeps nothing waiting.
+        """
+        with self._sealing:
+            self._require_open("observers are added")
+            self._observers.append(fn)
+        return fn
 
     def add_service(self, service: Service | Callable[[], Any]) -> None:
         """Start and stop this with the server, after the services added before it."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from maniflex._clock import Clock
 from maniflex.app.durable import Durable
@@ -13,12 +14,14 @@ from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.features.actions import Action
 from maniflex.features.search import GlobalSearch
+from maniflex.http.layers import Layer
 from maniflex.http.probes import Health
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import Registry
 from maniflex.openapi.serve import Description
 from maniflex.pipeline.computed import Computed
+from maniflex.pipeline.observation import Observation
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
 
@@ -34,6 +37,8 @@ class Declaration:
     internal_tables: InternalTables
     pipeline: Pipeline
     actions: Sequence[Action]
+    layers: Sequence[Layer]
+    observers: Sequence[Callable[[Observation], Any]]
     computed: Mapping[type[Model], Sequence[Computed]]
     search: GlobalSearch | None
     durable: Durable

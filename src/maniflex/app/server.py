@@ -20,6 +20,7 @@ from maniflex.app.declaring import WithDeclarations
 from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
 from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState
+from maniflex.app.route_guards import RouteGuards
 from maniflex.background.loop import stalled
 from maniflex.background.watch import dead_parts
 from maniflex.config import Config
@@ -104,6 +105,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             internal_tables=self._internal_tables,
             pipeline=self.pipeline,
             actions=self._actions,
+            layers=self._layers,
+            observers=self._observers,
             computed=self._computed,
             search=self._search,
             durable=self._durable,
@@ -257,6 +260,15 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
     def routes(self) -> list[tuple[str, str, str]]:
         """Method, path and owner of everything that is mounted."""
         return self._seal().routes()
+
+    @property
+    def guards(self) -> list[tuple[str, str, RouteGuards]]:
+        """Method, path and guards of everything that is mounted."""
+        return self._seal().guarded_routes()
+
+    def production_report(self) -> tuple[list[str], list[str]]:
+        """What should not be served to the world, and what should be looked at before it is."""
+        return self._seal().production_report()
 
 
 def _why(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""`GET /metrics`: the numbers of durable work, as Prometheus reads them."""
+"""`GET /metrics`: the numbers of requests and of durable work, as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import accumulate
 
 from maniflex.background.metrics import Metrics, Sample
 from maniflex.config import Config
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
+from maniflex.pipeline.request_numbers import BUCKETS, Durations, RequestNumbers
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
 
 PREFIX = "maniflex_"
 HELP = {
+    "requests_total": "HTTP requests, by the template of their route; without one for paths that have none.",
+    "request_duration_seconds": "Time until the last byte of an answer was sent.",
     "runs_claimed_total": "Runs this process began to work on.",
     "runs_succeeded_total": "Runs that ended well here.",
     "runs_failed_total": "Runs that failed for good here.",
@@ -44,7 +48,7 @@ HELP = {
 _MISSING = "metrics_enabled needs prometheus-client: pip install 'maniflex[observability]'"
 _ABOUT = RouteDocs(
     name="get_metrics",
-    summary="Numbers about durable work",
+    summary="Numbers about requests and durable work",
     description="Counters and gauges of this process and its queues, in the text format of Prometheus.",
     answer_texts={200: "The numbers."},
     tags=("Health",),
@@ -74,22 +78,32 @@ def metrics_endpoints(routes: RouteBuilder, metrics: Metrics) -> Iterator[Endpoi
                 gauges = await metrics.gauges()
         except Exception as error:  # the counters are worth most when the database is away
             runtime.logger.warning("some numbers could not be read: %r", error)
-        body, kind = exposition([*metrics.counters()], gauges)
+        body, kind = exposition([*metrics.counters()], gauges, runtime.request_numbers)
         ctx.response = Response(200, body=body, content_type=kind)
 
     for method, about in (("GET", _ABOUT), ("HEAD", _ABOUT_HEAD)):
         yield routes.bare(method, "/metrics", show, owner="metrics", about=about, mount=Mount.PROBE)
 
 
-def exposition(counters: Sequence[Sample], gauges: Sequence[Sample]) -> tuple[bytes, str]:
+def exposition(
+    counters: Sequence[Sample], gauges: Sequence[Sample], requests: RequestNumbers | None = None
+) -> tuple[bytes, str]:
     """The numbers as text, and its content type."""
     from prometheus_client import CollectorRegistry
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+    all_counters = [*counters, *(_request_counts(requests) if requests is not None else ())]
 
     class Once:
         def collect(self) -> Iterable[Metric]:
-            for samples, family in ((counters, CounterMetricFamily), (gauges, GaugeMetricFamily)):
+            if requests is not None:
+                name = "request_duration_seconds"
+                times = HistogramMetricFamily(PREFIX + name, HELP[name], labels=["method", "route"])
+                for key, durations in list(requests.durations.items()):
+                    times.add_metric(list(key), _buckets(durations), durations.total[0])
+                yield times
+            for samples, family in ((all_counters, CounterMetricFamily), (gauges, GaugeMetricFamily)):
                 for name, same in _by_name(samples):
                     labels = [label for label, _ in same[0].labels]
                     metric = family(PREFIX + name, HELP.get(name, _words(name)), labels=labels)
@@ -100,6 +114,18 @@ def exposition(counters: Sequence[Sample], gauges: Sequence[Sample]) -> tuple[by
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
     return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _request_counts(requests: RequestNumbers) -> Iterator[Sample]:
+    for (method, route, status), count in sorted(requests.counts.items()):
+        labels = (("method", method), ("route", route), ("status", status))
+        yield Sample("requests_total", labels, count)
+
+
+def _buckets(durations: Durations) -> list[tuple[str, float]]:
+    """Each bound with how many requests took no longer."""
+    sums = accumulate(durations.counts)
+    return list(zip([*map(str, BUCKETS), "+Inf"], map(float, sums), strict=True))
 
 
 def _by_name(samples: Iterable[Sample]) -> Iterator[tuple[str, list[Sample]]]:

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import click
 
+from maniflex.app.server import Server
 from maniflex.cli.target import load
 from maniflex.errors import ManiflexError
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:SERVER")
-def check(target: str) -> None:
+@click.option("--production", is_flag=True, help="Also name what should not be served to the world.")
+def check(target: str, production: bool) -> None:
     """Validate the declaration without starting anything."""
     server = load(target)
     try:
         count = len(server.routes)
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
+    if production:
+        _check_production(server)
     click.echo(f"ok: {count} routes")
+
+
+def _check_production(server: Server) -> None:
+    problems, notes = server.production_report()
+    for note in notes:
+        click.echo(f"note: {note}")
+    if problems:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise click.ClickException(f"{len(problems)} things should not be served to the world:{lines}")

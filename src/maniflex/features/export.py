@@ -28,6 +28,7 @@ from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.serializer import Serializer
+from maniflex.pipeline.transforms import change_rows
 from maniflex.query.parse import pairs
 from maniflex.sql.statement import Dialect, by_dialect
 
@@ -119,6 +120,8 @@ class Export:
         self._store: Store = runtime.stores[model.cls]
         self._serializer: Serializer = runtime.serializers[model.cls]
         self._clock = runtime.clock
+        transforms = runtime.transforms.get(model.cls, ())
+        self._transforms = [t for t in transforms if t.covers(Operation.EXPORT)]
         self._places = places
         self._formats = available_formats()
 
@@ -179,6 +182,8 @@ class Export:
         with self._places.take():
             fields = self._columns(ctx)
             rows = self._limit_rows(self._rows(ctx, fields, format), self._most(format))
+            if self._transforms:
+                rows = change_rows(ctx, self._transforms, fields, rows)
             if format is Format.CSV:
                 chunks = write_csv(fields, rows)
             else:

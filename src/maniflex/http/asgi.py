@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
@@ -15,20 +12,19 @@ from maniflex.http.streaming import Send, deliver, quiet_aborts
 from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.answer import answer, failure
 from maniflex.pipeline.answer_headers import Header
-from maniflex.pipeline.context import CONTEXT, AsgiScope, Context, Receive
+from maniflex.pipeline.context import AsgiScope, Context, Receive
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.exchange import OBSERVED
+from maniflex.pipeline.exchange import App as App
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.response import JSON, Response, error_response, panic_response
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.watch import ClientGone
 
-App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
-
 _JSON_TYPE = (b"content-type", JSON.encode())
 # Answers are private and soon out of date; code that knows better sets the header.
 _NO_STORE = (b"cache-control", b"no-store")
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class HttpApp:
@@ -44,9 +40,7 @@ class HttpApp:
         self._encode = runtime.encode
         name = runtime.config.service_name
         self._service = ((b"x-service-name", name.encode("latin-1", "replace")),) if name else ()
-        # An id must be unique and cheap, not secret: a random start and a counter are both.
-        self._id_prefix = secrets.token_hex(8).encode()
-        self._count = itertools.count(1)
+        self._identify = runtime.request_ids.identify
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -62,9 +56,9 @@ class HttpApp:
         request_id, trace_id = self._identify(scope)
         ctx = endpoint.context(self._runtime, scope, receive, endpoint.operation, request_id.decode("ascii"))
         ctx.model = endpoint.model  # type: ignore[assignment]  # an action has none
-        if CONTEXT in scope:
-            prefix = self._runtime.config.path_prefix
-            scope[CONTEXT] = ctx, (prefix if path.startswith(f"{prefix}/") else "") + endpoint.path
+        if OBSERVED in scope:
+            request = scope[OBSERVED]
+            request.context, request.endpoint = ctx, endpoint
         if trace_id:
             ctx.trace_id = trace_id.decode("latin-1")
         if params and ("\x00" in path or not path.isascii()) and text_trouble(path):
@@ -108,24 +102,19 @@ class HttpApp:
         self, route: Route[Endpoint] | None, path: str, scope: AsgiScope, receive: Receive, send: Send
     ) -> None:
         """Hand the request to an application mounted under a prefix of its path, or refuse it."""
+        request = scope.get(OBSERVED)
+        if request is not None:
+            request.proxies = self._runtime.proxies
         for prefix, app in self._mounts.items():
             if path == prefix or path.startswith(prefix + "/"):
+                if request is not None:
+                    request.route = f"{prefix}/{{path}}"
                 await app(scope, receive, send)
                 return
         error = (
             NotFound("no such path") if route is None else MethodNotAllowed(headers={"allow": route.allow})
         )
         await self._refuse(error, self._identify(scope)[0], scope, receive, send)
-
-    def _identify(self, scope: AsgiScope) -> tuple[bytes, bytes]:
-        request_id = trace_id = b""
-        for name, value in scope["headers"]:
-            if name == b"x-request-id":
-                if _REQUEST_ID.fullmatch(value):
-                    request_id = value
-            elif name == b"traceparent":
-                trace_id = value
-        return request_id or b"%s-%x" % (self._id_prefix, next(self._count)), trace_id
 
     async def _send(
         self,

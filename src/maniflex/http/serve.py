@@ -145,6 +145,7 @@ def uvicorn_settings(config: Config) -> dict[str, Any]:
         "log_config": None,
         "access_log": False,
         "server_header": False,
+        "proxy_headers": False,  # trusted_proxies says whose word is taken
         "timeout_graceful_shutdown": max(int(config.shutdown_timeout.total_seconds()), 1),
     }
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncGenerator, Iterable, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
 from maniflex.pipeline.answer import failure
 from maniflex.pipeline.context import Context, Receive
+from maniflex.pipeline.exchange import Send as Send
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.watch import ClientGone
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 STALLED = 60.0  # seconds
 PIECE = 16 * 1024

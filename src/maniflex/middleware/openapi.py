@@ -18,6 +18,7 @@ class SpecEdit(Entry):
     """Changes the document once it is there."""
 
     homes: ClassVar = {"openapi.generate": ANYWHERE}
+    route: tuple[str, str] | None = None  # method and path that the description must have
 
     def __init__(self, name: str, change: Callable[[Spec], Any], *mistakes: str | None) -> None:
         self.name = f"openapi.{name}"
@@ -48,6 +49,43 @@ def set_description(description: str) -> SpecEdit:
     )
 
 
+def set_version(version: str) -> SpecEdit:
+    """Say which version of the API this is."""
+    return SpecEdit(
+        "set_version", lambda spec: spec["info"].update(version=version), _no_text(version=version)
+    )
+
+
+def add_tag(name: str, description: str = "") -> SpecEdit:
+    """Add a group of operations; one that is there already is described."""
+    tag = {"name": name, "description": description} if description else {"name": name}
+
+    def change(spec: Spec) -> None:
+        tags = spec.setdefault("tags", [])
+        existing = next((one for one in tags if one["name"] == name), None)
+        if existing is None:
+            tags.append(dict(tag))
+        else:
+            existing.update(tag)
+
+    return SpecEdit("add_tag", change, _no_text(name=name))
+
+
+def inject_request_example(method: str, path: str, body: Any, *, name: str = "example") -> SpecEdit:
+    """Show an example of a body in the operation of a method and path, which the description must have."""
+
+    def change(spec: Spec) -> None:
+        operation = spec["paths"].get(path, {}).get(method.lower())
+        if operation is not None:
+            content = operation.setdefault("requestBody", {}).setdefault("content", {})
+            media = content.setdefault("application/json", {})
+            media.setdefault("examples", {})[name] = {"value": body}
+
+    edit = SpecEdit("inject_request_example", change, _no_text(method=method), _no_text(path=path))
+    edit.route = (str(method).upper(), path)  # checked when the server is sealed
+    return edit
+
+
 def add_server(url: str, description: str = "") -> SpecEdit:
     """Name an address the API is served at; without any, it is where the description came from."""
     server = {"url": url, "description": description} if description else {"url": url}
@@ -64,7 +102,8 @@ def add_security_scheme(name: str, scheme: Mapping[str, Any], scopes: Sequence[s
 
     Operations with a `security` of their own keep it; probes and the description ask for nothing.
     """
-    is_scheme = isinstance(scheme, Mapping) and "type" in scheme
+    promised: Any = scheme
+    is_scheme = isinstance(promised, Mapping) and "type" in promised
     no_scheme = None if is_scheme else "scheme is a mapping with a type, such as {'type': 'http'}"
 
     def change(spec: Spec) -> None:
@@ -76,7 +115,8 @@ def add_security_scheme(name: str, scheme: Mapping[str, Any], scopes: Sequence[s
 
 def add_extension(change: Callable[[Spec], Any]) -> SpecEdit:
     """Change the document in any way: `change` gets it and may do as it likes."""
-    no_function = None if callable(change) else f"change={change!r} is not a function of (spec)"
+    promised: Any = change
+    no_function = None if callable(promised) else f"change={change!r} is not a function of (spec)"
     return SpecEdit("add_extension", change, no_function)
 
 

@@ -10,11 +10,13 @@ from maniflex.config import Config
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors, texts
+from maniflex.openapi.entries import add_entry_docs, statuses_of
 from maniflex.openapi.operations import HEADERS, Operations, in_order
 from maniflex.openapi.reachable import Reachable
 from maniflex.openapi.schema import Schema, Schemas, documentation
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 
 _PAGE_META: Schema = {
@@ -68,6 +70,8 @@ class Document:
         is_guarded: Callable[[Endpoint], bool],
         home: Callable[[ModelMeta], object],
         title: str = "",
+        entry_docs: Callable[[Endpoint], Sequence[EntryDocs]] = lambda endpoint: (),
+        is_exempt: Callable[[Endpoint], bool] = lambda endpoint: False,
     ) -> None:
         self._config = config
         self._models = models
@@ -75,6 +79,8 @@ class Document:
         self._is_guarded = is_guarded
         self._home = home
         self._title = title
+        self._entry_docs = entry_docs
+        self._is_exempt = is_exempt
 
     def make(self, endpoints: Iterable[tuple[str, Endpoint]]) -> dict[str, Any]:
         """The document of these endpoints, each with the prefix it is mounted under."""
@@ -84,8 +90,14 @@ class Document:
         operations = Operations(reachable, self._limits, schemas, self._is_guarded)
         paths: dict[str, dict[str, Any]] = {}
         tags: dict[str, str] = {}
+        schemes: Schema = {}
         for prefix, endpoint in visible:
             operation = operations.describe(endpoint)
+            docs = self._entry_docs(endpoint)
+            if docs:
+                add_entry_docs(operation, endpoint, docs, exempt=self._is_exempt(endpoint))
+                operations.statuses |= statuses_of(docs)
+                schemes.update({name: dict(scheme) for doc in docs for name, scheme in doc.security.items()})
             paths.setdefault(prefix + endpoint.path, {})[endpoint.method.lower()] = operation
             for tag in operation["tags"]:
                 own = endpoint.operation is Operation.ACTION  # its words mean what the application says
@@ -99,7 +111,8 @@ class Document:
             "servers": [{"url": "/"}],
             "tags": _in_order_of_registration(tags),
             "paths": in_order(paths),
-            "components": self._components(schemas, operations.statuses),
+            "components": self._components(schemas, operations.statuses)
+            | ({"securitySchemes": schemes} if schemes else {}),
         }
 
     def _is_shown(self, endpoint: Endpoint) -> bool:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import hashlib
-import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +21,7 @@ from maniflex.errors import NotFound
 from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
+from maniflex.pipeline.etags import digest_of, names_tag
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import OpenAPIPipeline
@@ -45,7 +44,6 @@ _ABOUT = RouteDocs(
     errors=(500,),
 )
 _PAGE = RouteDocs(hidden=True)
-_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 class Description:
@@ -132,7 +130,7 @@ class Description:
         if ctx.response is not None:
             return
         body = msgspec.json.encode(ctx.spec) if ctx.spec else self.document()
-        digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+        digest = digest_of(body)
         encoding = {}
         if not ctx.spec and self._gzip_document and takes_gzip(ctx.header("accept-encoding") or ""):
             # Other bytes need another tag: a cache would else put half of one form behind half of the other.
@@ -153,8 +151,8 @@ class Description:
 
     async def _front(self, ctx: Context) -> None:
         """A page for a browser on the machine itself; other clients get a 404."""
-        client = ctx.scope.get("client") or ("",)
-        if client[0] not in ("127.0.0.1", "::1"):
+        is_forwarded = ctx.header("x-forwarded-for") is not None  # a proxy on the machine asks for others
+        if is_forwarded or ctx.client_ip not in ("127.0.0.1", "::1"):
             raise NotFound("no such path")
         root = escape(ctx.scope.get("root_path") or "")
         links = {"API reference": "/docs", "its document": f"{self._config.path_prefix}/openapi.json"}
@@ -182,11 +180,6 @@ def takes_gzip(accept: str) -> bool:
         coding, _, weight = part.partition(";")
         weights[coding.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
     return weights.get("gzip", weights.get("*", False))
-
-
-def names_tag(header: str, tag: str) -> bool:
-    """Whether an `If-None-Match` names this tag: by itself, in a list, weakly, or with `*`."""
-    return header.strip() == "*" or tag in _TAG.findall(header)
 
 
 _HEADERS = {

@@ -26,8 +26,8 @@ from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.answer_headers import AnswerHeaders
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.body import Body, written_number
+from maniflex.pipeline.exchange import OBSERVED, Exchange
 from maniflex.pipeline.exchange import AsgiScope as AsgiScope
-from maniflex.pipeline.exchange import Exchange
 from maniflex.pipeline.exchange import Receive as Receive
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
 
 T = TypeVar("T")
-CONTEXT = "maniflex.context"  # where the access log finds the context and the route of a request
 
 
 @dataclass(slots=True)
@@ -148,11 +147,21 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
     def request(self) -> Request:
         """The request as Starlette shows it."""
         if self._request is None:
-            scope = {name: value for name, value in self.scope.items() if name != CONTEXT}
+            scope = {name: value for name, value in self.scope.items() if name != OBSERVED}
             self._request = Request(scope, _later_receive(self))
         if self.raw_body is not None:
             self._request._body = self.raw_body
         return self._request
+
+    @property
+    def client_ip(self) -> str:
+        """The address of the client, without a port: of the connection, or as trusted proxies say."""
+        return self.runtime.proxies.client_of(self.scope)
+
+    @property
+    def scheme(self) -> str:
+        """`http` or `https`: of the connection, or as trusted proxies say."""
+        return self.runtime.proxies.scheme_of(self.scope)
 
     def header(self, name: str) -> str | None:
         """A request header; one sent several times comes as one list."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from maniflex._names import did_you_mean
@@ -21,8 +21,10 @@ from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration, Step
+from maniflex.pipeline.transforms import Transform
 from maniflex.query.query import find_field
 
 Make = Callable[[ModelMeta | None, Operation], Middleware | None]
@@ -59,6 +61,12 @@ class Seat:
         """Whether the entry stands in the middleware= of an action."""
         return self.step == "action"
 
+    def overlaps(self, other: Seat) -> bool:
+        """Whether some request meets both."""
+        is_same_model = not (self.is_named or other.is_named) or bool({*self.models} & {*other.models})
+        both, own = (self.operations, other.operations), self.operations or frozenset()
+        return is_same_model and (None in both or bool(own & (other.operations or frozenset())))
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -85,6 +93,8 @@ class Entry:
     is_authenticator: ClassVar[bool] = False  # it finds out who is asking
     is_exemption: ClassVar[bool] = False  # it lets anonymous callers pass the authenticators after it
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
+    is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
+    varies_by_caller: ClassVar[bool] = False  # it makes answers differ by who asks
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
     stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
@@ -133,6 +143,22 @@ class Entry:
         """What else stops the start, once fields and step are right."""
         return ()
 
+    def problems_beside(self, seat: Seat, placement: Placement) -> Iterable[str]:
+        """What stops the start because of the other middleware, once all of it is placed."""
+        return ()
+
+    def production_problems(self, seat: Seat) -> Iterable[str]:
+        """What `maniflex check --production` refuses, such as a short secret."""
+        return ()
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        """What the API description says of such a route because of the entry."""
+        return None
+
+    def transforms(self, seat: Seat) -> Iterable[tuple[type[Model], Transform]]:
+        """The fields whose values it changes in answers, by model."""
+        return ()
+
     def warnings(self, seat: Seat) -> Iterable[str]:
         """What the log says at the start."""
         return ()
@@ -146,6 +172,7 @@ class Placement:
     problems: list[str]
     warnings: list[str]
     claims: set[tuple[str, Operation]]  # of the entries placed so far
+    seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # every entry that was placed, and where
 
 
 def place_entries(
@@ -160,6 +187,9 @@ def place_entries(
                 _place(registration, registration.fn, step, models, actions, placement)
             else:
                 getattr(placement.pipeline, step.name).registrations.append(registration)
+    for entry, seat in placement.seats:
+        where = f"pipeline.{seat.step}: {entry.name}"
+        placement.problems.extend(f"{where}: {p}" for p in entry.problems_beside(seat, placement))
     for registration in pipeline.openapi.auth.registrations:
         if isinstance(registration.fn, Entry):
             placement.problems.extend(_description_problems(registration, registration.fn))
@@ -189,6 +219,7 @@ def _place(
             problems += _claim_problems(entry, seat, placement.claims)
             placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
         if not problems:
+            placement.seats.append((entry, seat))
             for piece in entry.pieces(seat):
                 target = getattr(placement.pipeline, piece.step)
                 target.registrations.append(_piece_registration(registration, entry, seat, piece))

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
+OBSERVED = "maniflex.observed"  # in the scope of a request: where its route is noted for observers
 
 
 class Exchange:

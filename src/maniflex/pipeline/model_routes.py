@@ -46,7 +46,12 @@ class _ModelRoutes:
         self._validate = Validate(store)
         self._checks = row_checks(model, routes.composer.checks(model, Operation.UPDATE))
         self._db = Database(store, serializer, runtime, self._checks)
-        self._respond = Respond(serializer, computed_fields, etags=bool(model.options.optimistic_lock))
+        self._respond = Respond(
+            serializer,
+            computed_fields,
+            etags=bool(model.options.optimistic_lock),
+            transforms=runtime.transforms.get(model.cls, ()),
+        )
 
     def collection(self) -> Iterator[Endpoint]:
         for method, operation in (("GET", Operation.LIST), ("HEAD", Operation.HEAD)):

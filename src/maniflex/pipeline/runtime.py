@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from maniflex._client_address import TrustedProxies
 from maniflex._clock import Clock
 from maniflex._fence import Fence
 from maniflex._names import did_you_mean
@@ -20,8 +21,11 @@ from maniflex.model.base import Model
 from maniflex.pipeline.body_room import BodyRoom
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
+from maniflex.pipeline.request_ids import RequestIds
+from maniflex.pipeline.request_numbers import RequestNumbers
 from maniflex.pipeline.serializer import Serializer, encoder, simplifier
 from maniflex.pipeline.threads import Threads, refuse_when_over
+from maniflex.pipeline.transforms import Transform
 from maniflex.pipeline.watch import RequestWatch
 
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
@@ -56,6 +60,10 @@ class Runtime:
         self.bodies = BodyRoom(config.max_body_size)
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
+        self.transforms: dict[type[Model], list[Transform]] = {}  # filled before routes are made
+        self.request_ids = RequestIds()
+        self.request_numbers = RequestNumbers() if config.metrics_enabled else None
+        self.proxies = TrustedProxies(config.trusted_proxies)
         self.watch = RequestWatch(config.query_timeout.total_seconds())
         self._by_name = {store.meta.name: store for store in stores.values()}
 

@@ -21,6 +21,7 @@ from maniflex.errors import (
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.checks import RowChange, RowCheck
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.etags import row_part
 from maniflex.pipeline.paging import trim_page
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id, stamp
@@ -257,6 +258,6 @@ class Database:
     def _check_version(self, row: Row, if_match: str | None) -> None:
         if if_match is None or if_match.strip() == "*":
             return
-        tags = [tag.strip() for tag in if_match.split(",")]
+        tags = [row_part(tag.strip()) for tag in if_match.split(",")]
         if self._serializer.etag(row) not in tags:
             raise PreconditionFailed(model=self.store.meta.name)

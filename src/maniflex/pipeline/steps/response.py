@@ -11,22 +11,31 @@ from maniflex.db.port import Row
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context, Page
-from maniflex.pipeline.include import serialize_related
+from maniflex.pipeline.include import Changing, serialize_related
 from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.paging import cursor_meta
 from maniflex.pipeline.response import Encode, Response, no_answer_error
 from maniflex.pipeline.serializer import Serializer, encode_in_parts
+from maniflex.pipeline.transforms import Transform, change_records
 from maniflex.query.query import Query
 
 
 class Respond:
     """The response step of one model."""
 
-    def __init__(self, serializer: Serializer, computed: Sequence[Computed], *, etags: bool) -> None:
+    def __init__(
+        self,
+        serializer: Serializer,
+        computed: Sequence[Computed],
+        *,
+        etags: bool,
+        transforms: Sequence[Transform] = (),
+    ) -> None:
         self._serializer = serializer
         self._computed = tuple(computed)
         self._etags = etags
-        self._plain = not self._computed
+        self._transforms = tuple(transforms)
+        self._plain = not (self._computed or self._transforms)
 
     def answer_created(self, ctx: Context) -> Awaitable[None] | None:
         return self._answer_one(ctx, 201) if ctx.response is None else None
@@ -152,8 +161,15 @@ class Respond:
             records = result.items if isinstance(result, Page) else [result]
             for computed_field in self._computed:
                 await computed_field.add_to(ctx, records, data)
-        for values, relations in zip(data, ctx.related, strict=False):
-            values.update(serialize_related(ctx.runtime, relations))
+        if self._transforms:
+            await change_records(ctx, (t for t in self._transforms if t.covers(ctx.operation)), data)
+        if ctx.related:
+            changing: Changing = []
+            for values, relations in zip(data, ctx.related, strict=False):
+                values.update(serialize_related(ctx.runtime, relations, changing))
+            for model, records in changing:
+                transforms = ctx.runtime.transforms[model]
+                await change_records(ctx, (t for t in transforms if t.covers_included), records)
         return data
 
 

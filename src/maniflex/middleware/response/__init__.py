@@ -1,0 +1,26 @@
+"""Entries for the answers of a server: headers, caching, the form of bodies, and who watches.
+
+server.use(response.cors(["https://app.example.com"]))
+server.pipeline.response.register(response.cache(60), models=[Article])
+"""
+
+from __future__ import annotations
+
+from maniflex.middleware.response.body_form import envelope
+from maniflex.middleware.response.caching import cache
+from maniflex.middleware.response.cross_origin import cors
+from maniflex.middleware.response.header import add_header
+from maniflex.middleware.response.request_observers import logging, metrics
+from maniflex.middleware.response.security import security_headers
+from maniflex.middleware.response.transform import transform_field
+
+__all__ = [
+    "add_header",
+    "cache",
+    "cors",
+    "envelope",
+    "logging",
+    "metrics",
+    "security_headers",
+    "transform_field",
+]
