@@ -12,7 +12,7 @@ from typing import Any
 
 import maniflex
 from maniflex import AuthInfo, Model, Server
-from maniflex.middleware import stores
+from maniflex.middleware import stores, workflow
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.registration import STEPS
 from tests.catalogue.factories import factories, homes_of
@@ -155,8 +155,15 @@ SAMPLES: dict[str, Sample] = {
         given("key", {"type": "http"}), given("", {"type": "http"}), given("key", {}), given("key", None)
     ),
     "openapi.add_server": sample(given("https://example.com"), given(""), given(None)),
+    "openapi.add_tag": sample(given("Shop"), given(""), given(None)),
+    "openapi.inject_request_example": sample(
+        given("POST", "/api/articles", {"title": "Tea"}),
+        given("", "/api/articles", {}),
+        given("POST", "", {}),
+    ),
     "openapi.set_description": sample(given("All of it."), given(""), given(None)),
     "openapi.set_title": sample(given("Shop"), given(""), given(None)),
+    "openapi.set_version": sample(given("2.0"), given(""), given(None)),
     "response.add_header": sample(
         given("X-Shop", "1"), given("", "1"), given("X-Shop", "a\nb"), given("Content-Length", "1")
     ),
@@ -203,6 +210,10 @@ SAMPLES: dict[str, Sample] = {
     ),
     "validate.restrict_field": sample(given("status", anything), given("status", None)),
     "validate.unique_field": sample(given("email"), given("email", within="tenant")),
+    "workflow.machine": sample(
+        given("status", workflow.allow("draft", "done")),
+        *(given("status"), given("status", workflow.allow("draft", "dun")), given("status", "draft")),
+    ),
 }
 
 
