@@ -43,8 +43,8 @@ class TrustedProxies:
         if not self:
             return scheme
         peer = (scope.get("client") or ("",))[0]
-        said = ",".join(_values(scope, b"x-forwarded-proto"))
-        return self.scheme(scheme, peer, _values(scope, b"x-forwarded-for"), said)
+        forwarded_proto = ",".join(_values(scope, b"x-forwarded-proto"))
+        return self.scheme(scheme, peer, _values(scope, b"x-forwarded-for"), forwarded_proto)
 
     def client(self, peer: str, forwarded_for: Iterable[str]) -> str:
         """The address of the client, without a port: `peer`, or what a trusted peer says."""

@@ -252,11 +252,11 @@ def _mount_static_files(config: Config, router: Router[Endpoint]) -> tuple[dict[
 def _example_problems(config: Config, pipeline: Pipeline, endpoints: Sequence[Endpoint]) -> Iterator[str]:
     """Examples in the API description for methods and paths that are not there."""
     of_api, at_root = _with_prefix(config, endpoints)
-    served = {(e.method, prefix + e.path) for prefix, e in (*of_api, *at_root)}
+    routes = {(e.method, prefix + e.path) for prefix, e in (*of_api, *at_root)}
     for registration in pipeline.openapi.generate.registrations:
         route = getattr(registration.fn, "route", None)
-        if route is not None and route not in served:
-            hint = did_you_mean(route[1], {path for method, path in served if method == route[0]})
+        if route is not None and route not in routes:
+            hint = did_you_mean(route[1], {path for method, path in routes if method == route[0]})
             yield f"pipeline.openapi.generate: {registration.name}: nothing serves {' '.join(route)}{hint}"
 
 

@@ -1,4 +1,4 @@
-"""The middleware of each route, and what is wrong with an application that is to serve the world."""
+"""The middleware of each route, and the mistakes of an application that is to serve the world."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RouteGuards:
 
     @property
     def is_decided(self) -> bool:
-        """Whether somebody said who may use the route."""
+        """Whether the application said who may use the route."""
         return bool(self.authenticators or self.exemptions)
 
 

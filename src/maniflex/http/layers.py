@@ -26,9 +26,9 @@ class Surroundings:
     """The layers and observers that an application has declared."""
 
     def __init__(self, layers: Sequence[Any], observers: Sequence[Any], entries: Iterable[Entry]) -> None:
-        lifted = [entry for entry in entries if entry.is_lifted]
-        self._layers = [*(e for e in lifted if isinstance(e, LayerEntry)), *layers]
-        self._observers = [*observers, *(e for e in lifted if isinstance(e, ObserverEntry))]
+        of_server = [entry for entry in entries if entry.is_lifted]
+        self._layers = [*(e for e in of_server if isinstance(e, LayerEntry)), *layers]
+        self._observers = [*observers, *(e for e in of_server if isinstance(e, ObserverEntry))]
 
     def problems(self) -> list[str]:
         """The mistakes in what was given to `server.use` and `server.observe`."""
@@ -61,10 +61,10 @@ def _problems(value: Any, kind: type[Entry]) -> list[str]:
     if isinstance(value, Entry):
         return [f"{value.name}: it belongs on {' or '.join(f'pipeline.{step}' for step in value.homes)}"]
     name = getattr(value, "__qualname__", None) or repr(value)
-    given = "app" if kind is LayerEntry else "observation"
+    argument = "app" if kind is LayerEntry else "observation"
     if not callable(value):
         return [f"{name} is not callable"]
-    return [] if takes(value, 1) else [f"{name} is called with ({given}), which it does not take"]
+    return [] if takes(value, 1) else [f"{name} is called with ({argument}), which it does not take"]
 
 
 class _NoteTrust:

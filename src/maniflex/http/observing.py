@@ -1,4 +1,4 @@
-"""Observers of requests: each is called when a request is over, whatever came of it.
+"""Observers of requests: each is called when a request is over.
 
 `Observed` stands around everything else, so it also sees requests that a layer, the router or auth refused,
 and those whose client left. Two of them around one another measure once. A server without observers has none.
@@ -56,10 +56,10 @@ class ObservedRequest:
 
     def tell(self, scope: AsgiScope) -> None:
         """Tell the observers; then let go of the context, which has the scope that this stands in."""
-        seen = self._observation(scope)
+        observation = self._observation(scope)
         self.context = None
         for observer in self.observers:
-            observer(seen)
+            observer(observation)
 
     def _observation(self, scope: AsgiScope) -> Observation:
         context, endpoint = self.context, self.endpoint

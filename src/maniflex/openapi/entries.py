@@ -43,8 +43,8 @@ def _add_refusal(responses: Schema, status: int, codes: Sequence[str], *, is_emp
     [(key, usual)] = errors.list_refusals([status], frozenset(), empty=is_empty).items()
     response = responses.setdefault(key, usual)
     match = _CODES.search(response["description"])
-    known = re.findall(r"`(\w+)`", match[1]) if match else []
-    names = ", ".join(f"`{code}`" for code in sorted({*known, *codes}))
+    usual_codes = re.findall(r"`(\w+)`", match[1]) if match else []
+    names = ", ".join(f"`{code}`" for code in sorted({*usual_codes, *codes}))
     text = _CODES.sub("", response["description"])
     response["description"] = f"{text} Codes: {names}." if names else text
 

@@ -45,7 +45,7 @@ def merge_vary(headers: list[Header], *names: bytes) -> list[Header]:
     present = [part.strip() for value in values for part in value.split(b",") if part.strip()]
     if b"*" in present:
         return headers
-    known = {part.lower() for part in present}
-    missing = [name for name in names if name.lower() not in known]
+    lower_names = {part.lower() for part in present}
+    missing = [name for name in names if name.lower() not in lower_names]
     others = [header for header in headers if header[0].lower() != b"vary"]
     return [*others, (b"vary", b", ".join([*present, *missing]))]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-
-from maniflex.pipeline.exchange import AsgiScope
+from collections.abc import Mapping
+from typing import Any
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -19,7 +19,7 @@ class RequestIds:
         self._prefix = secrets.token_hex(8).encode()
         self._count = itertools.count(1)
 
-    def identify(self, scope: AsgiScope) -> tuple[bytes, bytes]:
+    def identify(self, scope: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """The ids of the request and of the trace it belongs to."""
         request_id = trace_id = b""
         for name, value in scope["headers"]:

@@ -1,4 +1,4 @@
-"""Entries of the catalogue that act on every request of a server, whatever its route.
+"""Entries of the catalogue that act on every request of a server, on all routes and none.
 
 A `LayerEntry` goes around the whole application, an `ObserverEntry` sees each request when it is over.
 They are given to `server.use` and `server.observe`, or registered on a step, from where they are lifted.

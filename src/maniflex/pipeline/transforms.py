@@ -7,20 +7,17 @@ stored value.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.operation import Operation, covered
 
-if TYPE_CHECKING:
-    from maniflex.pipeline.context import Context
-
-Change = Callable[["Context", Any], Any]  # gives the value to show, or something to await
+Change = Callable[[Any, Any], Awaitable[Any]]  # of the context and the stored value: the value to show
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class Transform:
 
 
 async def change_records(
-    ctx: Context, transforms: Iterable[Transform], records: Sequence[dict[str, Any]]
+    ctx: object, transforms: Iterable[Transform], records: Sequence[dict[str, Any]]
 ) -> None:
     """Change the fields of records by API name, as far as they are there."""
     for transform in transforms:
@@ -54,7 +51,7 @@ async def change_records(
 
 
 async def change_rows(
-    ctx: Context,
+    ctx: object,
     transforms: Iterable[Transform],
     fields: Sequence[FieldMeta],
     batches: AsyncGenerator[Sequence[Sequence[Any]], None],

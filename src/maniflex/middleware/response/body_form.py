@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from maniflex.middleware.response import ranks
+from maniflex.middleware.response.ranks import ENVELOPE
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat, ask
@@ -45,7 +45,7 @@ class Envelope(Entry):
         return None if operation in _UNCHANGED else self
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
-        return (Piece(seat.step, self.make, rank=ranks.ENVELOPE),)
+        return (Piece(seat.step, self.make, rank=ENVELOPE),)
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         return None if operation in _UNCHANGED or self.schema is None else EntryDocs(body=self.schema)

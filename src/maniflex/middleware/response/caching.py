@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from maniflex.middleware.response import ranks
 from maniflex.middleware.response.header import header_mistakes
+from maniflex.middleware.response.ranks import CACHE
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat
@@ -78,7 +78,7 @@ class Cache(Entry):
         return self if operation in _READS else None
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
-        return (Piece(seat.step, self.make, rank=ranks.CACHE),)
+        return (Piece(seat.step, self.make, rank=CACHE),)
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         if operation not in _READS:

@@ -58,13 +58,13 @@ class Cors(LayerEntry):
         credentials: bool,
     ) -> None:
         super().__init__()
-        listed = [origins] if isinstance(origins, str) else list(origins)
+        origin_list = [origins] if isinstance(origins, str) else list(origins)
         seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
-        self.mistakes += _mistakes(listed, credentials=credentials, seconds=seconds)
+        self.mistakes += _mistakes(origin_list, credentials=credentials, seconds=seconds)
         for name in (*headers, *expose, *methods):
             if name != "*":
                 self.mistakes += header_mistakes(f"x-{name}", "")
-        self._origins = Origins([] if self.mistakes else listed)
+        self._origins = Origins([] if self.mistakes else origin_list)
         self._methods = tuple(method.upper() for method in methods)
         self._headers = frozenset(name.lower() for name in headers) | _SAFE_HEADERS
         self._credentials: list[Header] = (
@@ -85,9 +85,9 @@ class Cors(LayerEntry):
             origin = request.get(b"origin", b"").decode("latin-1")
             if scope["method"] == "OPTIONS" and origin and b"access-control-request-method" in request:
                 response = self._judge(origin, request)
-                allowed = self._allow(origin) if response.status == 204 else []
+                allow = self._allow(origin) if response.status == 204 else []
                 own = self._answer_preflight(request) if response.status == 204 else []
-                await send_answer(response, scope, send, runtime, self._vary([*allowed, *own]))
+                await send_answer(response, scope, send, runtime, self._vary([*allow, *own]))
                 return
             extra = [*self._allow(origin), *self._exposed] if origin and self._origins.allows(origin) else []
 
@@ -120,9 +120,9 @@ class Cors(LayerEntry):
         if "*" not in self._headers:
             return self._preflight
         # With credentials a browser takes "*" for the name of a header, so those it asked for are named.
-        asked = b", ".join(name.encode("latin-1") for name in _names(request.get(_REQUEST_HEADERS, b"")))
+        names = b", ".join(name.encode("latin-1") for name in _names(request.get(_REQUEST_HEADERS, b"")))
         return [
-            (b"access-control-allow-headers", asked) if h[0] == _ALLOW_HEADERS else h for h in self._preflight
+            (b"access-control-allow-headers", names) if h[0] == _ALLOW_HEADERS else h for h in self._preflight
         ]
 
     def _vary(self, headers: list[Header]) -> list[Header]:

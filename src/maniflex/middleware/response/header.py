@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar
 
-from maniflex.middleware.response import ranks
+from maniflex.middleware.response.ranks import HEADERS
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.answer_headers import AnswerHeaders, Header
 from maniflex.pipeline.context import Context
@@ -41,7 +41,7 @@ class AddHeader(LayerEntry):
         self.mistakes += header_mistakes(name, "" if callable(value) else value)
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
-        return (Piece(seat.step, self.make, rank=ranks.HEADERS),)
+        return (Piece(seat.step, self.make, rank=HEADERS),)
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return EntryDocs(answer_headers={self._header: answer_header("Added by the application.")})

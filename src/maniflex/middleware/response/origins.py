@@ -41,7 +41,7 @@ class Origins:
 
 
 def origin_mistakes(origins: Iterable[object]) -> Iterator[str]:
-    """What is wrong with each origin of a list."""
+    """The mistakes in a list of origins, one sentence each."""
     for origin in origins:
         if origin in ("*", "null"):
             continue

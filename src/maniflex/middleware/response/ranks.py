@@ -1,4 +1,4 @@
-"""The order in which the entries of this package act on an answer, whatever the order of registration.
+"""The order in which the entries of this package act on an answer; that of registration has no part in it.
 
 Each acts when the rest of the step is through, so the one with the lowest rank is outermost and acts last.
 """
