@@ -17,7 +17,7 @@ from maniflex._names import did_you_mean
 from maniflex.errors import CallbackFailed, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.checks import Check
+from maniflex.pipeline.checks import Check, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration
@@ -120,6 +120,7 @@ def place_entries(pipeline: Pipeline, models: Sequence[ModelMeta] | None) -> Pla
     for registration in pipeline.openapi.auth.registrations:
         if isinstance(registration.fn, Entry):
             placement.problems.extend(_description_problems(registration.fn))
+    placement.problems.extend(_unlocked_problems(placement.pipeline, models or ()))
     return placement
 
 
@@ -171,6 +172,20 @@ def _piece_registration(registration: Registration, entry: Entry, seat: Seat, pi
         rank=piece.rank,
         make=piece.make,
     )
+
+
+def _unlocked_problems(pipeline: Pipeline, models: Sequence[ModelMeta]) -> Iterator[str]:
+    """Row checks of models whose database step is the application's own, where nothing would ask them."""
+    replacements = [r for r in pipeline.db.registrations if r.at is At.REPLACE]
+    for model in models:
+        if not any(r.matches(model, Operation.UPDATE, item=True) for r in replacements):
+            continue
+        for r in pipeline.checks:
+            checks = r.fn.checks(model, Operation.UPDATE) if isinstance(r.fn, Entry) else ()
+            is_asked = r.matches(model, Operation.UPDATE, item=True)
+            if is_asked and any(isinstance(check, RowCheck) for check in checks):
+                where = f"pipeline.{r.step}: {r.name}"
+                yield f"{where}: the db step of {model.name} is replaced, so it could not lock the row"
 
 
 def _claim_problems(entry: Entry, seat: Seat, claims: set[tuple[str, Operation]]) -> Iterator[str]:
