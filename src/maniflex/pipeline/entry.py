@@ -19,7 +19,7 @@ from maniflex.db.port import Tx
 from maniflex.errors import CallbackFailed, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.checks import Check
+from maniflex.pipeline.checks import Check, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation, covered
@@ -198,6 +198,7 @@ def place_entries(
             placement.problems.extend(_document_problems(registration, registration.fn))
     for action in actions if models is not None else ():
         _judge_action(action, pipeline, models or (), placement)
+    placement.problems.extend(_unlocked_problems(placement.pipeline, models or ()))
     return placement
 
 
@@ -295,6 +296,20 @@ def _piece_registration(registration: Registration, entry: Entry, seat: Seat, pi
         make=piece.make,
         wrap=piece.wrap,
     )
+
+
+def _unlocked_problems(pipeline: Pipeline, models: Sequence[ModelMeta]) -> Iterator[str]:
+    """Row checks of models whose database step is the application's own, where nothing would ask them."""
+    replacements = [r for r in pipeline.db.registrations if r.at is At.REPLACE]
+    for model in models:
+        if not any(r.matches(model, Operation.UPDATE, item=True) for r in replacements):
+            continue
+        for r in pipeline.checks:
+            checks = r.fn.checks(model, Operation.UPDATE) if isinstance(r.fn, Entry) else ()
+            is_asked = r.matches(model, Operation.UPDATE, item=True)
+            if is_asked and any(isinstance(check, RowCheck) for check in checks):
+                where = f"pipeline.{r.step}: {r.name}"
+                yield f"{where}: the db step of {model.name} is replaced, so it could not lock the row"
 
 
 def _claim_problems(entry: Entry, seat: Seat, claims: set[tuple[str, Operation]]) -> Iterator[str]:

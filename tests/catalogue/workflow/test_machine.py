@@ -12,7 +12,7 @@ from maniflex import Context, DeclarationError, Model, Next, Server, field
 from maniflex.middleware import workflow
 from maniflex.testing import client
 from tests.catalogue.rules_app import as_user, bind_org, build, serve
-from tests.kit.http import created, data_of, error_of, together, total
+from tests.kit.http import created, data_of, error_of, pass_on, together, total
 
 Status = Literal["draft", "submitted", "approved", "paid"]
 
@@ -247,6 +247,13 @@ def test_rules_that_cannot_be_meant_stop_the_start(wrong_rules: Any, words: str)
     with pytest.raises(DeclarationError) as stopped:
         build([Invoice, Ledger], workflow.machine("status", *wrong_rules)).seal()
     assert words in str(stopped.value)
+
+
+def test_a_machine_needs_the_database_step() -> None:
+    server = build([Invoice, Ledger], rules())
+    server.pipeline.db.register(pass_on, at="replace", operations="update")
+    with pytest.raises(DeclarationError, match="the db step of Invoice is replaced"):
+        server.seal()
 
 
 def test_two_machines_on_one_field_stop_the_start() -> None:
