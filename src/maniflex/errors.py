@@ -208,6 +208,19 @@ class Forbidden(RequestError):
     status, code, message = 403, "FORBIDDEN", "this is not yours to do"
 
 
+class OutOfScope(Forbidden):
+    """A scope rule cannot tell which rows are the caller's, so none are."""
+
+
+class RawSqlRefused(RequestError):
+    """SQL of the application in code that scope rules bind, and could not; only the log says why."""
+
+    message = "the server failed to handle the request"
+
+    def __str__(self) -> str:
+        return "scope rules cannot bind raw SQL; ctx.unscoped() says that it is meant for all rows"
+
+
 class NotFound(RequestError):
     """There is no such record, or it is not the caller's to see."""
 

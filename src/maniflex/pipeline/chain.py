@@ -27,6 +27,7 @@ from maniflex.pipeline.registration import (
     SpecStep,
     Step,
 )
+from maniflex.pipeline.scope_rules import ModelRule
 from maniflex.pipeline.threads import Call
 from maniflex.query.query import Models, reachable_models
 
@@ -102,7 +103,7 @@ class Composer:
         for r in self._matching(step, model, operation, item):
             fn = r.middleware(model, operation)
             if fn is not None:
-                links[r.at].append((f"{r.step}:{r.name}", fn, None))
+                links[r.at].append(_link(f"{r.step}:{r.name}", fn))
         return links
 
     def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
@@ -136,7 +137,7 @@ class Composer:
             passed = [fn for r, fn in route_middleware if r.models is None or meta is model]
             own = [(r, fn) for r, fn in _in_order(step, meta, Operation.LIST, item=False) if fn not in passed]
             if own:
-                links: list[Link] = [(f"auth:{r.name} of {meta.name}", fn, None) for r, fn in own]
+                links: list[Link] = [_link(f"auth:{r.name} of {meta.name}", fn) for r, fn in own]
                 guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
         return guards
 
@@ -234,6 +235,11 @@ def _in_order(
     replacements = [pair for pair in matching if pair[0].at is At.REPLACE]
     before, after = ([pair for pair in matching if pair[0].at is at] for at in (At.BEFORE, At.AFTER))
     return [*before, *replacements[-1:], *after]
+
+
+def _link(label: str, fn: Middleware) -> Link:
+    """The middleware as a link; a scope rule has nothing to do afterwards, so it is a step in a row."""
+    return (label, None, fn.bind) if isinstance(fn, ModelRule) else (label, fn, None)
 
 
 def _names(body: Any) -> str:

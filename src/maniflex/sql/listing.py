@@ -15,7 +15,7 @@ from maniflex._limits import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
 from maniflex.errors import UriTooLong
 from maniflex.model.meta import FieldMeta, RelationKind
 from maniflex.query.parse import parse
-from maniflex.query.query import Cursor, Models, Query, models_reached
+from maniflex.query.query import Cursor, Forced, Models, Query, models_reached
 from maniflex.sql import search
 from maniflex.sql.model import ModelSql
 from maniflex.sql.select import asks_for_deleted, every_field, sort_key
@@ -33,10 +33,13 @@ class Listing:
     Requests with the same query string share one, for as long as no code changes the query.
     """
 
-    __slots__ = ("_model", "_reached", "_rows", "_versioned_rows", "decode", "fields", "query")
+    __slots__ = ("_bound", "_model", "_reached", "_rows", "_versioned_rows", "decode", "fields", "query")
 
-    def __init__(self, model: ModelSql, query: Query) -> None:
+    def __init__(
+        self, model: ModelSql, query: Query, bound: dict[tuple[Listing, Forced], Listing] | None = None
+    ) -> None:
         self._model = model
+        self._bound = {} if bound is None else bound  # listings made of others by a condition
         self.query = query
         self.fields: tuple[FieldMeta, ...] = model.meta.fields
         self.decode: Callable[[Sequence[Any]], Sequence[Any]] | None = model.decode
@@ -46,6 +49,18 @@ class Listing:
         self._rows: Sql | None = None
         self._versioned_rows: Sql | None = None
         self._reached: tuple[str, ...] | None = None
+
+    def within(self, condition: Forced) -> Listing:
+        """The listing inside one condition more; requests that are bound alike share it too."""
+        key = (self, condition)
+        listing = self._bound.get(key)
+        if listing is None:
+            query = self.query.with_(forced=(*self.query.forced, condition))
+            listing = Listing(self._model, query, self._bound)
+            if len(self._bound) >= _MOST_REMEMBERED:
+                self._bound.pop(next(iter(self._bound)), None)
+            self._bound[key] = listing
+        return listing
 
     def rows(self) -> Sql:
         """One page; without a cursor, the last column of every row is the total over all pages."""
@@ -87,6 +102,7 @@ class Listings:
         self._limits = limits
         self._must_bind = must_bind
         self._listings: dict[bytes, Listing] = {}
+        self._bound: dict[tuple[Listing, Forced], Listing] = {}
 
     def get(self, query_string: bytes) -> Listing:
         """The listing that all requests with this text share."""
@@ -97,7 +113,7 @@ class Listings:
         if len(query_string) > self._limits.uri_length:
             raise UriTooLong(f"a query string has at most {self._limits.uri_length} bytes")
         query = parse(query_string, self._model.meta, self._models, self._limits)
-        listing = Listing(self._model, query.with_(must_bind=self._must_bind))
+        listing = Listing(self._model, query.with_(must_bind=self._must_bind), self._bound)
         if len(query_string) <= _LONGEST_REMEMBERED:
             if len(self._listings) >= _MOST_REMEMBERED:
                 self._listings.pop(next(iter(self._listings)), None)
