@@ -164,9 +164,7 @@ class Records(Generic[M]):
         names = [include] if isinstance(include, str) else [*(include or ())]
         return _includes(self._store.meta, self._store.models, names) if names else ()
 
-    async def _records(
-        self, rows: Sequence[Row], includes: tuple[Include, ...], scope: Scope
-    ) -> Sequence[M]:
+    async def _records(self, rows: Sequence[Row], includes: tuple[Include, ...], scope: Scope) -> Sequence[M]:
         if not includes:
             return [self._record(row) for row in rows]
         store = self._store

@@ -1,4 +1,4 @@
-"""The database as code in a request uses it: bound by forced conditions and scope rules, or explicitly not."""
+"""The database as code uses it: bound by forced conditions and scope rules, or explicitly not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class DatabaseAccess:
         rules = self.rules
         if not rules:
             return scope
-        scope = with_conditions(scope, await self._conditions(rules.get(model.name, ()), Operation(operation)))
+        scope = with_conditions(
+            scope, await self._conditions(rules.get(model.name, ()), Operation(operation))
+        )
         return await self.scope_with(scope, reached)
 
     async def scope_with(self, scope: Scope, reached: Iterable[str]) -> Scope:

@@ -46,10 +46,10 @@ class ScopeRule(Entry):
     in_actions = True
 
     def __init__(
-        self, path: str, value: Any, op: str = "eq", *, unless_role: str | Iterable[str] | None = None
+        self, path: Any, value: Any, op: Any = "eq", *, unless_role: str | Iterable[str] | None = None
     ) -> None:
         super().__init__()
-        self._path = path  # of the field, from the model that is bound
+        self._path: str = path  # of the field, from the model that is bound
         self._given_value = value
         self._op = op
         kind = operator(op) if isinstance(op, str) else None
@@ -60,9 +60,9 @@ class ScopeRule(Entry):
         self.mistakes += self._argument_mistakes(unless_role)
 
     def _argument_mistakes(self, unless_role: Any) -> Iterator[str]:
-        if not isinstance(self._path, str) or not self._path:
-            yield f"a field is named by a text, not {self._path!r}"
-            self._path = ""
+        path: Any = self._path
+        if not isinstance(path, str) or not path:
+            yield f"a field is named by a text, not {path!r}"
         kind = operator(self._op) if isinstance(self._op, str) else None
         if kind is None:
             yield f"there is no operator {self._op!r}{did_you_mean(str(self._op), OPERATORS)}"

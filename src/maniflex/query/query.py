@@ -156,6 +156,7 @@ class Cursor:
     after: tuple[Any, str] | None = None
     backwards: bool = False
     walk: str = ""  # what the client asked for, as its tokens are bound to it
+    scope: str = ""  # what the request that made the token was bound to
 
 
 class Query(NamedTuple):

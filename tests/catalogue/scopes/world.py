@@ -87,8 +87,12 @@ async def identify(ctx: Context, next: Next) -> None:
 
 def bind_all(server: Server) -> None:
     """Tenancy for what has an org, the parent for what has none."""
-    server.pipeline.auth.register(db.tenancy("org_id", shared=[Org, Label, ProjectLabel, Currency, Task, Note]))
-    server.pipeline.auth.register(db.force_filter_via("project", "org_id", org_of), models=[Task, ProjectLabel])
+    server.pipeline.auth.register(
+        db.tenancy("org_id", shared=[Org, Label, ProjectLabel, Currency, Task, Note])
+    )
+    server.pipeline.auth.register(
+        db.force_filter_via("project", "org_id", org_of), models=[Task, ProjectLabel]
+    )
     server.pipeline.auth.register(db.force_filter_via("task.project", "org_id", org_of), models=[Note])
 
 
@@ -96,7 +100,9 @@ def org_of(ctx: Context) -> str | None:
     return None if ctx.auth is None else ctx.auth.tenant_id
 
 
-def make_server(*rules: Callable[[Server], None], models: Iterable[type[Model]] = MODELS, **settings: Any) -> Server:
+def make_server(
+    *rules: Callable[[Server], None], models: Iterable[type[Model]] = MODELS, **settings: Any
+) -> Server:
     server = Server(**settings)
     server.register(*models)
     server.pipeline.auth.register(identify)
@@ -107,7 +113,9 @@ def make_server(*rules: Callable[[Server], None], models: Iterable[type[Model]] 
 
 
 @asynccontextmanager
-async def serving(server: Server, url: str, *, rows: bool = True, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(
+    server: Server, url: str, *, rows: bool = True, **options: Any
+) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the server, on a database that has the rows of both organisations."""
     async with client(server, database=url, **options) as http:
         if rows:
@@ -134,8 +142,12 @@ async def fill(server: Server) -> None:
                 owner_id=user if n < 3 else "third",
                 parent_id=f"p-{side}{n - 1}" if n > 1 else None,
             )
-            await server.db(Task).create(id=f"t-{side}{n}", project_id=f"p-{side}{n}", title=f"common {n} {side}")
+            await server.db(Task).create(
+                id=f"t-{side}{n}", project_id=f"p-{side}{n}", title=f"common {n} {side}"
+            )
             await server.db(Note).create(id=f"n-{side}{n}", task_id=f"t-{side}{n}", text=f"note {n} {side}")
             await server.db(ProjectLabel).create(project_id=f"p-{side}{n}", label_id="label-red")
-        await server.db(Project).create(id=f"p-{side}9", org_id=org, name=f"common gone {side}", owner_id=user)
+        await server.db(Project).create(
+            id=f"p-{side}9", org_id=org, name=f"common gone {side}", owner_id=user
+        )
         await server.db(Project).delete(f"p-{side}9")

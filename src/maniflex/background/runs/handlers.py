@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maniflex._backoff import Backoff
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
@@ -19,6 +19,9 @@ from maniflex.background.json_text import encode
 from maniflex.background.stored_payload import PayloadType
 from maniflex.errors import DeclarationError, ValidationFailed
 from maniflex.model.omission import losses
+
+if TYPE_CHECKING:
+    from maniflex.background.runs.run import Run
 
 DEFAULT_PREFIX = "default."
 MAX_ATTEMPTS = 3
@@ -43,6 +46,7 @@ class RunHandler:
     public: bool = False  # True: clients submit it over REST, and change their runs of it
     max_priority: int = 0  # how far from 0 the priority of a client may be
     dead_letter: str | None = None  # a run of this type is submitted for each that fails for good
+    scoped: bool = False  # True: scope rules bind it by the caller of the run
 
 
 def payload_text(handler: RunHandler | None, payload: Any) -> str:
@@ -80,7 +84,9 @@ class RunHandlers:
             values |= {
                 name: as_duration(values[name], name) for name in ("lease", "timeout") if name in values
             }
-        self._by_type[type] = RunHandler(type, fn, _is_async(fn), **values)
+        is_async = _is_async(fn)
+        bound_fn = _in_scope(fn, is_async) if values.get("scoped") is True else fn
+        self._by_type[type] = RunHandler(type, bound_fn, is_async, **values)
         self._hidden = None
 
     def problems(self) -> list[str]:
@@ -208,6 +214,23 @@ def check_type(type: Any) -> str:
     return str(type)
 
 
+def _in_scope(fn: Callable[..., Any], is_async: bool) -> Callable[[Run], Any]:
+    """The function, bound by the scope rules to the caller of its run."""
+    if is_async:
+
+        async def call(run: Run) -> Any:
+            with run.scope():
+                return await fn(run)
+
+        return call
+
+    def call_plain(run: Run) -> Any:
+        with run.scope():
+            return fn(run)
+
+    return call_plain
+
+
 def _is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
@@ -234,7 +257,9 @@ def _problems(type: Any, fn: Any, options: Mapping[str, Any]) -> Iterable[str]:
         yield "max_attempts must be a whole number above zero"
     durations = {name: options[name] for name in ("lease", "timeout") if options.get(name) is not None}
     yield from duration_problems(**durations)
-    yield from switch_problems(**{name: options.get(name, False) for name in ("public", "internal")})
+    yield from switch_problems(
+        **{name: options.get(name, False) for name in ("public", "internal", "scoped")}
+    )
     letter = options.get("dead_letter")
     if letter is not None and (not is_type(letter) or letter == type):
         yield "dead_letter is another type, a dotted name such as email.dead.v1"

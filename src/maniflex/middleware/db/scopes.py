@@ -48,7 +48,7 @@ class FieldRule(ScopeRule):
 
     name = "db.force_filter"
 
-    def __init__(self, field: str, value: Any, op: str, *, unless_role: Roles) -> None:
+    def __init__(self, field: Any, value: Any, op: Any, *, unless_role: Roles) -> None:
         super().__init__(field, value, op, unless_role=unless_role)
         if isinstance(field, str) and "." in field:
             self.mistakes.append(f"{field!r} is a path; db.force_filter_via binds through a parent")
@@ -61,8 +61,8 @@ class TenantRule(ScopeRule):
 
     def __init__(
         self,
-        field: str,
-        tenant: Callable[[Context], Any] | None,
+        field: Any,
+        tenant: Any,
         *,
         unless_role: Roles,
         shared: Iterable[type[Model] | str],
@@ -110,7 +110,7 @@ class ParentRule(ScopeRule):
 
     name = "db.force_filter_via"
 
-    def __init__(self, relation: str, field: str, value: Any, *, unless_role: Roles) -> None:
+    def __init__(self, relation: Any, field: Any, value: Any, *, unless_role: Roles) -> None:
         super().__init__(f"{relation}.{field}", value, unless_role=unless_role)
         self._relation, self._field = relation, field
         for what, text in (("relation", relation), ("field", field)):
@@ -125,7 +125,9 @@ class ParentRule(ScopeRule):
             if relation is None:
                 return f"{model.name} has no relation {name!r}{did_you_mean(name, model.relations)}"
             if relation.kind is not RelationKind.BELONGS_TO:
-                return f"{model.name}.{name} leads to many records; a row is bound through the one it belongs to"
+                return (
+                    f"{model.name}.{name} leads to many records; a row is bound through the one it belongs to"
+                )
             model = models[relation.target]
         return f"{model.name} has no field {self._field!r}{did_you_mean(self._field, model.by_name)}"
 

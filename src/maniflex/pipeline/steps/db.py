@@ -24,6 +24,7 @@ from maniflex.pipeline.paging import trim_page
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id, stamp
 from maniflex.pipeline.serializer import Serializer
+from maniflex.query.cursor import require_same_scope
 from maniflex.query.query import Narrowed, Query, Scope
 
 
@@ -69,6 +70,8 @@ class Database:
         if listing is None or listing.query is not query:  # code has narrowed or bound it
             listing = self._store.listing(query)
         ctx.listing = listing
+        if query.cursor is not None:
+            require_same_scope(query)
         page = None
         try:
             page = await self._store.page(listing, budget=budget)
