@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -114,40 +114,44 @@ def make_server(
 
 @asynccontextmanager
 async def serving(
-    server: Server, url: str, *, rows: bool = True, **options: Any
+    server: Server, url: str, *, sides: Sequence[str] = ("a", "b"), **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the server, on a database that has the rows of both organisations."""
+    """A client of the server, on a database that has the rows of these organisations."""
     async with client(server, database=url, **options) as http:
-        if rows:
-            await fill(server)
+        await fill(server, sides)
         yield http
 
 
-async def fill(server: Server) -> None:
-    """The same rows for both organisations, told apart by their ids and names."""
+async def fill(server: Server, sides: Sequence[str]) -> None:
+    """The same rows for each side, told apart by their ids and names; the organisations are there anyway."""
     for code in ("EUR", "USD"):
         await server.db(Currency).create(id=f"cur-{code}", code=code)
     for label in ("red", "blue"):
         await server.db(Label).create(id=f"label-{label}", name=label)
     for side in ("a", "b"):
-        org, user = f"org-{side}", {"a": "ann", "b": "bob"}[side]
-        await server.db(Org).create(id=org, name=f"Org {side}")
-        for n in (1, 2, 3):
-            await server.db(Member).create(id=f"m-{side}{n}", org_id=org, email=f"{n}.common.{side}@x.org")
-            await server.db(Project).create(
-                id=f"p-{side}{n}",
-                org_id=org,
-                name=f"common {n} of {side}",
-                rank=n,
-                owner_id=user if n < 3 else "third",
-                parent_id=f"p-{side}{n - 1}" if n > 1 else None,
-            )
-            await server.db(Task).create(
-                id=f"t-{side}{n}", project_id=f"p-{side}{n}", title=f"common {n} {side}"
-            )
-            await server.db(Note).create(id=f"n-{side}{n}", task_id=f"t-{side}{n}", text=f"note {n} {side}")
-            await server.db(ProjectLabel).create(project_id=f"p-{side}{n}", label_id="label-red")
+        await server.db(Org).create(id=f"org-{side}", name=f"Org {side}")
+    for side in sides:
+        await _fill_side(server, side, {"a": "ann", "b": "bob"}[side])
+
+
+async def _fill_side(server: Server, side: str, user: str) -> None:
+    org = f"org-{side}"
+    for n in (1, 2, 3):
+        project, task = f"p-{side}{n}", f"t-{side}{n}"
+        await server.db(Member).create(id=f"m-{side}{n}", org_id=org, email=f"{n}.common.{side}@x.org")
         await server.db(Project).create(
-            id=f"p-{side}9", org_id=org, name=f"common gone {side}", owner_id=user
+            id=project,
+            org_id=org,
+            name=f"common {n} of {side}",
+            rank=n,
+            owner_id=user if n < 3 else "third",
+            parent_id=f"p-{side}{n - 1}" if n > 1 else None,
         )
-        await server.db(Project).delete(f"p-{side}9")
+        await server.db(Task).create(id=task, project_id=project, title=f"common {n} {side}")
+        await server.db(Note).create(id=f"n-{side}{n}", task_id=task, text=f"note {n} {side}")
+        await server.db(ProjectLabel).create(id=f"l-{side}{n}", project_id=project, label_id="label-red")
+    gone = f"p-{side}9"
+    await server.db(Project).create(id=gone, org_id=org, name=f"common gone {side}", owner_id=user)
+    await server.db(Project).delete(gone)
+    await server.db(Task).create(id=f"t-{side}9", project_id=f"p-{side}1", title=f"common gone {side}")
+    await server.db(Task).delete(f"t-{side}9")

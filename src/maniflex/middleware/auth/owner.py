@@ -13,7 +13,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.scope_rules import ScopeRule
 
 # All but the ways to see many rows at once.
-_ON_ONE = frozenset({Operation.READ, Operation.CREATE, Operation.UPDATE, Operation.DELETE, Operation.ACTION})
+_ON_ONE = frozenset({Operation.READ, Operation.CREATE, Operation.UPDATE, Operation.DELETE})
 _MANY = frozenset({Operation.LIST, Operation.EXPORT, Operation.SEARCH})
 
 
