@@ -1,4 +1,4 @@
-"""Mistakes in scope rules stop the start, all in one message (X3, X8, D8–D10)."""
+"""Mistakes in scope rules stop the start, all in one message (X3, X8, D8 to D10)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +37,32 @@ from tests.catalogue.scopes.world import (
 )
 
 BOUND: tuple[type[Model], ...] = (Member, Project, Task, Note, ProjectLabel)
-TEXTS = ["common", "common 1 of a", "common 2 of b", "note 1 b", "1.common.b@x.org", "org-b", "red", "p-b1", "b"]
-IDS = ["p-a1", "p-b1", "p-b2", "p-b9", "p-a9", "t-a1", "t-b1", "n-a2", "n-b2", "m-a1", "m-b1", "absent", "org-b"]
+TEXTS = [
+    "common",
+    "common 1 of a",
+    "common 2 of b",
+    "note 1 b",
+    "1.common.b@x.org",
+    "org-b",
+    "red",
+    "p-b1",
+    "b",
+]
+IDS = [
+    "p-a1",
+    "p-b1",
+    "p-b2",
+    "p-b9",
+    "p-a9",
+    "t-a1",
+    "t-b1",
+    "n-a2",
+    "n-b2",
+    "m-a1",
+    "m-b1",
+    "absent",
+    "org-b",
+]
 PREFIXES = {"Project": "p-", "Task": "t-", "Note": "n-", "Member": "m-", "ProjectLabel": "l-", "Org": "org-"}
 SURFACES = {
     *("list", "include", "nested filter", "nested sort", "read", "head", "write", "create", "restore"),
@@ -52,7 +76,7 @@ class Probe(NamedTuple):
     surface: str
     method: str
     path: str
-    params: list[tuple[str, str]] = []
+    params: Sequence[tuple[str, str]] = ()
     body: Any = None
 
 
@@ -100,7 +124,9 @@ class Asker:
         if not paths:
             return None
         names = {".".join(self.random.choice(paths)) for _ in range(self.random.randint(1, 2))}
-        return Probe("include", "GET", f"/{meta.table}", [("include", ",".join(sorted(names))), *self._page(meta)])
+        return Probe(
+            "include", "GET", f"/{meta.table}", [("include", ",".join(sorted(names))), *self._page(meta)]
+        )
 
     def nested_filter(self, meta: ModelMeta) -> Probe | None:
         paths = list(self._paths(meta, 3))
@@ -108,11 +134,13 @@ class Asker:
             return None
         conditions = [("filter", self._condition(meta, self.random.choice(paths)))]
         if self.random.random() < 0.3:
-            conditions = [(f"filter[{n % 2}]", self._condition(meta, self.random.choice(paths))) for n in range(3)]
+            conditions = [
+                (f"filter[{n % 2}]", self._condition(meta, self.random.choice(paths))) for n in range(3)
+            ]
         return Probe("nested filter", "GET", f"/{meta.table}", conditions + self._page(meta))
 
     def nested_sort(self, meta: ModelMeta) -> Probe | None:
-        paths = [path for path in self._paths(meta, 3, to_one=True)]
+        paths = self._paths(meta, 3, to_one=True)
         if not paths:
             return None
         path = self.random.choice(paths)
@@ -124,7 +152,9 @@ class Asker:
 
     def read(self, meta: ModelMeta) -> Probe:
         paths = list(self._paths(meta, 2))
-        params = [("include", ".".join(self.random.choice(paths)))] if paths and self.random.random() < 0.5 else []
+        params = (
+            [("include", ".".join(self.random.choice(paths)))] if paths and self.random.random() < 0.5 else []
+        )
         return Probe("read", "GET", f"/{meta.table}/{self._id(meta)}", params)
 
     def head(self, meta: ModelMeta) -> Probe:
@@ -145,7 +175,9 @@ class Asker:
         return Probe("write", "PATCH", f"/{meta.table}/{id}", [], body)
 
     def create(self, meta: ModelMeta) -> Probe | None:
-        return None if meta.cls not in BOUND else Probe("create", "POST", f"/{meta.table}", [], self._body(meta))
+        return (
+            None if meta.cls not in BOUND else Probe("create", "POST", f"/{meta.table}", [], self._body(meta))
+        )
 
     def restore(self, meta: ModelMeta) -> Probe | None:
         if not meta.options.restore:
@@ -252,7 +284,9 @@ class Asker:
             if field.name in ("id", "created_at", "updated_at", "deleted_at", "rank"):
                 continue
             relations = meta.relations.values()
-            targets = [r.target for r in relations if r.key == field.name and r.kind is RelationKind.BELONGS_TO]
+            targets = [
+                r.target for r in relations if r.key == field.name and r.kind is RelationKind.BELONGS_TO
+            ]
             if targets:
                 if self.random.random() < (0.8 if required else 0.3):
                     prefix = PREFIXES.get(targets[0], "label-")
@@ -344,7 +378,11 @@ async def answer(world: World, probe: Probe) -> tuple[Any, ...]:
         async with world.server.scoped(auth=AuthInfo(user_id="ann", tenant_id="org-a")) as scope:
             return (await work(scope, probe.body),)
     response = await world.http.request(
-        probe.method, f"/api{probe.path}", params=probe.params, json=probe.body, headers=A
+        probe.method,
+        f"/api{probe.path}",
+        params=list[tuple[str, Any]](probe.params),
+        json=probe.body,
+        headers=A,
     )
     assert response.status_code < 500, (probe, response.text)
     if probe.surface == "run":
@@ -361,7 +399,10 @@ async def answer(world: World, probe: Probe) -> tuple[Any, ...]:
 async def rows_of_b(server: Server) -> str:
     """All that B has, deleted rows too."""
     tables = {model: server._seal().runtime.models[model].table for model in BOUND}
-    rows = {t: await server.raw_query(f"SELECT * FROM {t} WHERE id LIKE ? ORDER BY id", "_-b%") for t in tables.values()}
+    rows = {
+        t: await server.raw_query(f"SELECT * FROM {t} WHERE id LIKE ? ORDER BY id", "_-b%")
+        for t in tables.values()
+    }
     return repr(rows)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from maniflex import Context, Server
 from maniflex.middleware import auth
-from tests.catalogue.scopes.world import A, B, NOBODY, Member, Project, make_server, serving
+from tests.catalogue.scopes.world import NOBODY, A, B, Member, Project, make_server, serving
 from tests.kit.http import data_of, error_of
 
 
@@ -54,7 +54,9 @@ async def test_lists_show_own_rows_unless_left_open(database_url: str, lists: bo
 async def test_creates_are_stamped_and_cannot_be_given_away(database_url: str) -> None:
     server = make_server(bind_owner)
     async with serving(server, database_url) as http:
-        made = await http.post("/api/projects", headers=A, json={"name": "n", "org_id": "org-a", "owner_id": "bob"})
+        made = await http.post(
+            "/api/projects", headers=A, json={"name": "n", "org_id": "org-a", "owner_id": "bob"}
+        )
         assert data_of(made, 201)["owner_id"] == "ann"
         moved = await http.patch("/api/projects/p-a1", headers=A, json={"owner_id": "bob"})
         assert data_of(moved)["owner_id"] == "ann"

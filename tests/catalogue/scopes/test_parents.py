@@ -34,7 +34,9 @@ async def test_a_foreign_parent_is_as_absent_as_a_random_one(database_url: str) 
         for parent in ("p-b1", "nothing"):
             moved = await patch("/api/tasks/t-a1", headers=A, json={"project_id": parent, "title": "moved"})
             error_of(moved, 404, "NOT_FOUND")
-        error_of(await patch("/api/tasks/t-a1", headers=A, json={"project_id": None}), 422, "VALIDATION_FAILED")
+        error_of(
+            await patch("/api/tasks/t-a1", headers=A, json={"project_id": None}), 422, "VALIDATION_FAILED"
+        )
         stored = await server.db(Task).read("t-a1")
         assert (stored.project_id, stored.title) == ("p-a1", "common 1 a")
         assert data_of(await patch("/api/tasks/t-a1", headers=A, json={"project_id": "p-a2"}))

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from maniflex import Context, Run, Server
+from maniflex.background.outbox.message import Message
+from maniflex.background.outbox.model import OutboxMessage
 from maniflex.errors import NotFound
 from maniflex.middleware import auth, db
 from tests.catalogue.scopes.world import A, B, Currency, Project, bind_all, make_server, serving
@@ -123,3 +125,28 @@ def test_scoped_is_a_switch(value: Any) -> None:
     server.work.handler("x.v1", scoped=value)(drain)
     with pytest.raises(Exception, match="scoped is True or False"):
         server.seal()
+
+
+async def test_a_scoped_message_handler_sees_the_rows_of_its_producer(database_url: str) -> None:
+    """D6: a message without an org is dead at once."""
+    server = make_server(bind_all)
+    seen: list[Any] = []
+
+    @server.outbox.handler("note", scoped=True)
+    async def note(message: Message) -> None:
+        seen.append((message.tenant_id, await server.db(Project).count()))
+
+    @server.action("POST", "/tell")
+    async def tell(ctx: Context) -> None:
+        async with ctx.transaction():
+            await server.outbox.enqueue("note")
+
+    async with serving(server, database_url) as http:
+        assert (await http.post("/api/tell", headers=A)).status_code == 204
+        await server.outbox.drainer().drain()
+        assert seen == [("org-a", 3)]
+        assert (await http.post("/api/tell")).status_code == 204
+        await server.outbox.drainer().drain()
+        [dead] = await server.db(OutboxMessage).list({"status": "dead"})
+        assert (len(seen), dead.attempts) == (1, 1)
+        assert await server.db(Project).count() == 6

@@ -1,4 +1,4 @@
-"""`db.tenancy`: the rows of another organisation are not there, whatever is asked (C16–C19, C23)."""
+"""`db.tenancy`: the rows of another organisation are not there, whatever is asked (C16 to C19, C23)."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ async def test_or_groups_stay_inside(database_url: str) -> None:
         counted = await http.get("/api/projects/aggregate", params={**group, "aggregate": COUNT}, headers=A)
         assert data_of(counted)[0]["n"] == 3
         export = await http.get("/api/projects/export", params={**group, "format": "csv"}, headers=A)
-        assert "org-b" not in export.text and "org-a" in export.text
+        assert "org-b" not in export.text
+        assert "org-a" in export.text
 
 
 async def _later(ctx: Context) -> str | None:
@@ -182,11 +183,17 @@ async def test_a_value_that_cannot_be_told_opens_nothing(
         lambda s: s.pipeline.auth.register(db.force_filter("org_id", value), models=[Project])
     )
     async with serving(server, database_url) as http:
-        for path in ("/projects", "/projects/p-a1", "/orgs?include=projects", "/search?q=common&models=Project"):
+        for path in (
+            "/projects",
+            "/projects/p-a1",
+            "/orgs?include=projects",
+            "/search?q=common&models=Project",
+        ):
             answer = await http.get(f"/api{path}", headers=A)
             assert answer.status_code == status, answer.text
             if status == 500:
-                assert error_of(answer, 500, "INTERNAL") and "secret" not in answer.text
+                error_of(answer, 500, "INTERNAL")
+                assert "secret" not in answer.text
         if value is _raises:
             assert "secret cause" in caplog.text
         if status == 200:
@@ -208,7 +215,9 @@ async def test_a_value_is_asked_for_once_in_a_request(database_url: str) -> None
 
     @server.action("GET", "/all")
     async def everything(ctx: Context) -> int:
-        return len(await ctx.db(Project).list()) + await ctx.db(Member).count() + len(await ctx.search("common"))
+        return (
+            len(await ctx.db(Project).list()) + await ctx.db(Member).count() + len(await ctx.search("common"))
+        )
 
     async with serving(server, database_url) as http:
         for path in ("/orgs?include=projects,members", "/projects?include=below", "/all", "/search?q=common"):
@@ -249,9 +258,13 @@ async def test_several_rules_hold_together(database_url: str) -> None:
         assert own_ids(await http.get("/api/projects", headers=A)) == ["p-a1", "p-a2"]
         assert (await http.get("/api/projects/p-a3", headers=A)).status_code == 404
         error_of(
-            await http.post("/api/projects", headers=A, json={"name": "n", "rank": 3}), 422, "VALIDATION_FAILED"
+            await http.post("/api/projects", headers=A, json={"name": "n", "rank": 3}),
+            422,
+            "VALIDATION_FAILED",
         )
-        error_of(await http.patch("/api/projects/p-a1", headers=A, json={"rank": 9}), 422, "VALIDATION_FAILED")
+        error_of(
+            await http.patch("/api/projects/p-a1", headers=A, json={"rank": 9}), 422, "VALIDATION_FAILED"
+        )
 
 
 async def test_a_rule_for_writes_leaves_reads_open(database_url: str) -> None:
