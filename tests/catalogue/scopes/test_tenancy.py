@@ -201,6 +201,21 @@ async def test_a_value_that_cannot_be_told_opens_nothing(
             assert len(rows) == (3 if value is _later else 6)
 
 
+async def _later_of_claims(ctx: Context) -> Any:
+    assert ctx.auth is not None
+    return ctx.auth.claims["org"]
+
+
+@pytest.mark.parametrize("tenant", [lambda ctx: ctx.auth.claims["org"], _later_of_claims])
+async def test_an_anonymous_caller_has_no_tenant(database_url: str, tenant: Callable[[Context], Any]) -> None:
+    """D9: 403 also where the function fails for want of an identity."""
+    server = make_server(lambda s: s.pipeline.auth.register(db.tenancy("org_id", tenant), models=[Project]))
+    async with serving(server, database_url) as http:
+        assert len(own_ids(await http.get("/api/projects", headers=A))) == 3
+        for path in ("/projects", "/projects/p-a1", "/orgs?include=projects"):
+            error_of(await http.get(f"/api{path}", headers=NOBODY), 403, "FORBIDDEN")
+
+
 async def test_a_value_is_asked_for_once_in_a_request(database_url: str) -> None:
     """D4: a callback may cost a statement, so all models share what it said."""
     calls: list[str] = []

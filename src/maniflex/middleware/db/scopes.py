@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from maniflex._names import did_you_mean
+from maniflex.errors import CallbackFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
@@ -78,7 +80,13 @@ class TenantRule(ScopeRule):
         if self._asks_identity:  # what most requests ask, without the memory that callbacks need
             auth = ctx.auth
             return None if auth is None else auth.tenant_id
-        return super().value_for(ctx)
+        try:
+            value = super().value_for(ctx)
+        except CallbackFailed:
+            if ctx.auth is not None:
+                raise
+            return None  # a function that looks into an identity fails without one
+        return _await_tenant(ctx, value) if inspect.isawaitable(value) else value
 
     def may_bind(self, model: ModelMeta) -> bool:
         return model.name not in self._shared
@@ -98,6 +106,15 @@ class TenantRule(ScopeRule):
         for meta in seat.registered.values():
             if meta.name not in bound and not is_internal(meta) and not meta.options.headless:
                 yield f"{meta.name} has no {self._path!r}: all tenants see its rows; shared= says it is meant"
+
+
+async def _await_tenant(ctx: Context, tenant: Awaitable[Any]) -> Any:
+    try:
+        return await tenant
+    except CallbackFailed:
+        if ctx.auth is not None:
+            raise
+        return None
 
 
 def _tenant_of(ctx: Context) -> str | None:
