@@ -102,6 +102,22 @@ async def _create(server: Server) -> str:
     return (await server.db(Project).create(name="made by a run")).org_id
 
 
+async def test_a_part_of_a_handler_can_be_bound(database_url: str) -> None:
+    server = make_server(bind_all)
+    seen: list[Any] = []
+
+    @server.work.handler("part.v1")
+    async def part(run: Run) -> None:
+        with run.scope():
+            seen.append(await server.db(Project).count())
+        seen.append(await server.db(Project).count())
+
+    async with serving(server, database_url):
+        await server.work.submit("part.v1", tenant_id="org-a")
+        await drain(server)
+        assert seen == [3, 6]
+
+
 async def test_owners_are_the_actors_of_runs(database_url: str) -> None:
     server = make_server(
         lambda s: s.pipeline.auth.register(auth.require_owner("owner_id"), models=[Project]),

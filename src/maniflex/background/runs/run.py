@@ -96,7 +96,7 @@ class Run:
         return Caller(self.actor_id, self.tenant_id, self.trace_id)
 
     def scope(self) -> AbstractContextManager[object]:
-        """A block that scope rules bind by the caller of the run."""
+        """A block in which scope rules bind `server.db` by the caller of the run."""
         return self._engine.bind_caller(self.caller())
 
     def __repr__(self) -> str:

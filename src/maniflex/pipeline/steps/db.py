@@ -70,8 +70,6 @@ class Database:
         if listing is None or listing.query is not query:  # code has narrowed or bound it
             listing = self._store.listing(query)
         ctx.listing = listing
-        if query.cursor is not None:
-            require_same_scope(query)
         page = None
         try:
             page = await self._store.page(listing, budget=budget)
@@ -85,6 +83,7 @@ class Database:
                 page = await self._store.page(listing, budget=budget)
         rows, ctx.total = page
         if query.cursor is not None:
+            require_same_scope(query)
             rows, ctx.more = trim_page(rows, query)
         ctx.rows, ctx.budget = rows, budget
         if query.includes:
