@@ -29,7 +29,6 @@ class _Token(msgspec.Struct, array_like=True):
     value: str
     id: str
     backwards: bool
-    scope: str = ""
 
 
 def read(text: str, query: Query, *, paged: bool) -> Cursor:
@@ -48,13 +47,14 @@ def read(text: str, query: Query, *, paged: bool) -> Cursor:
     if not text:
         return Cursor(field, descending, walk=walk)
     token = _decode(text)
-    if token.version != _VERSION or token.walk != walk:
+    token_walk, _, scope = token.walk.partition(".")
+    if token.version != _VERSION or token_walk != walk:
         raise InvalidQuery(_STALE)
     try:
         value = parse_value(token.value, field, "cursor", member=False)
     except InvalidQuery:
         raise InvalidQuery(_MALFORMED) from None
-    return Cursor(field, descending, (value, token.id), token.backwards, walk, token.scope)
+    return Cursor(field, descending, (value, token.id), token.backwards, walk, scope)
 
 
 def require_same_scope(query: Query) -> None:
@@ -69,7 +69,8 @@ def write(query: Query, row_value: Any, row_id: str, *, backwards: bool) -> str:
     at = query.cursor
     assert at is not None
     text = row_value.isoformat() if hasattr(row_value, "isoformat") else str(row_value)
-    token = _Token(_VERSION, at.walk, text, row_id, backwards, _scope(query))
+    scope = _scope(query)
+    token = _Token(_VERSION, f"{at.walk}.{scope}" if scope else at.walk, text, row_id, backwards)
     return urlsafe_b64encode(msgspec.json.encode(token)).rstrip(b"=").decode()
 
 

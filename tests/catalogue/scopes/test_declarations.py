@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import DeclarationError
+from maniflex import DeclarationError, Model, field
 from maniflex.middleware import auth, db
 from tests.catalogue.scopes.world import Currency, Org, Project, Task, make_server, org_of
 
@@ -65,6 +65,21 @@ def test_an_owner_means_nothing_in_an_action() -> None:
     server = make_server()
     server.action("GET", "/x", middleware=[auth.require_owner("owner_id")])(lambda ctx: None)
     with pytest.raises(DeclarationError, match="means nothing without a model"):
+        server.seal()
+
+
+class Folder(Model, database="sqlite:///:memory:?other"):
+    org_id: str = field(relation=None)
+
+
+class Paper(Model):
+    folder_id: str
+
+
+def test_a_parent_in_another_database_stops_the_start() -> None:
+    server = make_server(models=[Folder, Paper])
+    server.pipeline.auth.register(db.force_filter_via("folder", "org_id", org_of), models=[Paper])
+    with pytest.raises(DeclarationError, match="Folder lives in another database than Paper"):
         server.seal()
 
 

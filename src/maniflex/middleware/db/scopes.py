@@ -13,7 +13,7 @@ from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Seat
 from maniflex.pipeline.scope_rules import ScopeRule, is_internal
-from maniflex.query.query import Models
+from maniflex.query.query import Models, field_along
 
 Roles = str | Iterable[str] | None
 
@@ -135,6 +135,15 @@ class ParentRule(ScopeRule):
                 self.mistakes.append(f"the {what} is named by a text, not {text!r}")
         if isinstance(field, str) and "." in field:
             self.mistakes.append(f"{field!r} is a path; the way to the parent is the relation")
+
+    def problems(self, seat: Seat) -> Iterator[str]:
+        yield from super().problems(seat)
+        for meta in self.bound_models(seat):
+            place = field_along(meta, self._path, seat.registered)
+            parents = [seat.registered[relation.target] for relation in place[0]] if place else []
+            for parent in parents:
+                if parent.options.database != meta.options.database:
+                    yield f"{parent.name} lives in another database than {meta.name}, which it cannot bind"
 
     def describe_missing(self, model: ModelMeta, models: Models) -> str:
         for name in self._relation.split("."):
