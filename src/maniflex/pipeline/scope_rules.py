@@ -205,7 +205,12 @@ class ModelRule:
             condition = self._condition(ctx, value)
             if condition is None:
                 return None
-        _bind_to(ctx, condition)
+        if ctx._query is not None:
+            _bind_to(ctx, condition)
+            return None
+        query_string = ctx.scope["query_string"] if ctx.operation in Operation.READS else b""
+        ctx.asked = asked = ctx.runtime.stores[self._model.cls].listings.within(query_string, condition)
+        ctx._query = asked.query
         return None
 
     async def _bind_later(self, ctx: Context, value: Awaitable[Any]) -> None:

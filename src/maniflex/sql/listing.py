@@ -103,11 +103,23 @@ class Listings:
         self._must_bind = must_bind
         self._listings: dict[bytes, Listing] = {}
         self._bound: dict[tuple[Listing, Forced], Listing] = {}
+        self._bound_by_text: dict[tuple[bytes, Forced], Listing] = {}
 
     def get(self, query_string: bytes) -> Listing:
         """The listing that all requests with this text share."""
         listing = self._listings.get(query_string)
         return self._add(query_string) if listing is None else listing
+
+    def within(self, query_string: bytes, condition: Forced) -> Listing:
+        """The same inside one condition, which many requests are bound by alike."""
+        listing = self._bound_by_text.get((query_string, condition))
+        if listing is None:
+            listing = self.get(query_string).within(condition)
+            if len(query_string) <= _LONGEST_REMEMBERED:
+                if len(self._bound_by_text) >= _MOST_REMEMBERED:
+                    self._bound_by_text.pop(next(iter(self._bound_by_text)), None)
+                self._bound_by_text[query_string, condition] = listing
+        return listing
 
     def _add(self, query_string: bytes) -> Listing:
         if len(query_string) > self._limits.uri_length:

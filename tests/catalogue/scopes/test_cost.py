@@ -9,8 +9,8 @@ from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex.middleware import db
 from maniflex.testing import client
 
-READS = 600
-TRIES = 7
+READS = 150
+TRIES = 40  # short ones, of which some are left alone by other processes
 
 
 class Doc(Model):

@@ -46,15 +46,17 @@ class Database:
         if query is None:
             ctx.row = await self._store.read(ctx.resource_id)
             return
-        ctx.row = row = await self._matching(ctx.resource_id, query)
+        if query.filters or query.search is not None:
+            row = await self._matching(ctx.resource_id, query)
+        else:
+            row = await self._store.read(ctx.resource_id, scope=query.forced)
+        ctx.row = row
         if query.includes:
             ctx.budget = budget = self._budget()
             await self._include(ctx, query, [row], self._store.meta.fields, budget)
 
     async def _matching(self, record_id: str, query: Query) -> Row:
         """The row of that id, which a filter of the query may leave out as it would from a list."""
-        if not query.filters and query.search is None:
-            return await self._store.read(record_id, scope=query.forced)
         lookup = query.with_(sorts=(), select=None, cursor=None, page=1, limit=1).with_filter("id", record_id)
         marker = self._store.meta.soft_delete
         if marker is not None:  # a list shows deleted rows to a filter that names the marker; a read does not
