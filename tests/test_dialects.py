@@ -214,6 +214,7 @@ def test_the_diagram_names_every_status_and_only_statements_there_are(
 
 
 CLAIMED = ["id", "seq", "kind", "key", "payload", "attempts", "created_at", "claimed_with", "last_error"]
+CLAIMED += ["actor_id", "tenant_id"]
 
 
 def columns_of(text: str) -> list[str]:

@@ -11,6 +11,7 @@
         ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery · InvalidSchedule 400
         ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
         ├── Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
+        ├── OutOfScope 403 (a Forbidden)
         ├── Conflict                                                         409
         │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted
         │   └── SerializationFailure    retryable
@@ -18,7 +19,7 @@
         ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
         ├── UnsupportedMediaType 415
         ├── ValidationFailed · RecordLocked                                  422
-        ├── UnusableScope · CallbackFailed                                   500
+        ├── UnusableScope · CallbackFailed · RawSqlRefused                   500
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
         ├── Unavailable                                                      503
@@ -206,6 +207,19 @@ class Forbidden(RequestError):
     """The caller is known and may not do this."""
 
     status, code, message = 403, "FORBIDDEN", "this is not yours to do"
+
+
+class OutOfScope(Forbidden):
+    """A scope rule cannot tell which rows are the caller's, so none are."""
+
+
+class RawSqlRefused(RequestError):
+    """SQL of the application in code that scope rules bind, and could not; only the log says why."""
+
+    message = "the server failed to handle the request"
+
+    def __str__(self) -> str:
+        return "scope rules cannot bind raw SQL; ctx.unscoped() says that it is meant for all rows"
 
 
 class NotFound(RequestError):

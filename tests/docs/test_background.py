@@ -26,7 +26,7 @@ GUARANTEES = (DOCS / "background" / "guarantees.md").read_text()
 SQL = Path(__file__).parents[2] / "src" / "maniflex" / "background" / "sql"
 CLIENT = "get list events wait cancel retry delete signal worker"
 IN_A_RUN = """id type payload attempt max_attempts actor_id tenant_id trace_id parent_id group_key cancelled
-    heartbeat retry_in logger step sleep wait_for signal submit call"""
+    heartbeat retry_in scope logger step sleep wait_for signal submit call"""
 EVENTS = "created leased succeeded failed retried cancelled suspended released deleted"
 
 

@@ -33,6 +33,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.scope_rules import scope_table
 from maniflex.sql.model import ModelSql
 
 Prefixed = list[tuple[str, Endpoint]]
@@ -167,6 +168,7 @@ def _make_draft(
         adapter=databases.default,
         stores=stores,
         logger=logger,
+        scopes=scope_table(pipeline, models or ()),
     )
     metas = {store.meta.name: store.meta for store in stores.values()}
     composer = Composer(pipeline, config.trace, logger, models=metas)
@@ -203,7 +205,11 @@ def _is_guarded(pipeline: Pipeline, composer: Composer, endpoint: Endpoint) -> b
     if endpoint.context is not Context:
         return True
     item = "{" in endpoint.path or bool(endpoint.model and endpoint.model.options.singleton)
-    matching = (r.matches(endpoint.model, endpoint.operation, item=item) for r in pipeline.auth.registrations)
+    model, operation = endpoint.model, endpoint.operation
+    matching = (
+        r.matches(model, operation, item=item) and r.middleware(model, operation) is not None
+        for r in pipeline.auth.registrations
+    )
     return any(matching) or bool(composer.guards_of_reachable(endpoint.model, endpoint.operation, item=item))
 
 

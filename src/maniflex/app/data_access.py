@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, overload
 
 from maniflex.app.assembly import Assembly
 from maniflex.db.current import transaction
-from maniflex.db.port import Isolation, Tx
+from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.model.base import Model
@@ -18,6 +18,7 @@ from maniflex.pipeline.in_process import QueryArgument, in_process_context
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.scoped_code import Scoped, current_scope, scoped_code
 
 M = TypeVar("M", bound=Model)
 
@@ -33,8 +34,18 @@ class WithDataAccess:
     @overload
     def db(self, model: str, tx: Tx | None = None) -> Records[Any]: ...
     def db(self, model: type[Model] | str, tx: Tx | None = None) -> Records[Any]:
-        """Typed access to the records of a model, for workers and scripts."""
-        return Records(self._seal().runtime.store(model), tx)
+        """Typed access to the records of a model, for workers and scripts.
+
+        Inside `server.scoped` and in scoped handlers the scope rules bind it; otherwise nothing does.
+        """
+        runtime = self._seal().runtime
+        return Records(runtime.store(model), tx, bound=current_scope(runtime))
+
+    @asynccontextmanager
+    async def scoped(self, *, auth: AuthInfo) -> AsyncIterator[Scoped]:
+        """Bind the code of a block outside requests by the scope rules, as they bind this identity."""
+        with scoped_code(Scoped(self._seal().runtime, auth)) as scoped:
+            yield scoped
 
     def transaction(self, *, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
         """A transaction on the default database; code inside joins it by itself."""
@@ -42,11 +53,18 @@ class WithDataAccess:
 
     async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
         """Rows of a SELECT, or of a write with RETURNING, with `?` placeholders, on either database."""
-        return await query_raw(self._seal().runtime.adapter, sql, args)
+        return await query_raw(self._raw_adapter(), sql, args)
 
     async def raw_exec(self, sql: str, *args: Any) -> int:
         """Run any other statement with `?` placeholders; returns how many rows it touched."""
-        return await execute_raw(self._seal().runtime.adapter, sql, args)
+        return await execute_raw(self._raw_adapter(), sql, args)
+
+    def _raw_adapter(self) -> Adapter:
+        runtime = self._seal().runtime
+        scoped = current_scope(runtime)
+        if scoped is not None:
+            scoped.require_raw_sql()
+        return runtime.adapter
 
     async def execute(
         self,

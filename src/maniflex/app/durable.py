@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from maniflex._logging import guard_logger
 from maniflex._service import Service
@@ -33,6 +34,7 @@ from maniflex.model.registry import Registry
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.scoped_code import bind_run
 from maniflex.sql.statement import Dialect, Sql
 
 
@@ -96,6 +98,7 @@ class Durable:
             logger=logger,
             stores=runtime.stores,
             metrics=self.metrics,
+            bind_caller=partial(bind_run, runtime),
         )
         environment = Environment(
             runtime.adapter, clock, runtime.config, logger, runtime.stores, runs, self.metrics

@@ -1,7 +1,7 @@
 """Typed access to the records of one model, for code: what `ctx.db(Post)` and `server.db(Post)` give.
 
 The same rules bind records made here as those a client sends; an open transaction is joined. In a
-request its forced conditions bind every method: a record outside them is not there.
+request its forced conditions and scope rules bind every method: a record outside them is not there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from maniflex.db.stamp import check, complete
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError, InvalidQuery
 from maniflex.model.base import Model
-from maniflex.model.meta import ModelMeta
-from maniflex.query.query import Include, Models, Query, Scope
+from maniflex.model.meta import ModelMeta, RelationKind
+from maniflex.query.query import Include, Models, Query, Scope, fields_fixed_by, models_reached
 
 M = TypeVar("M", bound=Model)
 Filters = Mapping[str, Any] | Iterable[tuple[str, Any] | tuple[str, str, Any]]
@@ -30,6 +30,10 @@ class Bound(Protocol):
 
     @property
     def forced(self) -> Scope: ...
+    @property
+    def rules(self) -> Mapping[str, Any]: ...
+    async def scope_of(self, model: ModelMeta, operation: str, reached: Iterable[str] = ()) -> Scope: ...
+    async def scope_with(self, scope: Scope, reached: Iterable[str]) -> Scope: ...
 
 
 class Records(Generic[M]):
@@ -40,14 +44,12 @@ class Records(Generic[M]):
         self._tx = tx
         self._bound = bound
 
-    @property
-    def _scope(self) -> Scope:
-        return () if self._bound is None else self._bound.forced
-
     async def read(self, id: str, *, include: Names | None = None) -> M:
         """The record of that id; `NotFound` when there is none or it is deleted."""
-        row = await self._store.read(id, scope=self._scope, tx=self._tx)
-        [record] = await self._records([row], include)
+        includes = self._includes(include)
+        scope = await self._scope("read", None, includes)
+        row = await self._store.read(id, scope=scope, tx=self._tx)
+        [record] = await self._records([row], includes, scope)
         return record
 
     async def list(
@@ -59,31 +61,38 @@ class Records(Generic[M]):
         include: Names | None = None,
     ) -> list[M]:
         """The matching records: all of them, or one page of `limit`; with the relations to `include`."""
-        query = self._query(filters, sorts).with_(limit=limit, page=page, forced=self._scope)
+        query, includes = self._query(filters, sorts), self._includes(include)
+        scope = await self._scope("list", query, includes)
+        query = query.with_(limit=limit, page=page, forced=scope)
         rows, _ = await self._store.page(self._store.listing(query), tx=self._tx)
-        return [*await self._records(rows, include)]
+        return [*await self._records(rows, includes, scope)]
 
     async def count(self, filters: Filters | None = None) -> int:
         """How many records match."""
-        return await self._store.count(self._query(filters).filters, scope=self._scope, tx=self._tx)
+        query = self._query(filters)
+        return await self._store.count(query.filters, scope=await self._scope("list", query), tx=self._tx)
 
     async def exists(self, filters: str | Filters | None = None, **fields: Any) -> bool:
         """Whether any record matches; a bare text is an id, keywords are fields and their values."""
         query = self._query({"id": filters} if isinstance(filters, str) else filters)
         for name, value in fields.items():
             query = query.with_filter(name, value)
-        return await self._store.count(query.filters, scope=self._scope, tx=self._tx) > 0
+        operation = "read" if isinstance(filters, str) else "list"
+        scope = await self._scope(operation, query)
+        return await self._store.count(query.filters, scope=scope, tx=self._tx) > 0
 
     async def create(self, record: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Store a new record, given whole or by its fields; what the scope settles need not be given."""
         self._check_writable()
-        meta, scope = self._store.meta, self._scope
+        meta = self._store.meta
         if isinstance(record, Model):
             if fields:
                 raise DeclarationError("create() takes a record or fields, not both")
             new_record = meta.validator.record(record)
+            scope = await self._scope_to_write("create", new_record.__dict__)
         else:
             values = {**(record or {}), **fields}
+            scope = await self._scope_to_write("create", values)
             if scope:
                 complete(meta, scope, values)
             new_record = meta.validator.create_from_code(values)
@@ -97,7 +106,7 @@ class Records(Generic[M]):
         self._check_writable()
         validator = self._store.meta.validator
         valid = validator.patch_from_code({**(changes or {}), **fields})
-        scope = self._scope
+        scope = await self._scope_to_write("update", valid)
         if scope:
             check(self._store.meta, scope, valid, only_present=True)
         write = self._store.revise if validator.has_model_validators else self._store.update
@@ -106,29 +115,60 @@ class Records(Generic[M]):
     async def delete(self, id: str) -> None:
         """Remove the record, softly where the model says so."""
         self._check_writable()
-        await self._store.delete(id, scope=self._scope, tx=self._tx)
+        await self._store.delete(id, scope=await self._scope("delete"), tx=self._tx)
 
     async def restore(self, id: str) -> M:
         """Bring a softly deleted record back; `NotFound` when there is none."""
         self._check_writable()
-        return self._record(await self._store.restore(id, scope=self._scope, tx=self._tx))
+        return self._record(await self._store.restore(id, scope=await self._scope("update"), tx=self._tx))
 
     async def increment(self, id: str, **deltas: Any) -> M:
         """Add to numeric fields; concurrent additions all land and declared bounds hold."""
         self._check_writable()
-        return self._record(await self._store.increment(id, deltas, scope=self._scope, tx=self._tx))
+        scope = await self._scope("update")
+        return self._record(await self._store.increment(id, deltas, scope=scope, tx=self._tx))
+
+    async def _scope(
+        self, operation: str, query: Query | None = None, includes: tuple[Include, ...] = ()
+    ) -> Scope:
+        """The conditions on the records, and on those of other models that the query leads to."""
+        bound = self._bound
+        if bound is None:
+            return ()
+        if not bound.rules:
+            return bound.forced
+        query = query or Query(self._store.meta, self._store.models)
+        return await bound.scope_of(self._store.meta, operation, models_reached(query, includes))
+
+    async def _scope_to_write(self, operation: str, values: Mapping[str, Any]) -> Scope:
+        """The conditions on the records, and on those that the keys among these values name."""
+        scope, bound = await self._scope(operation), self._bound
+        if bound is None or not bound.rules:
+            return scope
+        meta = self._store.meta
+        fixed_fields = fields_fixed_by(meta, scope)
+        targets = [
+            relation.target
+            for relation in meta.relations.values()
+            if relation.kind is RelationKind.BELONGS_TO
+            and relation.key not in fixed_fields
+            and values.get(relation.key or "") is not None
+        ]
+        return await bound.scope_with(scope, targets)
 
     def _check_writable(self) -> None:
         if self._store.sql.readonly:
             raise DeclarationError(f"{self._store.meta.name} is read-only: its records are made by a query")
 
-    async def _records(self, rows: Sequence[Row], include: Names | None) -> Sequence[M]:
+    def _includes(self, include: Names | None) -> tuple[Include, ...]:
         names = [include] if isinstance(include, str) else [*(include or ())]
-        if not names:
+        return _includes(self._store.meta, self._store.models, names) if names else ()
+
+    async def _records(self, rows: Sequence[Row], includes: tuple[Include, ...], scope: Scope) -> Sequence[M]:
+        if not includes:
             return [self._record(row) for row in rows]
         store = self._store
-        includes = _includes(store.meta, store.models, names)
-        entries = await load(store, rows, store.meta.fields, includes, self._scope, tx=self._tx)
+        entries = await load(store, rows, store.meta.fields, includes, scope, tx=self._tx)
         return [cast(M, attach(self._record(row), of_row)) for row, of_row in zip(rows, entries, strict=True)]
 
     def _record(self, row: Row) -> M:

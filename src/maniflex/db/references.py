@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from maniflex.db.port import Tx
-from maniflex.errors import ForeignKeyViolation
+from maniflex.errors import ForeignKeyViolation, NotFound
 from maniflex.model.meta import OnDelete, RelationKind
 from maniflex.query.query import through
 from maniflex.sql.reference import Reference
@@ -83,10 +83,11 @@ class References:
         scope: Scope,
         tx: Tx | None,
         scope_keys: Iterable[str] = (),
-    ) -> ForeignKeyViolation:
+    ) -> ForeignKeyViolation | NotFound:
         """The refusal of a write whose references were not all there.
 
-        `scope_keys` are keys through whose records the scope binds the row itself.
+        `scope_keys` are keys through whose records the scope binds the row itself. Behind a scope rule
+        the row could be nowhere but with such a record, so there is no place to write it to.
         """
         keys = list(dict.fromkeys([*(r.key for r in references), *scope_keys]))
         missing = []
@@ -95,6 +96,8 @@ class References:
             inside = (*scope, *through(self._meta, key, scope))
             if target is None or await target.find(values[key], scope=inside, tx=tx) is None:
                 missing.append(key)
+        if any(condition.by_rule for key in missing for condition in through(self._meta, key, scope)):
+            return NotFound()
         return self._refusal(missing or keys)
 
     def _refusal(self, keys: list[str]) -> ForeignKeyViolation:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from maniflex._names import did_you_mean
-from maniflex.errors import InvalidQuery, RequestError
+from maniflex.errors import InvalidQuery, OutOfScope, RequestError
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
@@ -159,7 +159,7 @@ async def _admit_models(
     """The models whose own middleware lets the request pass.
 
     A model the client names refuses the request; one that it does not name is left out, unless no
-    other is left.
+    other is left. A caller whose rows no scope rule can tell is refused whatever else there is.
     """
     stores = global_models(ctx.runtime, ctx.forced)
     metas = [s.meta for s in stores if names is None or s.meta.name in names]
@@ -170,7 +170,8 @@ async def _admit_models(
             if meta in guards:
                 await admit(ctx, meta, guards[meta])
         except (RequestError, Refused) as refusal:
-            if names is not None or (isinstance(refusal, RequestError) and refusal.status >= 500):
+            is_broken = isinstance(refusal, RequestError) and refusal.status >= 500
+            if names is not None or is_broken or isinstance(refusal, OutOfScope):
                 raise
             refusals.append(refusal)
         else:

@@ -1,10 +1,10 @@
-"""The database as code in a request uses it: bound by the forced conditions, or explicitly not."""
+"""The database as code uses it: bound by forced conditions and scope rules, or explicitly not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from maniflex.db import aggregates as analysis
 from maniflex.db.current import require_tx
@@ -12,18 +12,23 @@ from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.model.base import Model
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import require_binding
-from maniflex.pipeline.search import SearchHit, search
+from maniflex.pipeline.search import SearchHit, search, stores_to_search
 from maniflex.query.aggregate import build
-from maniflex.query.conditions import Where
-from maniflex.query.query import Query, Scope
+from maniflex.query.conditions import ConditionReader, Where
+from maniflex.query.query import Forced, Query, Scope, leaves, models_along, with_conditions
+
+if TYPE_CHECKING:
+    from maniflex.pipeline.scope_rules import ScopeTable, TableRule
 
 M = TypeVar("M", bound=Model)
 
 
 class DatabaseAccess:
-    """What a context offers of the database; all of it obeys `forced`, except raw SQL."""
+    """What a context offers of the database; all of it obeys `forced` and `rules`, except raw SQL."""
 
     runtime: Runtime
 
@@ -31,6 +36,40 @@ class DatabaseAccess:
     def forced(self) -> Scope:
         """The conditions that bind everything asked for here."""
         return ()
+
+    @property
+    def rules(self) -> ScopeTable:
+        """The scope rules that bind code here, by the name of the model."""
+        return {}
+
+    async def scope_of(self, model: ModelMeta, operation: str, reached: Iterable[str] = ()) -> Scope:
+        """The conditions on what code does to a model, and on the rows of other models it reaches thereby."""
+        scope = self.forced
+        rules = self.rules
+        if not rules:
+            return scope
+        scope = with_conditions(
+            scope, await self._conditions(rules.get(model.name, ()), Operation(operation))
+        )
+        return await self.scope_with(scope, reached)
+
+    async def scope_with(self, scope: Scope, reached: Iterable[str]) -> Scope:
+        """The scope, and the conditions on the rows of other models that are reached."""
+        for name in dict.fromkeys(reached):
+            rules = self.rules.get(name, ())
+            if rules:
+                scope = with_conditions(scope, await self._conditions(rules, Operation.LIST))
+        return scope
+
+    async def _conditions(self, rules: Iterable[TableRule], operation: Operation) -> list[Forced]:
+        conditions = [await self._condition(r) for r in rules if r.covers(operation)]
+        return [condition for condition in conditions if condition is not None]
+
+    async def _condition(self, rule: TableRule) -> Forced | None:
+        raise NotImplementedError  # who has rules says who is asking
+
+    def require_raw_sql(self) -> None:
+        """Refuse SQL of the application where no rule could bind it."""
 
     @property
     def adapter(self) -> Adapter:
@@ -47,10 +86,12 @@ class DatabaseAccess:
 
     async def raw_query(self, sql: str, *args: Any) -> list[dict[str, Any]]:
         """Rows of a SELECT with `?` placeholders, on either database."""
+        self.require_raw_sql()
         return await query_raw(self.adapter, sql, args)
 
     async def raw_exec(self, sql: str, *args: Any) -> int:
         """Run any other statement with `?` placeholders; returns how many rows it touched."""
+        self.require_raw_sql()
         return await execute_raw(self.adapter, sql, args)
 
     async def aggregate(
@@ -78,7 +119,9 @@ class DatabaseAccess:
             order_by=order_by,
             limit=limit,
         )
-        return await analysis.aggregate(store, aggregation, scope=require_binding(store, self.forced))
+        reached = (name for item in leaves(aggregation.filters) for name in models_along(item.path))
+        scope = await self.scope_of(store.meta, Operation.LIST, reached)
+        return await analysis.aggregate(store, aggregation, scope=require_binding(store, scope))
 
     async def recursive_query(
         self,
@@ -92,6 +135,9 @@ class DatabaseAccess:
     ) -> list[dict[str, Any]]:
         """A record and its descendants (or ancestors) inside the forced scope, with their `_depth`."""
         store = self.runtime.store(model)
+        conditions = ConditionReader(Query(store.meta, store.models)).conditions(where) if self.rules else ()
+        reached = (name for item in conditions for name in models_along(item.path))
+        scope = await self.scope_of(store.meta, Operation.LIST, reached)
         return await analysis.tree(
             store,
             root_id=root_id,
@@ -99,7 +145,7 @@ class DatabaseAccess:
             direction=direction,
             max_depth=max_depth,
             where=where,
-            scope=require_binding(store, self.forced),
+            scope=require_binding(store, scope),
         )
 
     async def search(
@@ -113,8 +159,12 @@ class DatabaseAccess:
 
         `per_model_limit` gives each model that many places before the best of the rest fill up.
         """
+        scope = self.forced
+        if self.rules:
+            stores = stores_to_search(self.runtime, models, scope)
+            scope = await self.scope_with(scope, [store.meta.name for store in stores])
         return await search(
-            self.runtime, query, models, limit=limit, per_model_limit=per_model_limit, scope=self.forced
+            self.runtime, query, models, limit=limit, per_model_limit=per_model_limit, scope=scope
         )
 
     async def lock_for_update(self, model: type[M], id: str) -> M:
@@ -124,7 +174,7 @@ class DatabaseAccess:
         """
         store = self.runtime.store(model)
         tx = require_tx(store.adapter, "lock_for_update")
-        scope = require_binding(store, self.forced)
+        scope = require_binding(store, await self.scope_of(store.meta, Operation.UPDATE))
         return store.record(await store.lock_as_read(id, tx=tx, scope=scope))  # type: ignore[return-value]  # the store of M
 
 

@@ -29,6 +29,7 @@ from maniflex.pipeline.registration import (
     SpecStep,
     Step,
 )
+from maniflex.pipeline.scope_rules import ModelRule
 from maniflex.pipeline.threads import Call
 from maniflex.query.query import Models, reachable_models
 
@@ -125,7 +126,7 @@ class Composer:
         for r in self._matching(step, model, operation, item):
             fn = r.middleware(model, operation)
             if fn is not None:
-                links[r.at].append((f"{r.step}:{r.name}", fn, None))
+                links[r.at].append(_link(f"{r.step}:{r.name}", fn))
         return links
 
     def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
@@ -162,7 +163,7 @@ class Composer:
                 route_functions = [fn for fn in route_functions if not _concerns_identity(fn)]
             own = [(r, fn) for r, fn in of_model if fn not in route_functions]
             if own:
-                links: list[Link] = [(f"auth:{r.name} of {meta.name}", fn, None) for r, fn in own]
+                links: list[Link] = [_link(f"auth:{r.name} of {meta.name}", fn) for r, fn in own]
                 guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
         return guards
 
@@ -287,6 +288,11 @@ def _exempts_more(
 
 def _concerns_identity(fn: Middleware) -> bool:
     return isinstance(fn, Entry) and (fn.is_authenticator or fn.is_exemption)
+
+
+def _link(label: str, fn: Middleware) -> Link:
+    """The middleware as a link; a scope rule has nothing to do afterwards, so it is a step in a row."""
+    return (label, None, fn.bind) if isinstance(fn, ModelRule) else (label, fn, None)
 
 
 def _names(body: Any) -> str:

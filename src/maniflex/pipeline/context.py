@@ -19,7 +19,7 @@ from maniflex._caller import Caller
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.includes import attach
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Tx
-from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody
+from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody, RawSqlRefused
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
@@ -34,10 +34,11 @@ from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.request_query import RequestQuery
 from maniflex.pipeline.response import Response, status_of
 from maniflex.query.parse import pairs
-from maniflex.query.query import ModellessQuery, Query
+from maniflex.query.query import Forced, ModellessQuery, Query
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
+    from maniflex.pipeline.scope_rules import ScopeTable, TableRule
 
 T = TypeVar("T")
 
@@ -377,8 +378,21 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         """The open transaction, if there is one."""
         return current_tx(self.adapter)
 
+    @property
+    def rules(self) -> ScopeTable:
+        """The scope rules that bind code here, by the name of the model."""
+        return self.runtime.scopes
+
+    async def _condition(self, rule: TableRule) -> Forced | None:
+        return await rule.rule.condition(self)
+
+    def require_raw_sql(self) -> None:
+        """Refuse SQL of the application in an action that rules bind: they cannot be put into it."""
+        if self.operation is Operation.ACTION and (self.runtime.scopes or self.bound_action):
+            raise RawSqlRefused()
+
     def unscoped(self) -> Unscoped:
-        """The database without the forced conditions of this request: the explicit way around them."""
+        """The database without conditions and rules: the explicit way around them."""
         return Unscoped(self)
 
     @asynccontextmanager

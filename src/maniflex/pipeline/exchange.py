@@ -58,6 +58,9 @@ class Exchange:
     allowance: Any = None  # of a limited request: the bucket that has the least left
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
 
+    rule_values: dict[Any, Any] | None = None  # what scope rules asked callbacks for
+    bound_action: bool = False  # by a scope rule among its own middleware
+
     # From the database step to the answer.
     listing: Listing | None = None  # that `rows` were read by
     row: Row | None = None

@@ -16,8 +16,7 @@ from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error, status_of
-from maniflex.query.operators import Op
-from maniflex.query.query import Compare, Scope, adopt, leaves, models_along, models_reached
+from maniflex.query.query import Scope, adopt, fields_fixed_by, leaves, models_along, models_reached
 
 Guard = Callable[[Context], Awaitable[None]]
 
@@ -132,7 +131,7 @@ class Reach:
         for key, api, target in self._keys:
             if body is not None and body.sent(api):
                 fixed_fields = (
-                    _fields_fixed_by(self._model, ctx.forced) if fixed_fields is None else fixed_fields
+                    fields_fixed_by(self._model, ctx.forced) if fixed_fields is None else fixed_fields
                 )
                 if key not in fixed_fields:
                     names.append(target)
@@ -162,9 +161,3 @@ def _open_keys(
         is_closed = field.name in model.closed or (field.immutable and operation is Operation.UPDATE)
         if relation.target in guards and not is_closed:
             yield field.name, field.api, relation.target
-
-
-def _fields_fixed_by(model: ModelMeta, scope: Scope) -> set[str]:
-    """The attributes whose values the scope sets, so that those in a body do not count."""
-    conditions = [condition.on(model) for condition in scope]
-    return {c.field.name for c in conditions if isinstance(c, Compare) and c.op is Op.EQ and not c.path}

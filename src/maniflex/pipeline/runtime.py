@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maniflex._client_address import TrustedProxies
 from maniflex._clock import Clock
@@ -28,6 +28,9 @@ from maniflex.pipeline.threads import Threads, refuse_when_over
 from maniflex.pipeline.transforms import Transform
 from maniflex.pipeline.watch import RequestWatch
 
+if TYPE_CHECKING:
+    from maniflex.pipeline.scope_rules import ScopeTable
+
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
 
 Work = Callable[[], Awaitable[object]] | Awaitable[object]
@@ -43,12 +46,14 @@ class Runtime:
         adapter: Adapter,
         stores: Mapping[type[Model], Store],
         logger: logging.Logger,
+        scopes: ScopeTable | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
         self.adapter = adapter
         self.stores = stores
         self.logger = logger
+        self.scopes: ScopeTable = scopes or {}  # the scope rules of each model that has any
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
         self.serializers = {cls: Serializer(store.meta) for cls, store in stores.items()}

@@ -47,7 +47,7 @@ async def search(
     """The best hits among these models, or among all that are declared `global_searchable`."""
     if len(text) > runtime.config.limits.search_length:
         raise InvalidQuery(f"q: at most {runtime.config.limits.search_length} characters")
-    stores = _stores_to_search(runtime, models, scope)
+    stores = stores_to_search(runtime, models, scope)
     limit = limit if limit > 0 else DEFAULT_HITS
     if not text.strip():
         return []
@@ -63,7 +63,8 @@ def global_models(runtime: Runtime, scope: Scope) -> list[Store]:
     return sorted(stores, key=lambda s: s.meta.name)
 
 
-def _stores_to_search(runtime: Runtime, models: Models | None, scope: Scope) -> list[Store]:
+def stores_to_search(runtime: Runtime, models: Models | None, scope: Scope) -> list[Store]:
+    """The models to search: these, or all that are declared `global_searchable`."""
     if models is None:
         return global_models(runtime, scope)
     entries = [models] if isinstance(models, type | str) else list(models)

@@ -2,7 +2,7 @@
 
 A walk is ordered by (cursor field, id), so no row is skipped or met twice when others come and go.
 A token is opaque, versioned, and good only for the walk it was made for: same model, same order,
-same filters.
+same filters, same scope.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta
-from maniflex.query.query import Cursor, Query
+from maniflex.query.query import Cursor, Forced, Query
 from maniflex.query.values import parse_value
 
 _VERSION = 1
@@ -47,13 +47,21 @@ def read(text: str, query: Query, *, paged: bool) -> Cursor:
     if not text:
         return Cursor(field, descending, walk=walk)
     token = _decode(text)
-    if token.version != _VERSION or token.walk != walk:
+    token_walk, _, scope = token.walk.partition(".")
+    if token.version != _VERSION or token_walk != walk:
         raise InvalidQuery(_STALE)
     try:
         value = parse_value(token.value, field, "cursor", member=False)
     except InvalidQuery:
         raise InvalidQuery(_MALFORMED) from None
-    return Cursor(field, descending, (value, token.id), token.backwards, walk)
+    return Cursor(field, descending, (value, token.id), token.backwards, walk, scope)
+
+
+def require_same_scope(query: Query) -> None:
+    """Refuse a token that was made inside another scope: what is bound is known only after it was read."""
+    at = query.cursor
+    if at is not None and at.after is not None and at.scope != _scope(query):
+        raise InvalidQuery(_STALE)
 
 
 def write(query: Query, row_value: Any, row_id: str, *, backwards: bool) -> str:
@@ -61,7 +69,8 @@ def write(query: Query, row_value: Any, row_id: str, *, backwards: bool) -> str:
     at = query.cursor
     assert at is not None
     text = row_value.isoformat() if hasattr(row_value, "isoformat") else str(row_value)
-    token = _Token(_VERSION, at.walk, text, row_id, backwards)
+    scope = _scope(query)
+    token = _Token(_VERSION, f"{at.walk}.{scope}" if scope else at.walk, text, row_id, backwards)
     return urlsafe_b64encode(msgspec.json.encode(token)).rstrip(b"=").decode()
 
 
@@ -89,6 +98,16 @@ def _walk(query: Query, field: FieldMeta, descending: bool) -> str:
     """What a token is bound to."""
     parts = (query.model.name, field.name, descending, repr([_filter_key(f) for f in query.filters]))
     return hashlib.blake2b(repr(parts).encode(), digest_size=9).hexdigest()
+
+
+def _scope(query: Query) -> str:
+    """What of the conditions on the listed rows a token is bound to; empty without any."""
+    conditions = sorted(
+        (c.name, c.op.value, repr(c.value))
+        for c in query.forced
+        if isinstance(c, Forced) and c.on(query.model) is not None
+    )
+    return hashlib.blake2b(repr(conditions).encode(), digest_size=9).hexdigest() if conditions else ""
 
 
 def _filter_key(item: Any) -> Any:

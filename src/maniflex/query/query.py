@@ -56,6 +56,10 @@ class Forced:
     kind: Kind  # of the field the value was typed for
     model: str | None
     models: Models = field(compare=False, repr=False)  # that a dotted name can lead to
+    by_rule: bool = field(default=False, compare=False)  # a scope rule: who is outside it is not there
+
+    def __hash__(self) -> int:
+        return hash(self.value)  # enough to tell scopes apart, and a fifth of what hashing all fields takes
 
     def on(self, model: ModelMeta) -> Compare | None:
         """The condition on that model, if it has the field; its value as that model's type."""
@@ -70,7 +74,7 @@ class Forced:
             return None
         if field.kind is self.kind:
             return Compare(field, self.op, self.value, path)
-        return Compare(field, self.op, _forced_operand(model, field, self.op, self.value)[1], path)
+        return Compare(field, self.op, forced_operand(model, field, self.op, self.value)[1], path)
 
     def binds(self, model: ModelMeta) -> bool:
         """Whether the rows of that model have what the condition asks for."""
@@ -115,6 +119,9 @@ class Narrowed:
     filter: Filter
     model: str
 
+    def __hash__(self) -> int:
+        return hash(self.model)
+
     def on(self, model: ModelMeta) -> Filter | None:
         """The filter, if it is about that model."""
         return self.filter if model.name == self.model else None
@@ -149,6 +156,7 @@ class Cursor:
     after: tuple[Any, str] | None = None
     backwards: bool = False
     walk: str = ""  # what the client asked for, as its tokens are bound to it
+    scope: str = ""  # what the request that made the token was bound to
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -217,7 +225,7 @@ class Query:
             place = field_along(holder, name, self.models)
         if place is None:
             raise UnusableScope(f"{holder.name} cannot be bound by {name!r}: it has no such field")
-        known_op, known_value = _forced_operand(holder, place[1], op, value)
+        known_op, known_value = forced_operand(holder, place[1], op, value)
         only = None if model is None else holder.name
         condition = Forced(name, known_op, known_value, place[1].kind, only, self.models)
         return self.with_scope((*self.forced, condition))
@@ -308,7 +316,7 @@ def _implies(own: Forced | Narrowed, other: Forced | Narrowed) -> bool:
     return isinstance(own, Forced) and isinstance(other, Forced) and own.says(other)
 
 
-def _forced_operand(model: ModelMeta, field: FieldMeta, op: str, value: Any) -> tuple[Op, Any]:
+def forced_operand(model: ModelMeta, field: FieldMeta, op: str, value: Any) -> tuple[Op, Any]:
     """Operator and value of a forced condition; a mistake is the application's, so no client sees it."""
     try:
         operator = require_operator(op, field, "force")
@@ -411,6 +419,20 @@ def _models_included(includes: Iterable[Include]) -> Iterator[str]:
     for include in includes:
         yield from models_along((include.relation,))
         yield from _models_included(include.nested)
+
+
+def fields_fixed_by(model: ModelMeta, scope: Scope) -> set[str]:
+    """The attributes whose values the scope sets, so that those in a body do not count."""
+    conditions = [condition.on(model) for condition in scope]
+    return {c.field.name for c in conditions if isinstance(c, Compare) and c.op is Op.EQ and not c.path}
+
+
+def with_conditions(scope: Scope, conditions: Iterable[Forced]) -> Scope:
+    """The scope and these conditions, without those it says already."""
+    for condition in conditions:
+        if not any(_implies(own, condition) for own in scope):
+            scope = (*scope, condition)
+    return scope
 
 
 def through(model: ModelMeta, key: str, scope: Scope) -> Iterator[Forced]:

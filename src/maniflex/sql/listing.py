@@ -15,7 +15,7 @@ from maniflex._limits import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
 from maniflex.errors import UriTooLong
 from maniflex.model.meta import FieldMeta, RelationKind
 from maniflex.query.parse import parse
-from maniflex.query.query import Cursor, Models, Query, models_reached
+from maniflex.query.query import Cursor, Forced, Models, Query, models_reached
 from maniflex.sql import search
 from maniflex.sql.model import ModelSql
 from maniflex.sql.select import asks_for_deleted, every_field, sort_key
@@ -33,10 +33,23 @@ class Listing:
     Requests with the same query string share one, for as long as no code changes the query.
     """
 
-    __slots__ = ("_model", "_parts", "_reached", "_rows", "_versioned_rows", "decode", "fields", "query")
+    __slots__ = (
+        "_bound",
+        "_model",
+        "_parts",
+        "_reached",
+        "_rows",
+        "_versioned_rows",
+        "decode",
+        "fields",
+        "query",
+    )
 
-    def __init__(self, model: ModelSql, query: Query) -> None:
+    def __init__(
+        self, model: ModelSql, query: Query, bound: dict[tuple[Listing, Forced], Listing] | None = None
+    ) -> None:
         self._model = model
+        self._bound = {} if bound is None else bound  # listings made of others by a condition
         self.query = query
         self.fields: tuple[FieldMeta, ...] = model.meta.fields
         self.decode: Callable[[Sequence[Any]], Sequence[Any]] | None = model.decode
@@ -61,13 +74,26 @@ class Listing:
             or query.cursor is not own.cursor
             or query.includes is not own.includes
         ):
-            return Listing(self._model, query)
+            return Listing(self._model, query, self._bound)
         if self._parts is None:
             self._parts = _Parts(self._model, own, self.fields)
         listing = Listing.__new__(Listing)
         listing._model, listing.query, listing._parts = self._model, query, self._parts
         listing.fields, listing.decode = self.fields, self.decode
+        listing._bound = self._bound
         listing._rows = listing._versioned_rows = listing._reached = None
+        return listing
+
+    def within(self, condition: Forced) -> Listing:
+        """The listing inside one condition more; requests that are bound alike share it too."""
+        key = (self, condition)
+        listing = self._bound.get(key)
+        if listing is None:
+            query = self.query.with_(forced=(*self.query.forced, condition))
+            listing = self.with_query(query)
+            if len(self._bound) >= _MOST_REMEMBERED:
+                self._bound.pop(next(iter(self._bound)), None)
+            self._bound[key] = listing
         return listing
 
     def rows(self) -> Sql:
@@ -121,17 +147,30 @@ class Listings:
         self._limits = limits
         self._must_bind = must_bind
         self._listings: dict[bytes, Listing] = {}
+        self._bound: dict[tuple[Listing, Forced], Listing] = {}
+        self._bound_by_text: dict[tuple[bytes, Forced], Listing] = {}
 
     def get(self, query_string: bytes) -> Listing:
         """The listing that all requests with this text share."""
         listing = self._listings.get(query_string)
         return self._add(query_string) if listing is None else listing
 
+    def within(self, query_string: bytes, condition: Forced) -> Listing:
+        """The same inside one condition, which many requests are bound by alike."""
+        listing = self._bound_by_text.get((query_string, condition))
+        if listing is None:
+            listing = self.get(query_string).within(condition)
+            if len(query_string) <= _LONGEST_REMEMBERED:
+                if len(self._bound_by_text) >= _MOST_REMEMBERED:
+                    self._bound_by_text.pop(next(iter(self._bound_by_text)), None)
+                self._bound_by_text[query_string, condition] = listing
+        return listing
+
     def _add(self, query_string: bytes) -> Listing:
         if len(query_string) > self._limits.uri_length:
             raise UriTooLong(f"a query string has at most {self._limits.uri_length} bytes")
         query = parse(query_string, self._model.meta, self._models, self._limits)
-        listing = Listing(self._model, query.with_(must_bind=self._must_bind))
+        listing = Listing(self._model, query.with_(must_bind=self._must_bind), self._bound)
         if len(query_string) <= _LONGEST_REMEMBERED:
             if len(self._listings) >= _MOST_REMEMBERED:
                 self._listings.pop(next(iter(self._listings)), None)

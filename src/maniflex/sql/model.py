@@ -22,6 +22,8 @@ ID = "$id"
 LOCK = "$lock"
 VERSION = "$version"
 
+BoundLookup = tuple[str, tuple[Any, ...], tuple[Any, ...]]  # text, and the values before and after the id
+
 
 class ModelSql:
     """What the statement writers (`select`, `write`) need to know of a model."""
@@ -44,6 +46,7 @@ class ModelSql:
         # A query model may have none; then nothing that needs one can be asked of it.
         self.id: Any = self.table.c[meta.by_name["id"].column] if "id" in meta.by_name else None
         self.shapes = StatementCache()
+        self.lookups: dict[Any, BoundLookup] = {}  # by scope and kind of lookup
         self.uses_order_keys = by_dialect(dialect, sqlite=True, postgres=False)
         self.encoders = {f.name: encoder(f.kind, dialect) for f in meta.fields}
         self.all_plain = not any(self.encoders.values())
@@ -94,6 +97,7 @@ class ModelSql:
         """Do without order keys: the tables of this database were made by others and have none."""
         self.uses_order_keys = False
         self.shapes = StatementCache()
+        self.lookups = {}
         self.lock_values = self._lock_values()
 
     def at(self, table: FromClause, attribute: str) -> Any:

@@ -13,11 +13,14 @@ from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
 from maniflex.query.query import Filter, Sort, leaves
 from maniflex.sql import search
 from maniflex.sql.decimal_order import has_order_key
-from maniflex.sql.model import ModelSql
+from maniflex.sql.model import BoundLookup, ModelSql
 from maniflex.sql.operators import list_value, one_of
 from maniflex.sql.statement import LookupText, Sql
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.where import Scope, join, scope_conditions, shape, values, where
+
+_MOST_LOOKUPS = 512
+Lookup = tuple[Scope, bool, bool, bool]
 
 
 def one(
@@ -39,9 +42,26 @@ def one(
         key: tuple[Any, ...] = ("one", for_update, versioned, skip)
         statement = model.shapes.get(key, _one, model, (), for_update, versioned, skip)
         return Sql(statement.text, (record_id,))
+    lookup = (scope, for_update, versioned, skip)
+    bound = model.lookups.get(lookup)
+    if bound is None:
+        bound = _bind_lookup(model, lookup)
+    text, before, after = bound
+    return Sql(text, (*before, record_id, *after))
+
+
+def _bind_lookup(model: ModelSql, lookup: Lookup) -> BoundLookup:
+    """The statement with the values of the scope in their places; callers with one scope share it."""
+    scope, for_update, versioned, skip = lookup
     key = ("one", for_update, versioned, skip, shape((), scope))
     statement = model.shapes.get(key, _one, model, scope, for_update, versioned, skip)
-    return statement.bind({**values(model, (), scope, statement.order), "id": record_id})
+    arguments = statement.bind({**values(model, (), scope, statement.order), "id": None}).params
+    place = statement.order.index("id")
+    bound = (statement.text, arguments[:place], arguments[place + 1 :])
+    if len(model.lookups) >= _MOST_LOOKUPS:
+        model.lookups.pop(next(iter(model.lookups)), None)
+    model.lookups[lookup] = bound
+    return bound
 
 
 def _one(model: ModelSql, scope: Scope, for_update: bool, versioned: bool, skip: bool) -> Compiled:

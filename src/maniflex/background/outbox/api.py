@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from maniflex._backoff import Backoff
+from maniflex._caller import caller
 from maniflex._ids import new_id
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
@@ -67,18 +68,25 @@ class Outbox(DeclaredPart):
     # -- declaring
 
     def handler(
-        self, kind: str, *, payload: Any = None, timeout: timedelta | float = TIMEOUT
+        self,
+        kind: str,
+        *,
+        payload: Any = None,
+        timeout: timedelta | float = TIMEOUT,
+        scoped: bool = False,
     ) -> Callable[[F], F]:
         """Deal with messages of one kind, or with `*` of every kind that has no handler of its own.
 
         `payload` is a type (a pydantic model, say) that the message's payload is read into. A plain
         function runs on a thread. It may be called more than once for a message, with the same id.
-        Past its `timeout` (a timedelta or seconds) an async function is cancelled and has failed.
+        Past its `timeout` (a timedelta or seconds) an async function is cancelled and has failed. With
+        `scoped` the scope rules bind `server.db` in it by the caller who enqueued the message; a message
+        without what a rule needs is dead at once.
         """
 
         def decorate(fn: F) -> F:
             self.require_open()
-            self._handlers.add(kind, fn, payload, timeout)
+            self._handlers.add(kind, fn, payload, timeout, scoped)
             return fn
 
         return decorate
@@ -114,6 +122,7 @@ class Outbox(DeclaredPart):
     def attach(self, environment: Environment) -> None:
         super().attach(environment)
         self.store = OutboxStore(environment.adapter)
+        self._handlers.bind_caller = environment.runs.bind_caller
         self._workers.clear()
         if self.used:
             self.inbox.attach(environment, self.store)
@@ -190,13 +199,13 @@ class Outbox(DeclaredPart):
         environment = self.require_sealed()
         if not rows:
             return []
-        now = environment.clock.now()
-        await self.store.enqueue(tx or environment.adapter, rows, now)
+        now, who = environment.clock.now(), caller()
+        await self.store.enqueue(tx or environment.adapter, rows, now, who)
         for kind, number in Counter(row[1] for row in rows).items():
             environment.metrics.add("outbox_enqueued_total", number, kind=kind)
         self._wake_after(tx)
         return [
-            Message(id, kind, key, payload, 0, now, text)
+            Message(id, kind, key, payload, 0, now, text, actor_id=who.actor_id, tenant_id=who.tenant_id)
             for (id, kind, key, text), payload in zip(rows, payloads, strict=True)
         ]
 

@@ -166,7 +166,10 @@ class Courier:
         except UnreadablePayload as error:
             raw = _text(message.stored) if error.broken else None
             return Hopeless(clean(str(error)), raw)
-        return await self._attempt(handler, _message(message, payload))
+        if not handler.scoped:
+            return await self._attempt(handler, _message(message, payload))
+        with self._handlers.bind_caller(message.caller):
+            return await self._attempt(handler, _message(message, payload))
 
     async def _bury(self, message: ClaimedMessage, row_change: MessageChange) -> MessageChange:
         """Tell the dead-letter handler; a message it could not take stays and is tried again."""
@@ -255,4 +258,6 @@ def _message(claimed: ClaimedMessage, payload: object) -> Message:
         claimed.created_at,
         claimed.stored,
         claimed.last_error,
+        claimed.caller.actor_id,
+        claimed.caller.tenant_id,
     )

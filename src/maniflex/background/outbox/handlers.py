@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -12,9 +13,10 @@ from typing import Any
 from msgspec import MsgspecError
 from pydantic import ValidationError
 
-from maniflex.background.declaring import as_duration, duration_problems
+from maniflex.background.declaring import as_duration, duration_problems, switch_problems
 from maniflex.background.json_text import decode, unreadable_because
 from maniflex.background.outbox.message import Message
+from maniflex.background.runs.engine import BindCaller
 from maniflex.background.stored_payload import PayloadType
 from maniflex.background.threads import DaemonThreads, on_thread
 
@@ -42,14 +44,20 @@ class MessageHandler:
     fn: Callable[..., Any]
     payload: PayloadType | None
     is_async: bool
+    scoped: bool  # scope rules bind it by the caller of the message
     timeout: timedelta  # after which a message counts as failed; a plain function cannot be stopped
 
     @classmethod
     def of(
-        cls, kind: str, fn: Callable[..., Any], payload: Any = None, timeout: timedelta = TIMEOUT
+        cls,
+        kind: str,
+        fn: Callable[..., Any],
+        payload: Any = None,
+        timeout: timedelta = TIMEOUT,
+        scoped: bool = False,
     ) -> MessageHandler:
         is_async = any(inspect.iscoroutinefunction(part) for part in (fn, type(fn).__call__))
-        return cls(kind, fn, None if payload is None else PayloadType(payload), is_async, timeout)
+        return cls(kind, fn, None if payload is None else PayloadType(payload), is_async, scoped, timeout)
 
     def read(self, stored: str | bytes) -> Any:
         """The payload as the function takes it."""
@@ -92,11 +100,14 @@ class MessageHandlers:
         self._by_kind: dict[str, MessageHandler] = {}
         self._problems: list[str] = []
         self.sink: MessageHandler | None = None
+        self.bind_caller: BindCaller = nullcontext  # a block that scope rules bind
 
     def __bool__(self) -> bool:
         return bool(self._by_kind)
 
-    def add(self, kind: Any, fn: Callable[..., Any], payload: Any, timeout: Any = TIMEOUT) -> None:
+    def add(
+        self, kind: Any, fn: Callable[..., Any], payload: Any, timeout: Any = TIMEOUT, scoped: Any = False
+    ) -> None:
         where = f"outbox handler {kind!r}"
         if not isinstance(kind, str) or not kind:
             self._problems.append(f"{where}: a kind is a text such as 'order.placed', or '*' for all")
@@ -104,10 +115,11 @@ class MessageHandlers:
             self._problems.append(f"{where}: there is a handler for it already")
         elif not _takes(fn, 1):
             self._problems.append(f"{where}: it is called with (message), which it does not take")
-        elif problems := list(duration_problems(timeout=timeout)):
+        elif problems := [*duration_problems(timeout=timeout), *switch_problems(scoped=scoped)]:
             self._problems += [f"{where}: {problem}" for problem in problems]
         else:
-            self._by_kind[kind] = MessageHandler.of(kind, fn, payload, as_duration(timeout, "timeout"))
+            duration = as_duration(timeout, "timeout")
+            self._by_kind[kind] = MessageHandler.of(kind, fn, payload, duration, scoped)
 
     def set_sink(self, fn: Callable[..., Any]) -> None:
         if self.sink is not None:

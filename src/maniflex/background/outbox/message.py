@@ -33,6 +33,8 @@ class Message:
     created_at: datetime
     stored: str | bytes  # the payload as the database has it
     last_error: str | None = None  # why the attempt before this one failed
+    actor_id: str | None = None  # who enqueued it, as far as that was a caller
+    tenant_id: str | None = None
 
     @property
     def raw(self) -> bytes:

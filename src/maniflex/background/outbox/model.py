@@ -40,6 +40,8 @@ class OutboxMessage(Model, table="outbox_event"):
     kind: str = field(filterable=True, sortable=True)
     key: str | None = field(default=None, filterable=True)
     payload: JsonValue | None = field(default=None)
+    actor_id: str | None = field(default=None, filterable=True, relation=None)  # who enqueued it
+    tenant_id: str | None = field(default=None, filterable=True, relation=None)
     raw: str | None = field(default=None)  # of a dead message whose payload is not JSON
     status: MessageStatus = field(default=MessageStatus.PENDING, filterable=True, sortable=True)
     attempts: int = field(default=0, filterable=True, sortable=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from maniflex._caller import Caller
 from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
 from maniflex.background.outbox.model import MessageStatus
@@ -25,13 +26,15 @@ class ClaimedMessage(NamedTuple):
     created_at: datetime
     orphaned: bool  # the relay that had it before died with it
     last_error: str | None = None  # of the attempt before
+    caller: Caller = Caller()  # who enqueued it
 
     @classmethod
     def of(cls, row: Row) -> ClaimedMessage:
         """The message of a row that the statement `claim` returned."""
-        id, seq, kind, key, payload, attempts, created_at, claimed_with, last_error = row
+        id, seq, kind, key, payload, attempts, created_at, claimed_with, last_error, actor, tenant = row
         content = b"" if payload is None else payload
-        return cls(id, seq, kind, key, content, attempts, instant(created_at), claimed_with == 0, last_error)
+        moment, caller = instant(created_at), Caller(actor, tenant)
+        return cls(id, seq, kind, key, content, attempts, moment, claimed_with == 0, last_error, caller)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from maniflex._caller import Caller
 from maniflex._ids import new_id
 from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
@@ -45,11 +46,12 @@ class OutboxStore:
         self._claims: dict[tuple[int, int], NamedStatement] = {}
 
     async def enqueue(
-        self, run: Executor, rows: Sequence[tuple[str, str, str | None, str]], now: datetime
+        self, run: Executor, rows: Sequence[tuple[str, str, str | None, str]], now: datetime, caller: Caller
     ) -> None:
-        """Store messages given as id, kind, key and payload, in this order."""
+        """Store messages of a caller given as id, kind, key and payload, in this order."""
         columns = self._rows(("ids", "kinds", "keys", "payloads"), rows)
-        await run.write(self._sql["enqueue"].bind(now=self._time(now), channel=CHANNEL, **columns))
+        who = {"actor_id": caller.actor_id, "tenant_id": caller.tenant_id}
+        await run.write(self._sql["enqueue"].bind(now=self._time(now), channel=CHANNEL, **who, **columns))
 
     async def turn(
         self, settlements: Sequence[Settlement], claim: Claim | None, now: datetime

@@ -84,12 +84,15 @@ class Work:
         public: bool = False,
         max_priority: int = 0,
         dead_letter: str | None = None,
+        scoped: bool = False,
     ) -> Callable[[F], F]:
         """Give runs of exactly this type to the decorated function, async or plain.
 
         Over REST callers read their runs; `public` types they also submit, cancel, retry and delete, and
         `internal` ones they do not see. A client asks for no more attempts and time than said here, and for
         a priority from `-max_priority` to `max_priority`. `lease` and `timeout` are timedeltas or seconds.
+        With `scoped` the scope rules bind `server.db` in the function by the caller of the run; a run
+        without what a rule needs fails at once.
         """
 
         def decorate(fn: F) -> F:
@@ -107,6 +110,7 @@ class Work:
                 public=public,
                 max_priority=max_priority,
                 dead_letter=dead_letter,
+                scoped=scoped,
             )
             return fn
 

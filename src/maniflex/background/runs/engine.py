@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any, Unpack
 
+from maniflex._caller import Caller
 from maniflex._clock import Clock
 from maniflex._fence import Fence, describe
 from maniflex._ids import new_id
@@ -63,6 +64,9 @@ def use_transaction(adapter: Adapter, tx: Tx | None) -> AbstractAsyncContextMana
     return transaction(adapter) if tx is None else nullcontext(tx)
 
 
+BindCaller = Callable[[Caller], AbstractContextManager[object]]  # a block that scope rules bind
+
+
 class RunEngine:
     """The durable runs of one sealed server."""
 
@@ -76,6 +80,7 @@ class RunEngine:
         logger: logging.Logger,
         stores: Mapping[type[Model], Store],
         metrics: Metrics,
+        bind_caller: BindCaller = nullcontext,
     ) -> None:
         self.store = store
         self.handlers = handlers
@@ -83,6 +88,7 @@ class RunEngine:
         self.config = config
         self.logger = logger
         self.metrics = metrics
+        self.bind_caller = bind_caller
         self.workers: list[Callable[[], None]] = []  # how to wake those of this process
         self.observers: list[Callable[[str], None]] = []  # told the id of each run that was settled
         self.attempts_over: dict[str, asyncio.Event] = {}  # by the id of a run that `Work.wait` waits for

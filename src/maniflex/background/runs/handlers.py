@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from maniflex._backoff import Backoff
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
@@ -43,6 +44,7 @@ class RunHandler:
     public: bool = False  # True: clients submit it over REST, and change their runs of it
     max_priority: int = 0  # how far from 0 the priority of a client may be
     dead_letter: str | None = None  # a run of this type is submitted for each that fails for good
+    scoped: bool = False  # True: scope rules bind it by the caller of the run
 
 
 def payload_text(handler: RunHandler | None, payload: Any) -> str:
@@ -80,7 +82,9 @@ class RunHandlers:
             values |= {
                 name: as_duration(values[name], name) for name in ("lease", "timeout") if name in values
             }
-        self._by_type[type] = RunHandler(type, fn, _is_async(fn), **values)
+        is_async = _is_async(fn)
+        bound_fn = _in_scope(fn, is_async) if values.get("scoped") is True else fn
+        self._by_type[type] = RunHandler(type, bound_fn, is_async, **values)
         self._hidden = None
 
     def problems(self) -> list[str]:
@@ -208,6 +212,30 @@ def check_type(type: Any) -> str:
     return str(type)
 
 
+class HasScope(Protocol):
+    """A run, as far as binding its handler needs it."""
+
+    def scope(self) -> AbstractContextManager[object]:
+        """A block that scope rules bind by the caller of the run."""
+
+
+def _in_scope(fn: Callable[..., Any], is_async: bool) -> Callable[[HasScope], Any]:
+    """The function, bound by the scope rules to the caller of its run."""
+    if is_async:
+
+        async def call(run: HasScope) -> Any:
+            with run.scope():
+                return await fn(run)
+
+        return call
+
+    def call_plain(run: HasScope) -> Any:
+        with run.scope():
+            return fn(run)
+
+    return call_plain
+
+
 def _is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
@@ -234,7 +262,9 @@ def _problems(type: Any, fn: Any, options: Mapping[str, Any]) -> Iterable[str]:
         yield "max_attempts must be a whole number above zero"
     durations = {name: options[name] for name in ("lease", "timeout") if options.get(name) is not None}
     yield from duration_problems(**durations)
-    yield from switch_problems(**{name: options.get(name, False) for name in ("public", "internal")})
+    yield from switch_problems(
+        **{name: options.get(name, False) for name in ("public", "internal", "scoped")}
+    )
     letter = options.get("dead_letter")
     if letter is not None and (not is_type(letter) or letter == type):
         yield "dead_letter is another type, a dotted name such as email.dead.v1"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar, overload
@@ -93,6 +94,10 @@ class Run:
     def caller(self) -> Caller:
         """On whose behalf the run was submitted."""
         return Caller(self.actor_id, self.tenant_id, self.trace_id)
+
+    def scope(self) -> AbstractContextManager[object]:
+        """A block in which scope rules bind `server.db` by the caller of the run."""
+        return self._engine.bind_caller(self.caller())
 
     def __repr__(self) -> str:
         return f"<Run {self.type} {self.id} attempt {self.attempt}>"

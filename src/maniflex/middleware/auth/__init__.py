@@ -15,6 +15,7 @@ from maniflex.middleware.auth.fixed_keys import api_keys
 from maniflex.middleware.auth.guards import require_auth, require_role, require_scope
 from maniflex.middleware.auth.login_limits import LoginLimits
 from maniflex.middleware.auth.logout import mount_logout
+from maniflex.middleware.auth.owner import require_owner
 from maniflex.middleware.auth.passwords import hash_password, needs_rehash, verify_password
 from maniflex.middleware.auth.published_keys import jwks
 from maniflex.middleware.auth.stored_keys import ApiKeys
@@ -47,6 +48,7 @@ __all__ = [
     "mount_logout",
     "needs_rehash",
     "require_auth",
+    "require_owner",
     "require_role",
     "require_scope",
     "verify_password",

@@ -1,8 +1,25 @@
-"""Budgets and caches around the database step."""
+"""Entries about rows: which ones a caller may touch, how often and how many; caches before the database.
+
+from maniflex.middleware import db
+
+server.pipeline.auth.register(db.tenancy("org_id", lambda ctx: ctx.require_auth().claims["org"]))
+"""
 
 from maniflex.middleware.db.cache_query import cache_query
 from maniflex.middleware.db.invalidate import invalidate
 from maniflex.middleware.db.paginate import paginate
 from maniflex.middleware.db.rate_limit import rate_limit, rate_limit_field
+from maniflex.middleware.db.scopes import force_filter, force_filter_via, tenancy
+from maniflex.pipeline.scope_rules import ALL
 
-__all__ = ["cache_query", "invalidate", "paginate", "rate_limit", "rate_limit_field"]
+__all__ = [
+    "ALL",
+    "cache_query",
+    "force_filter",
+    "force_filter_via",
+    "invalidate",
+    "paginate",
+    "rate_limit",
+    "rate_limit_field",
+    "tenancy",
+]

@@ -26,6 +26,7 @@ from maniflex.pipeline.paging import trim_page
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import singleton_id, stamp
 from maniflex.pipeline.serializer import Serializer
+from maniflex.query.cursor import require_same_scope
 from maniflex.query.query import Narrowed, Query, Scope
 from maniflex.sql.listing import Listing
 
@@ -60,15 +61,17 @@ class Database:
         if query is None:
             ctx.row = await self.store.read(ctx.resource_id)
             return
-        ctx.row = row = await self._matching(ctx.resource_id, query)
+        if query.filters or query.search is not None:
+            row = await self._matching(ctx.resource_id, query)
+        else:
+            row = await self.store.read(ctx.resource_id, scope=query.forced)
+        ctx.row = row
         if query.includes:
             ctx.budget = budget = self._budget()
             await self._include(ctx, query, [row], self.store.meta.fields, budget)
 
     async def _matching(self, record_id: str, query: Query) -> Row:
         """The row of that id, which a filter of the query may leave out as it would from a list."""
-        if not query.filters and query.search is None:
-            return await self.store.read(record_id, scope=query.forced)
         lookup = query.with_(sorts=(), select=None, cursor=None, page=1, limit=1).with_filter("id", record_id)
         marker = self.store.meta.soft_delete
         if marker is not None:  # a list shows deleted rows to a filter that names the marker; a read does not
@@ -94,6 +97,7 @@ class Database:
                 page = await self.store.page(listing, budget=budget)
         rows, ctx.total = page
         if query.cursor is not None:
+            require_same_scope(query)
             rows, ctx.more = trim_page(rows, query)
         ctx.rows, ctx.budget = rows, budget
         if query.includes:

@@ -1,0 +1,361 @@
+"""Scope rules: which rows of a model a caller may touch, wherever these rows show.
+
+A `ScopeRule` is registered once and binds its models in requests to them, where other models lead to
+them, and in code. `scope_table` gathers the rules of a server by model when it is sealed; a server
+without rules has an empty table and asks nothing. Which value binds a caller is worked out once in a
+request; a rule that cannot tell refuses, it never lets everything pass.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from maniflex._names import did_you_mean
+from maniflex.errors import CallbackFailed, InvalidQuery, OutOfScope, RequestError, UnusableScope
+from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.operation import Operation, covered
+from maniflex.pipeline.registration import At, Middleware, Next, Pipeline
+from maniflex.query.operands import require_operator
+from maniflex.query.operators import OPERATORS, Op, Takes, operator
+from maniflex.query.query import Forced, Models, Place, field_along, forced_operand
+
+LAST = 900  # the rank of rules: identity and roles are known, nothing is looked up yet
+_MOST_CONDITIONS = 512
+
+
+class _All:
+    """The value that lifts a rule on purpose."""
+
+    def __repr__(self) -> str:
+        return "db.ALL"
+
+
+ALL: Final = _All()
+
+
+class ScopeRule(Entry):
+    """Binds the rows of its models to a value of the caller, in one of their fields."""
+
+    homes: ClassVar[Mapping[str, Sequence[At]]] = {"auth": ANYWHERE, "db": ANYWHERE}
+    in_actions = True
+
+    def __init__(
+        self, path: Any, value: Any, op: Any = "eq", *, unless_role: str | Iterable[str] | None = None
+    ) -> None:
+        super().__init__()
+        self._path: str = path  # of the field, from the model that is bound
+        self._given_value = value
+        self._op = op
+        kind = operator(op) if isinstance(op, str) else None
+        self._takes_value = kind is None or kind.takes is not Takes.NOTHING
+        self._exempt_roles = _names(unless_role)
+        self._ask: Callable[[Context], Any] | None = value if callable(value) else None
+        self._rules: dict[ModelMeta, ModelRule | None] = {}
+        self.mistakes += self._argument_mistakes(unless_role)
+
+    def _argument_mistakes(self, unless_role: Any) -> Iterator[str]:
+        path: Any = self._path
+        if not isinstance(path, str) or not path:
+            yield f"a field is named by a text, not {path!r}"
+        kind = operator(self._op) if isinstance(self._op, str) else None
+        if kind is None:
+            yield f"there is no operator {self._op!r}{did_you_mean(str(self._op), OPERATORS)}"
+        elif kind.takes is Takes.FIELD:
+            yield f"{self._op} compares two fields; a rule compares a field with a value"
+        elif self._takes_value and self._ask is None and _is_empty(self._given_value):
+            yield "the value is empty, so nobody could see anything; db.ALL lifts the rule"
+        if unless_role is not None and not all(isinstance(r, str) and r for r in self._exempt_roles or ("",)):
+            yield f"unless_role is the name of a role, not {unless_role!r}"
+
+    # -- which models
+
+    def binds(self, model: ModelMeta, models: Models) -> bool:
+        """Whether the model has what the rule compares."""
+        return field_along(model, self._path, models) is not None
+
+    def bound_models(self, seat: Seat) -> Iterator[ModelMeta]:
+        """The models of a registration; without names all that have the field, but no internal table.
+
+        Internal tables have guards of their own, which know tenants and operators.
+        """
+        if seat.is_named:
+            yield from seat.models
+            return
+        for meta in seat.registered.values():
+            if not is_internal(meta) and self.may_bind(meta) and self.binds(meta, seat.registered):
+                yield meta
+
+    def may_bind(self, model: ModelMeta) -> bool:
+        """Whether a model that has the field is meant too."""
+        return True
+
+    def problems(self, seat: Seat) -> Iterator[str]:
+        bound = False
+        for meta in self.bound_models(seat):
+            bound = True
+            place = field_along(meta, self._path, seat.registered)
+            if place is None:
+                yield self.describe_missing(meta, seat.registered)
+            else:
+                yield from self._value_problems(meta, place[1])
+        if not bound:
+            yield self.describe_unbound(seat)
+
+    def describe_missing(self, model: ModelMeta, models: Models) -> str:
+        """Says that a model cannot be bound."""
+        return f"{model.name} has no field {self._path!r}{did_you_mean(self._path, model.by_name)}"
+
+    def describe_unbound(self, seat: Seat) -> str:
+        """Says that no model can be bound."""
+        names = {name for meta in seat.registered.values() for name in meta.by_name}
+        return f"no model has a field {self._path!r}{did_you_mean(self._path, names)}"
+
+    def _value_problems(self, model: ModelMeta, field: FieldMeta) -> Iterator[str]:
+        try:
+            require_operator(self._op, field, model.name)
+            if self._ask is None and self._given_value is not ALL:
+                forced_operand(model, field, self._op, self._given_value)
+        except (InvalidQuery, UnusableScope) as error:
+            yield str(error)
+
+    # -- where it stands
+
+    def pieces(self, seat: Seat) -> Iterator[Piece]:
+        bound = {meta.name for meta in self.bound_models(seat)}
+        make = partial(self._make_rule, bound, seat.registered)
+        yield Piece("auth", make, At.AFTER, LAST, self.operations(seat))
+
+    def operations(self, seat: Seat) -> frozenset[Operation] | None:
+        """The operations it binds; None for those of the registration."""
+        return None
+
+    def _make_rule(
+        self, bound: set[str], models: Models, model: ModelMeta | None, operation: Operation
+    ) -> Middleware | None:
+        return None if model is None or model.name not in bound else self.on_model(model, models)
+
+    def on_model(self, model: ModelMeta, models: Models) -> ModelRule | None:
+        """The rule on one model: always the same one, so that a request passes it once."""
+        if model not in self._rules:
+            place = field_along(model, self._path, models)
+            self._rules[model] = None if place is None else ModelRule(self, model, place, models)
+        return self._rules[model]
+
+    def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        """In an action: what binds all models that have the field."""
+        return ActionRule(self)
+
+    # -- whose rows
+
+    def value_for(self, ctx: Context) -> Any:
+        """The value that binds this caller, or an awaitable of it."""
+        if self._exempt_roles and any(ctx.has_role(role) for role in self._exempt_roles):
+            return ALL
+        return self._given_value if self._ask is None else _ask_once(self, self._ask, ctx)
+
+    def refusal(self, ctx: Context) -> RequestError:
+        """The answer to a caller whose rows cannot be told."""
+        return OutOfScope()
+
+    def type_value(self, model: ModelMeta, field: FieldMeta, value: Any) -> tuple[Op, Any]:
+        """The operator, and the value as the type of a field; `UnusableScope` when it does not fit."""
+        return forced_operand(model, field, self._op, value if self._takes_value else None)
+
+    def is_undetermined(self, value: Any) -> bool:
+        """Whether the value says nothing of whose rows they are."""
+        return self._takes_value and _is_empty(value)
+
+
+class ModelRule:
+    """A rule on the rows of one model.
+
+    It stands in the auth step of requests to the model as `bind`, and before the rows of the model where
+    a request to another one reaches them as middleware. `condition` is for code.
+    """
+
+    def __init__(self, rule: ScopeRule, model: ModelMeta, place: Place, models: Models) -> None:
+        path, field = place
+        self.__name__ = rule.name
+        self._rule = rule
+        self._model = model
+        self._field = field
+        self._name = ".".join([*(relation.name for relation in path), field.name])
+        self._models = models
+        self._by_text: dict[str, Forced] = {}  # the same few values come again and again
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        outcome = self.bind(ctx)
+        if outcome is not None:
+            await outcome
+        await next()
+
+    def bind(self, ctx: Context) -> Awaitable[None] | None:
+        """Bind a request; gives something to await only where the value takes waiting."""
+        value = self._rule.value_for(ctx)
+        condition = self._by_text.get(value) if value.__class__ is str else None
+        if condition is None:
+            if inspect.isawaitable(value):
+                return self._bind_later(ctx, value)
+            condition = self._condition(ctx, value)
+            if condition is None:
+                return None
+        if ctx._query is not None:
+            _bind_to(ctx, condition)
+            return None
+        query_string = ctx.scope["query_string"] if ctx.operation in Operation.READS else b""
+        ctx.client_listing = asked = ctx.runtime.stores[self._model.cls].listings.within(
+            query_string, condition
+        )
+        ctx._query = asked.query
+        return None
+
+    async def _bind_later(self, ctx: Context, value: Awaitable[Any]) -> None:
+        condition = self._condition(ctx, await value)
+        if condition is not None:
+            _bind_to(ctx, condition)
+
+    async def condition(self, ctx: Context) -> Forced | None:
+        """The condition that binds this caller; None where the rule is lifted."""
+        value = self._rule.value_for(ctx)
+        return self._condition(ctx, await value if inspect.isawaitable(value) else value)
+
+    def _condition(self, ctx: Context, value: Any) -> Forced | None:
+        if value is ALL:
+            return None
+        if self._rule.is_undetermined(value):
+            raise self._rule.refusal(ctx)
+        condition = self._by_text.get(value) if type(value) is str else None
+        return self._make_condition(value) if condition is None else condition
+
+    def _make_condition(self, value: Any) -> Forced:
+        field = self._field
+        op, typed_value = self._rule.type_value(self._model, field, value)
+        condition = Forced(
+            self._name, op, typed_value, field.kind, self._model.name, self._models, by_rule=True
+        )
+        if type(value) is str:
+            if len(self._by_text) >= _MOST_CONDITIONS:
+                self._by_text.pop(next(iter(self._by_text)), None)
+            self._by_text[value] = condition
+        return condition
+
+
+def _bind_to(ctx: Context, condition: Forced) -> None:
+    query = ctx._query or ctx.current_query()
+    asked = ctx.client_listing
+    if asked is not None and asked.query is query:  # as the client wrote it; others are bound alike
+        ctx.client_listing = asked = asked.within(condition)
+        ctx._query = asked.query
+    else:
+        ctx._query = query.with_(forced=(*query.forced, condition))
+
+
+class ActionRule:
+    """A rule in the middleware of an action: it binds every model that has the field, there alone."""
+
+    def __init__(self, rule: ScopeRule) -> None:
+        self.__name__ = rule.name
+        self._rule = rule
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        ctx.bound_action = True
+        query = ctx.current_query()
+        conditions = [await rule.condition(ctx) for rule in self._model_rules(query.models)]
+        ctx._query = query.with_(forced=(*query.forced, *(c for c in conditions if c is not None)))
+        await next()
+
+    def _model_rules(self, models: Models) -> Iterator[ModelRule]:
+        for meta in models.values():
+            rule = None if is_internal(meta) else self._rule.on_model(meta, models)
+            if rule is not None and self._rule.may_bind(meta):
+                yield rule
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    """A rule of the table: on one model, for some operations or for all."""
+
+    rule: ModelRule
+    operations: frozenset[Operation] | None
+
+    def covers(self, operation: Operation) -> bool:
+        """Whether it binds code that does this to a record, or asks for it."""
+        return self.operations is None or covered(self.operations, operation, item=True)
+
+
+ScopeTable = Mapping[str, Sequence[TableRule]]
+
+
+def scope_table(pipeline: Pipeline, models: Iterable[ModelMeta]) -> ScopeTable:
+    """The rules of each model that has any, by its name."""
+    metas = tuple(models)
+    table: dict[str, list[TableRule]] = {}
+    for registration in pipeline.auth.registrations:
+        if not isinstance(registration.fn, ScopeRule):
+            continue
+        for meta in metas:
+            if registration.models is None or meta.name in registration.models:
+                rule = registration.middleware(meta, Operation.LIST)
+                if isinstance(rule, ModelRule):
+                    table.setdefault(meta.name, []).append(TableRule(rule, registration.operations))
+    return table
+
+
+def is_internal(model: ModelMeta) -> bool:
+    """Whether it is a table of the framework, which has a guard of its own."""
+    return model.cls.__module__.startswith("maniflex.")
+
+
+def _is_empty(value: Any) -> bool:
+    """None, an empty text and an empty list; 0 and False are values."""
+    return value is None or (isinstance(value, str | list | tuple | set | frozenset) and not value)
+
+
+def _names(roles: Any) -> tuple[Any, ...]:
+    if roles is None:
+        return ()
+    return (roles,) if isinstance(roles, str) or not isinstance(roles, Iterable) else tuple(roles)
+
+
+def _ask_once(rule: ScopeRule, fn: Callable[[Context], Any], ctx: Context) -> Any:
+    """What a callback says of the caller, who is asked about once: it may cost a statement."""
+    owner = ctx
+    while owner.parent is not None and owner.parent.auth is ctx.auth:
+        owner = owner.parent
+    if owner.rule_values is None:
+        owner.rule_values = {}
+    asked = owner.rule_values.get(rule)
+    if asked is not None and asked[0] is ctx.auth:
+        return asked[1]
+    try:
+        value = fn(ctx)
+    except RequestError:
+        raise
+    except Exception as error:
+        raise _failed(fn) from error
+    if inspect.isawaitable(value):
+        return _await_once(rule, fn, owner, ctx.auth, value)
+    owner.rule_values[rule] = (ctx.auth, value)
+    return value
+
+
+async def _await_once(rule: ScopeRule, fn: Any, owner: Context, auth: Any, waiting: Awaitable[Any]) -> Any:
+    try:
+        value = await waiting
+    except RequestError:
+        raise
+    except Exception as error:
+        raise _failed(fn) from error
+    assert owner.rule_values is not None
+    owner.rule_values[rule] = (auth, value)
+    return value
+
+
+def _failed(fn: Any) -> CallbackFailed:
+    return CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed")
