@@ -16,6 +16,7 @@ from typing import Any
 from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.early_answer import EarlyAnswer
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import Guard, Reach, let_pass
@@ -78,10 +79,12 @@ class Composer:
         item: bool,
         inner: Sequence[tuple[str, Middleware]] = (),
         outer: Sequence[tuple[str, Middleware]] = (),
+        early_answer: EarlyAnswer | None = None,
     ) -> Handler:
         """The named steps, nested, with the middleware that applies.
 
-        `inner` goes before the last default, `outer` before everything.
+        `inner` goes before the last default, `outer` before everything; `early_answer` goes to
+        the middleware that runs the response step itself.
         """
         links: list[Link] = [(label, fn, None) for label, fn in outer]
         for name in names:
@@ -97,6 +100,8 @@ class Composer:
             if name == "deserialize" and model is not None:
                 links += self._reach(model, operation, item)
             links += links_at[At.AFTER]
+        for _, middleware, _ in links if early_answer is not None else ():
+            early_answer.hand_to(middleware)
         return self._nest(links)
 
     def _wrap_default(

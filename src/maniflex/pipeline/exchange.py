@@ -51,6 +51,7 @@ class Exchange:
     changes: dict[str, Any] | None = None  # of an update
     aggregation: Any = None
     allowance: Any = None  # of a limited request: the bucket that has the least left
+    key_claim: Any = None  # of a request with an idempotency key: its claim
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
 
     # From the database step to the answer.
@@ -62,6 +63,8 @@ class Exchange:
     related: Sequence[Related] = ()
     budget: Budget | None = None  # of the rows that were read
     deleted: bool = False  # a delete leaves nothing else behind
+    early_response: Any = None  # the answer that the response step gave before the transaction ended
+    keeps_answer_secret: bool = False  # the answer shows a secret once, so no store may keep it
     exports: bool = False  # the rows are read when they are sent
     _result: Any = None
     _after: list[AfterCommit] | None = None

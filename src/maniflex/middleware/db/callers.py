@@ -15,10 +15,10 @@ def caller_of(ctx: Context) -> str:
     auth = ctx.auth
     if auth is not None and auth.user_id:
         return f"user {len(auth.tenant_id)} {auth.tenant_id}{auth.user_id}"
-    return f"address {_network(_address_of(ctx))}"
+    return f"address {_network(address_of(ctx))}"
 
 
-def _address_of(ctx: Context) -> str:
+def address_of(ctx: Context) -> str:
     """The address of the client, without its port; empty for a request that came by no wire."""
     client_ip: str | None = getattr(ctx, "client_ip", None)
     if client_ip is not None:
