@@ -19,6 +19,8 @@ class Asking(Protocol):
 
     def caller(self) -> Caller: ...
 
+    def keep_answer_secret(self) -> None: ...
+
 
 asking: ContextVar[Asking | None] = ContextVar("maniflex_asking", default=None)
 _NOBODY = Caller()
@@ -28,3 +30,10 @@ def caller() -> Caller:
     """The caller of the current request; an empty one outside a request."""
     request = asking.get()
     return _NOBODY if request is None else request.caller()
+
+
+def keep_answer_secret() -> None:
+    """Let no store keep the answer of the current request, which shows a secret once."""
+    request = asking.get()
+    if request is not None:
+        request.keep_answer_secret()

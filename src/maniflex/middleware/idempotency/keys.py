@@ -71,7 +71,7 @@ class Keys(Entry):
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         """The whole of it, in an action."""
-        return _KeyedAction(self)
+        return None if self.mistakes else _KeyedAction(self)
 
     def _make_claim(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         if model is None or operation not in self.acts_for:
@@ -116,6 +116,8 @@ def _overlap(one: Registration, other: Registration) -> bool:
 
 class _KeyedRequest(AnswersEarly):
     """Claims the key of a request to a model, and sees to it that it is settled or released."""
+
+    __name__ = Keys.name
 
     def __init__(self, entry: Keys, route: str) -> None:
         self._entry = entry
