@@ -36,7 +36,7 @@ class EarlyAnswer:
         ctx.early_response = ctx.response
 
     async def __call__(self, ctx: Context) -> None:
-        """Be the response step of the endpoint: an answer that stands in place of the early one is answered."""
+        """Be the response step of the endpoint, which has nothing to do while the early answer stands."""
         if ctx.response is None or ctx.response is not ctx.early_response:
             for step in self._steps:
                 outcome = step(ctx)

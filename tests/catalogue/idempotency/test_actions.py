@@ -21,7 +21,9 @@ class Payment:
     amount: int
 
 
-def counter(handler: Any = None, *, method: str = "POST", before: Any = (), **options: Any) -> tuple[Server, list[Any]]:
+def counter(
+    handler: Any = None, *, method: str = "POST", before: Any = (), **options: Any
+) -> tuple[Server, list[Any]]:
     """A server with an action under keys, and what its handler has seen."""
     server, seen = Server(path_prefix="", query_timeout=20), list[Any]()
     server.register(Order)

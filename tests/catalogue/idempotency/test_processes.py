@@ -45,7 +45,10 @@ async def test_of_twins_in_two_processes_one_runs(database_url: str, tmp_path: P
     """C46: one fresh answer per key, the others replays or 409; no row twice, nothing of 500 and more."""
     keys, twins, at_once = (1000, 100, 4) if long_mode else (24, 20, 4)
     (tmp_path / "app.py").write_text(APP.format(url=database_url))
-    with serve_process(tmp_path, PYTHONPATH=IMPORTS) as one, serve_process(tmp_path, PYTHONPATH=IMPORTS) as other:
+    with (
+        serve_process(tmp_path, PYTHONPATH=IMPORTS) as one,
+        serve_process(tmp_path, PYTHONPATH=IMPORTS) as other,
+    ):
         limits = httpx.Limits(max_connections=400, max_keepalive_connections=400)
         async with httpx.AsyncClient(timeout=PATIENCE, limits=limits) as http:
 
@@ -74,6 +77,7 @@ def test_an_owner_that_was_stopped_past_its_lease_gives_the_answer_of_its_succes
 ) -> None:
     """C48: SIGSTOP after the claim, SIGCONT when the repetition has run: one row, one answer."""
     (tmp_path / "app.py").write_text(APP.format(url=database_url))
+
     def send(served: Any) -> httpx.Response:
         return httpx.post(f"{served.url}/orders", json={"title": "x"}, headers=keyed(), timeout=PATIENCE)
 
@@ -181,7 +185,9 @@ async def test_after_kills_each_key_has_had_its_effect_once(database_url: str, l
         rows = await server.raw_query("SELECT id, title FROM orders")
         titles = [f"order {n}" for n in range(number)]
         assert Counter(row["title"] for row in rows) == Counter(titles)
-        assert {row["title"]: row["id"] for row in rows} == {f"order {n}": id for n, id in buyers.answers.items()}
+        assert {row["title"]: row["id"] for row in rows} == {
+            f"order {n}": id for n, id in buyers.answers.items()
+        }
         for table in ("workflow_run", "outbox_event"):
             payloads = await server.raw_query(f"SELECT payload FROM {table}")
             assert Counter(titles) == Counter(_title(row["payload"]) for row in payloads), table

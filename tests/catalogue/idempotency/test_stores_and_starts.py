@@ -75,7 +75,9 @@ async def test_what_was_done_is_answered_although_it_cannot_be_settled(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I17: the gap between commit and settling, as the log tells of it."""
-    async with asking(shop(idempotency.keys(store=Failing("settle", "release"), wait=0)), database_url) as http:
+    async with asking(
+        shop(idempotency.keys(store=Failing("settle", "release"), wait=0)), database_url
+    ) as http:
         assert (await post(http)).status_code == 201
         assert "could not be settled" in caplog.text
         error_of(await post(http), 409, "IDEMPOTENCY_IN_PROGRESS")
@@ -85,7 +87,11 @@ async def test_what_was_done_is_answered_although_it_cannot_be_settled(
 async def test_a_lost_claim_of_another_store_is_answered_by_the_successor(sqlite_url: str) -> None:
     """I10 without a common transaction: the answers agree, though both have had their effect."""
     store = stores.MemoryIdempotency()
-    server, reached, go_on = shop(idempotency.keys(store=store, lease=1, wait=10)), asyncio.Event(), asyncio.Event()
+    server, reached, go_on = (
+        shop(idempotency.keys(store=store, lease=1, wait=10)),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
 
     @server.pipeline.service.middleware(operations=["create"])
     async def steal(ctx: Context, next: Any) -> None:
@@ -96,7 +102,10 @@ async def test_a_lost_claim_of_another_store_is_answered_by_the_successor(sqlite
             del store._keys[name]  # as if its lease had ended
             await go_on.wait()
 
-    async with asking(server, sqlite_url) as one, asking(shop(idempotency.keys(store=store)), sqlite_url) as other:
+    async with (
+        asking(server, sqlite_url) as one,
+        asking(shop(idempotency.keys(store=store)), sqlite_url) as other,
+    ):
         owner = asyncio.create_task(post(one))
         await reached.wait()
         successor = await post(other)
@@ -147,7 +156,9 @@ def test_reads_alone_stop_the_start() -> None:
 
 def test_two_on_one_route_stop_the_start() -> None:
     server = shop()
-    server.pipeline.deserialize.register(idempotency.keys(), at="after", models=[Order], operations=["create"])
+    server.pipeline.deserialize.register(
+        idempotency.keys(), at="after", models=[Order], operations=["create"]
+    )
     assert "a request would pass it twice" in problems_of(server)
 
 

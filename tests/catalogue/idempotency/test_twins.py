@@ -107,7 +107,10 @@ async def two_servers(
 ) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient, Gate]]:
     """The first of which holds its first create, as a process that fell asleep would."""
     sleeper, gate = gated(**options)
-    async with asking(sleeper, database, clock) as one, asking(shop(idempotency.keys()), database, clock) as other:
+    async with (
+        asking(sleeper, database, clock) as one,
+        asking(shop(idempotency.keys()), database, clock) as other,
+    ):
         yield one, other, gate
 
 
@@ -331,4 +334,3 @@ async def test_a_twin_that_is_cut_off_leaves_the_first_alone(database_url: str) 
         assert (await first).status_code == 201
         assert is_replay(await post(http))
         assert await total(http, "/orders") == 1
-

@@ -26,7 +26,7 @@ class Claimer:
     async def claim(
         self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str
     ) -> HeldClaim | KeyClaim:
-        """The claim, or the settled key of a twin; refuses what is still running or asks for something else."""
+        """The claim, or the settled key of a twin; refuses a running twin and another fingerprint."""
         place, now = (id(store), name), ctx.now()
         found = self._settled.find(place, fingerprint, now)
         if found is None and place not in self._held:
