@@ -118,7 +118,8 @@ def _type_name(kind: Any) -> str:
 
 def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
-    labelled = [(getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)]
+    own: list[Any] = [_of_action(middleware) for middleware in action.middleware]
+    labelled = [(getattr(m, "__name__", type(m).__name__), m) for m in own]
     outer = [(label, m) for label, m in labelled if isinstance(m, Entry) and m.is_exemption]
     inner = [pair for pair in labelled if pair not in outer]
     enclosing = [m for _, m in inner if isinstance(m, AnswersEarly)]

@@ -100,8 +100,8 @@ class Composer:
             if name == "deserialize" and model is not None:
                 links += self._reach(model, operation, item)
             links += links_at[At.AFTER]
-        for _, middleware, _ in links if early_answer is not None else ():
-            early_answer.hand_to(middleware)
+        if early_answer is not None:
+            early_answer.hand_to(middleware for _, middleware, _ in links)
         return self._nest(links)
 
     def _wrap_default(

@@ -6,7 +6,7 @@ the endpoints that have one check whether they were answered; the others run as 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from maniflex.pipeline.context import Context
@@ -21,11 +21,12 @@ class EarlyAnswer:
         self._steps = tuple(steps)
         self.has_takers = False
 
-    def hand_to(self, middleware: Any) -> None:
-        """Let the middleware run the response step, if it is of that kind."""
-        if isinstance(middleware, AnswersEarly):
-            middleware.early_answer = self
-            self.has_takers = True
+    def hand_to(self, chain: Iterable[Any]) -> None:
+        """Give the response step to the middleware of a chain that runs it itself."""
+        for middleware in chain:
+            if isinstance(middleware, AnswersEarly):
+                middleware.early_answer = self
+                self.has_takers = True
 
     async def run(self, ctx: Context) -> None:
         """Run the response step; it is not run again while its answer stands."""

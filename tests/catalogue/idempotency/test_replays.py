@@ -186,13 +186,13 @@ async def test_an_answer_of_400_and_more_that_code_sets_undoes_the_write(
 ) -> None:
     server, refusing = shop(), [True]
 
-    @getattr(server.pipeline, step).middleware(operations=["create"], at="after")
     async def refuse(ctx: Context, next: Next) -> None:
         await next()
         if refusing:
             refusing.pop()
             ctx.response = Response(409, error={"code": "NO", "message": "no"})
 
+    getattr(server.pipeline, step).register(refuse, operations=["create"], at="after")
     async with asking(server, database_url) as http:
         error_of(await post(http), 409, "NO")
         assert await total(http, "/orders") == 0
