@@ -28,3 +28,10 @@ def caller() -> Caller:
     """The caller of the current request; an empty one outside a request."""
     request = asking.get()
     return _NOBODY if request is None else request.caller()
+
+
+def keep_answer_secret() -> None:
+    """Let no store keep the answer of the current request, which shows a secret once."""
+    keep = getattr(asking.get(), "keep_answer_secret", None)
+    if keep is not None:  # a run has no answer
+        keep()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pydantic import PydanticUndefinedAnnotation, TypeAdapter, ValidationError
@@ -14,6 +15,7 @@ from maniflex.errors import InvalidQuery
 from maniflex.pipeline.binding import binder
 from maniflex.pipeline.chain import Default, is_async
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.early_answer import AnswersEarly
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry, action_problems
 from maniflex.pipeline.large_answers import collect
@@ -116,12 +118,12 @@ def _type_name(kind: Any) -> str:
 
 def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
-    named_middleware = [
-        (getattr(m, "__name__", type(m).__name__), m) for m in map(_of_action, action.middleware)
-    ]
+    own: list[Any] = [_of_action(middleware) for middleware in action.middleware]
+    named_middleware = [(getattr(m, "__name__", type(m).__name__), m) for m in own]
     outer = [(label, m) for label, m in named_middleware if isinstance(m, Entry) and m.is_exemption]
     inner = [pair for pair in named_middleware if pair not in outer]
-    defaults: dict[str, Default] = {"action": _ActionCall(action)}
+    enclosing = [m for _, m in inner if isinstance(m, AnswersEarly)]
+    defaults: dict[str, Default] = {"action": _ActionCall(action, enclosing)}
     endpoint = routes.endpoint(
         action.method,
         action.path,
@@ -135,6 +137,7 @@ def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
         about=_about(action),
     )
     compose = routes.composer.steps
+    # Of the same middleware, which has the response step of the endpoint by now.
     behind_auth = compose(("action",), defaults, None, Operation.ACTION, item=False, inner=inner, outer=outer)
     return replace(endpoint, behind_auth=behind_auth)
 
@@ -169,8 +172,9 @@ def _of_action(middleware: Middleware) -> Middleware:
 class _ActionCall:
     """The handler as the last step of its chain."""
 
-    def __init__(self, action: Action) -> None:
+    def __init__(self, action: Action, enclosing: Sequence[AnswersEarly] = ()) -> None:
         self._action = action
+        self._enclosing = tuple(reversed(enclosing))
         self._async = is_async(action.handler)
         self._query = {name: TypeAdapter(kind) for name, kind in action.query_params.items()}
 
@@ -192,6 +196,12 @@ class _ActionCall:
             self._check_query(ctx)
         if self._action.request is not None:
             ctx._body = await ctx.bind_json(self._action.request)
+        call = partial(self._call_handler, ctx)
+        for middleware in self._enclosing:
+            call = partial(middleware.enclose, ctx, call)
+        await call()
+
+    async def _call_handler(self, ctx: Context) -> None:
         if self._async:
             result = await self._action.handler(ctx)
         else:

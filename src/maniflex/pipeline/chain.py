@@ -17,6 +17,7 @@ from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.early_answer import EarlyAnswer
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import Guard, Reach, let_pass
@@ -80,10 +81,12 @@ class Composer:
         item: bool,
         inner: Sequence[tuple[str, Middleware]] = (),
         outer: Sequence[tuple[str, Middleware]] = (),
+        early_answer: EarlyAnswer | None = None,
     ) -> Handler:
         """The named steps, nested, with the middleware that applies.
 
-        `inner` goes before the last default, `outer` before everything. Where the application replaces the
+        `inner` goes before the last default, `outer` before everything; `early_answer` goes to
+        the middleware that runs the response step itself. Where the application replaces the
         validate step, the default "rules" runs after it.
         """
         links: list[Link] = [(label, fn, None) for label, fn in outer]
@@ -102,6 +105,8 @@ class Composer:
             if name == "deserialize" and model is not None:
                 links += self._reach(model, operation, item)
             links += links_at[At.AFTER]
+        if early_answer is not None:
+            early_answer.hand_to(middleware for _, middleware, _ in links)
         return self._nest(links)
 
     def _wrap_default(

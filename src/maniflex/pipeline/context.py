@@ -335,6 +335,10 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
     def _with_related(self, record: Model, place: int) -> Model:
         return attach(record, self.related[place]) if self.related else record
 
+    def keep_answer_secret(self) -> None:
+        """Let no store keep the answer: it shows a secret once, such as a token or a new password."""
+        self.keeps_answer_secret = True
+
     def abort(
         self, status: int, code: str, message: str, details: Sequence[Detail] | Detail | None = None
     ) -> NoReturn:

@@ -56,6 +56,7 @@ class Exchange:
     extra_names: frozenset[str] = frozenset()  # keys of the body that are no fields and yet expected
     aggregation: Any = None
     allowance: Any = None  # of a limited request: the bucket that has the least left
+    key_claim: Any = None  # of a request with an idempotency key: its claim
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
 
     rule_values: dict[Any, Any] | None = None  # what scope rules asked callbacks for
@@ -70,6 +71,8 @@ class Exchange:
     related: Sequence[Related] = ()
     budget: Budget | None = None  # of the rows that were read
     deleted: bool = False  # a delete leaves nothing else behind
+    early_response: Any = None  # the answer that the response step gave before the transaction ended
+    keeps_answer_secret: bool = False  # the answer shows a secret once, so no store may keep it
     exports: bool = False  # the rows are read when they are sent
     _result: Any = None
     _after: list[AfterCommit] | None = None

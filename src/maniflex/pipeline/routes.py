@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import Composer, Default, Handler, InARow
+from maniflex.pipeline.chain import Composer, Default, Handler, InARow, steps_of
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.early_answer import EarlyAnswer
 from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware
@@ -64,17 +65,27 @@ class RouteBuilder:
         """
         on_one = "{" in path if item is None else item
         compose = self.composer.steps
-        main = compose(steps, defaults or {}, model, operation, item=on_one, inner=inner, outer=outer)
         answer: Handler = _NO_STEPS
         if respond is not None:
             answer = compose(("response",), {"response": respond}, model, operation, item=on_one)
+        early_answer = EarlyAnswer(steps_of(answer))
+        main = compose(
+            steps,
+            defaults or {},
+            model,
+            operation,
+            item=on_one,
+            inner=inner,
+            outer=outer,
+            early_answer=early_answer,
+        )
         return Endpoint(
             method=method,
             path=path,
             operation=operation,
             model=model,
             main=main,
-            respond=answer,
+            respond=early_answer if early_answer.has_takers else answer,
             owner=owner or (model.name if model is not None else ""),
             about=about,
             context=self.context,

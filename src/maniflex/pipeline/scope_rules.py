@@ -248,10 +248,10 @@ class ModelRule:
 
 def _bind_to(ctx: Context, condition: Forced) -> None:
     query = ctx._query or ctx.current_query()
-    asked = ctx.client_listing
-    if asked is not None and asked.query is query:  # as the client wrote it; others are bound alike
-        ctx.client_listing = asked = asked.within(condition)
-        ctx._query = asked.query
+    listing = ctx.client_listing
+    if listing is not None and listing.query is query:  # as the client wrote it; others are bound alike
+        ctx.client_listing = listing = listing.within(condition)
+        ctx._query = listing.query
     else:
         ctx._query = query.with_(forced=(*query.forced, condition))
 

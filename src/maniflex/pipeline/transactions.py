@@ -22,6 +22,7 @@ def with_transaction(isolation: Isolation | str | None = None) -> Callable[[Cont
         async with ctx.transaction(isolation=level):
             await next()
 
+    transactional.opens_transaction = True  # type: ignore[attr-defined]  # for entries that must stand before
     return transactional
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from maniflex._caller import keep_answer_secret
 from maniflex.db.primary import reading
 from maniflex.errors import Abort, Conflict, Forbidden, NotFound, ValidationFailed
 from maniflex.middleware.auth.api_key_store import (
@@ -196,6 +197,7 @@ class ApiKeys:
 
     def _answer(self, status: int, key: ApiKey, secret: str) -> Response:
         """The key with its secret, this once."""
+        keep_answer_secret()
         data = {**_show(key), "key": f"{self._prefix}_{key.id}_{secret}"}
         return Response(status, data, headers=_NO_STORE)
 

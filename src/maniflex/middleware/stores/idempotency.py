@@ -54,6 +54,7 @@ class SqlIdempotency(SqlForm):
 
     tables = (IdempotencyKeyRow,)
     statements = "idempotency"
+    settles_in_transaction = True  # others settle when the transaction is over
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,114 @@
+"""The claim of a key that a running request holds: renewed while it runs, settled or released at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from maniflex.db.current import detached_context
+from maniflex.db.port import Tx
+from maniflex.middleware.idempotency.kept_answer import keep_answer
+from maniflex.middleware.idempotency.options import Options
+from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
+from maniflex.pipeline.context import Context
+
+Now = Callable[[], datetime]
+NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+class ClaimLost(Exception):
+    """Another request has the key by now, so nothing of this one may be committed."""
+
+
+class HeldClaim:
+    """One key, claimed by one request."""
+
+    def __init__(
+        self, store: IdempotencyStore, name: str, fingerprint: str, token: str, options: Options, ctx: Context
+    ) -> None:
+        self.store = store
+        self.name = name
+        self.fingerprint = fingerprint
+        self._token = token
+        self._options = options
+        self._now: Now = ctx.now
+        self._headers_before = len(ctx.extra_headers or ())
+        self._calls_before = len(ctx._after or ())
+        self.answer: bytes | None = None
+        self.until = NEVER  # of the settled key
+        self._twins: asyncio.Future[KeyClaim | None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._renewing: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(options.lease / 3, self._begin_renewing)
+        self.is_settled = False  # and committed
+        self.is_lost = False
+        self.is_unsure = False  # the statement that settles it has failed
+
+    # -- its end
+
+    async def settle(self, ctx: Context, tx: Tx | None = None) -> None:
+        """Keep the answer, in the transaction if there is one; `ClaimLost` when the key is another's."""
+        answer = await keep_answer(ctx, self._headers_before, self._options.max_answer)
+        self.is_unsure, now = True, self._now()
+        is_ours = await self.store.settle(
+            self.name, self._token, answer, ttl=self._options.ttl, now=now, tx=tx
+        )
+        self.is_unsure = False
+        if not is_ours:
+            self.is_lost = True
+            if tx is not None:
+                tx.doom()  # code in between may swallow what is raised here
+            raise ClaimLost(self.name)
+        self.answer = answer
+        self.until = now + timedelta(seconds=self._options.ttl)
+
+    def note_commit(self) -> None:
+        """What settled the key is committed."""
+        self.is_settled = True
+
+    async def release(self, ctx: Context) -> None:
+        """Give the key back; should that fail, its lease ends by itself."""
+        try:
+            await self.store.release(self.name, self._token)
+        except Exception as error:
+            ctx.logger.warning("an idempotency key is taken until its lease ends: %s", error)
+
+    def end(self) -> None:
+        """Stop renewing it, and tell the twins that wait in this process what came of it."""
+        self._timer.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._twins is not None and not self._twins.done():
+            answer = KeyClaim(ClaimState.SETTLED, answer=self.answer) if self.is_settled else None
+            self._twins.set_result(answer)
+
+    def undo_effects(self, ctx: Context) -> None:
+        """Forget the headers and calls that were added for an answer which is not given."""
+        if ctx.extra_headers is not None:
+            del ctx.extra_headers[self._headers_before :]
+        if ctx._after is not None:
+            del ctx._after[self._calls_before :]
+
+    # -- meanwhile
+
+    async def wait(self, seconds: float) -> KeyClaim | None:
+        """For a twin: what came of the request, None when the key is free; RUNNING when it takes longer."""
+        if self._twins is None:
+            self._twins = self._loop.create_future()
+        ended, _ = await asyncio.wait((self._twins,), timeout=seconds)
+        return self._twins.result() if ended else KeyClaim(ClaimState.RUNNING)
+
+    def _begin_renewing(self) -> None:
+        # Outside the request's transaction, which must not have a part in it.
+        self._renewing = self._loop.create_task(self._renew(), context=detached_context())
+
+    async def _renew(self) -> None:
+        is_ours = True
+        while is_ours:
+            with suppress(Exception):  # a store that fails now may answer the next time
+                is_ours = await self.store.renew(
+                    self.name, self._token, lease=self._options.lease, now=self._now()
+                )
+            await asyncio.sleep(self._options.lease / 3)

@@ -1,0 +1,70 @@
+"""An answer as it is kept beside the rows it speaks of, and given again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from maniflex.errors import Abort
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.large_answers import write_answer
+from maniflex.pipeline.response import Response
+
+REPLAYED = "idempotent-replayed"
+# These belong to a request, not to what came of it.
+_OF_REQUEST = ("x-request-id", "access-control-", "ratelimit-")
+
+
+class _KeptAnswer(msgspec.Struct, array_like=True):
+    status: int
+    content_type: str
+    headers: dict[str, str] | None
+    added_headers: list[tuple[bytes, bytes]]  # by `ctx.add_header`
+    body: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_KeptAnswer).decode
+
+
+async def keep_answer(ctx: Context, headers_before: int, most: int) -> bytes | None:
+    """The answer as bytes to store; None for one that cannot be given twice.
+
+    `headers_before` is how many headers had been added when the key was claimed: those are added again.
+    """
+    response: Any = ctx.response
+    if type(response) is not Response or response.stream is not None or ctx.keeps_answer_secret:
+        return None
+    added = ctx.extra_headers[headers_before:] if ctx.extra_headers is not None else []
+    headers = response.headers
+    if any(name == b"set-cookie" for name, _ in added) or (headers and "set-cookie" in headers):
+        return None
+    body = response.body
+    if body is None:
+        body = await write_answer(response, ctx.runtime)
+        if body:
+            response.body = body  # as it is sent, too
+    if len(body) > most:
+        return None
+    if headers:
+        headers = {name: value for name, value in headers.items() if not name.startswith(_OF_REQUEST)}
+    if added:
+        added = [(name, value) for name, value in added if not name.decode().startswith(_OF_REQUEST)]
+    return _encode(_KeptAnswer(response.status, response.content_type, headers, added, body))
+
+
+def replay_answer(ctx: Context, answer: bytes | None) -> None:
+    """Answer as the first request was answered; 409 when its answer was not kept."""
+    if answer is None:
+        raise Abort(
+            409,
+            "IDEMPOTENCY_NOT_REPLAYABLE",
+            "a request with this Idempotency-Key has succeeded, and its answer cannot be given again",
+        )
+    kept = _decode(answer)
+    response = Response(kept.status, body=kept.body or None, content_type=kept.content_type)
+    response.headers = {**(kept.headers or {}), REPLAYED: "true"}
+    if kept.added_headers:
+        ctx.extra_headers = [*(ctx.extra_headers or ()), *kept.added_headers]
+    ctx.response = ctx.early_response = response

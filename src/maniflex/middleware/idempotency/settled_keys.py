@@ -1,0 +1,52 @@
+"""Keys that this process settled, with their answers: final until their time is over, so nothing is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from maniflex.middleware.stores.port import ClaimState, KeyClaim
+
+Place = tuple[int, str]  # a store and the name of a key in it
+_MOST_BYTES = 4 * 1024 * 1024
+_ENTRY = 1000  # bytes that one takes besides its answer
+_REUSED = KeyClaim(ClaimState.REUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class _SettledKey:
+    fingerprint: str
+    claim: KeyClaim
+    until: datetime
+    size: int
+
+
+class SettledKeys:
+    """The latest of them; the oldest make room."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Place, _SettledKey] = {}
+        self._bytes = 0
+
+    def find(self, place: Place, fingerprint: str, now: datetime) -> KeyClaim | None:
+        """What a claim would find; None when this process does not know."""
+        key = self._keys.get(place)
+        if key is None:
+            return None
+        if key.until <= now:
+            self._drop(place)
+            return None
+        return key.claim if key.fingerprint == fingerprint else _REUSED
+
+    def note(self, place: Place, fingerprint: str, answer: bytes | None, until: datetime) -> None:
+        self._drop(place)
+        size = _ENTRY + len(answer or b"")
+        self._keys[place] = _SettledKey(fingerprint, KeyClaim(ClaimState.SETTLED, answer=answer), until, size)
+        self._bytes += size
+        while self._bytes > _MOST_BYTES:
+            self._drop(next(iter(self._keys)))
+
+    def _drop(self, place: Place) -> None:
+        key = self._keys.pop(place, None)
+        if key is not None:
+            self._bytes -= key.size
