@@ -77,6 +77,14 @@ def sample(right: Arguments, *wrong: Arguments, starts: bool = True, **register:
 def anything(*_: Any) -> Any: ...
 
 
+class Numbers:
+    """Takes the numbers of requests."""
+
+    def count(self, name: str, labels: dict[str, str]) -> None: ...
+
+    def observe(self, name: str, value: float, labels: dict[str, str]) -> None: ...
+
+
 def pair(username: str, password: str) -> AuthInfo | None: ...
 
 
@@ -175,7 +183,7 @@ SAMPLES: dict[str, Sample] = {
     ),
     "response.envelope": sample(given(anything), given(None)),
     "response.logging": sample(given(), given(object())),
-    "response.metrics": sample(given(stores.MemoryStore()), given(None)),
+    "response.metrics": sample(given(Numbers()), given(None), given(stores.MemoryStore())),
     "response.redact_field": sample(given("title", anything), given("title", None)),
     "response.security_headers": sample(given(), given(hsts=-1), given(frame="a\nb")),
     "response.transform_field": sample(given("title", anything), given("title", None)),
@@ -212,7 +220,7 @@ SAMPLES: dict[str, Sample] = {
     "validate.unique_field": sample(given("email"), given("email", within="tenant")),
     "workflow.machine": sample(
         given("status", workflow.allow("draft", "done")),
-        *(given("status"), given("status", workflow.allow("draft", "dun")), given("status", "draft")),
+        *(given("status", workflow.allow("draft", "dun")), given("status", "draft")),
     ),
 }
 
