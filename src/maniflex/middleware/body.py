@@ -92,12 +92,12 @@ class StripUnknown(BodyEntry):
     name = "body.strip_unknown_fields"
 
     def of_model(self, model: ModelMeta) -> Middleware:
-        known = known_names(model)
+        names = known_names(model)
 
         async def strip(ctx: Context, next: Next) -> None:
             body = ctx._body
-            if body is not None and not known.issuperset(body):
-                body.strip([name for name in body if name not in known and name not in ctx.extra_names])
+            if body is not None and not names.issuperset(body):
+                body.strip([name for name in body if name not in names and name not in ctx.extra_names])
             await next()
 
         return strip

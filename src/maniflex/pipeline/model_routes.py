@@ -67,7 +67,7 @@ class _ModelRoutes:
                 Operation.CREATE,
                 defaults={
                     "deserialize": self._deserialize.body,
-                    **self._judged(Operation.CREATE, self._validate.create),
+                    **self._validate_steps(Operation.CREATE, self._validate.create),
                     "db": self._db.create,
                 },
                 respond=self._respond.answer_created,
@@ -106,14 +106,14 @@ class _ModelRoutes:
             item=True,
             defaults={
                 "deserialize": self._deserialize.body,
-                **self._judged(Operation.UPDATE, check),
+                **self._validate_steps(Operation.UPDATE, check),
                 "db": write,
             },
             respond=self._respond.answer_record,
             about=_update_docs(self._checks),
         )
 
-    def _judged(self, operation: Operation, built_in: Default) -> dict[str, Default]:
+    def _validate_steps(self, operation: Operation, built_in: Default) -> dict[str, Default]:
         """The validate step with the rules of catalogue entries, and these alone where it is replaced."""
         composer, model = self._routes.composer, self._model
         rules = value_rules(composer.checks(model, operation))

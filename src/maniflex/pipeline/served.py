@@ -23,13 +23,13 @@ def operation_problems(model: ModelMeta) -> Iterator[str]:
     operations: Any = model.options.operations
     if operations is None:
         return
-    known = [operation.value for operation in Operation]
+    operation_names = [operation.value for operation in Operation]
     names = _names(operations)
     if not names:
         yield f"{model.name}: operations is empty; headless=True makes a model without routes"
     for name in names:
-        if str(name) not in known:
-            hint = did_you_mean(str(name), known) or f"; there are: {', '.join(known)}"
+        if str(name) not in operation_names:
+            hint = did_you_mean(str(name), operation_names) or f"; there are: {', '.join(operation_names)}"
             yield f"{model.name}: operations: there is no operation {name!r}{hint}"
 
 

@@ -54,8 +54,8 @@ class OwnerEntry(ServiceEntry):
                 if auth is None or not auth.user_id:
                     headers = {"www-authenticate": "Bearer"}
                     raise Abort(401, "UNAUTHORIZED", "sign in first", headers=headers)
-                sent = body[field.api] if body.is_from_client(field.api) else None
-                if sent is not None and str(sent) != auth.user_id and not self._overwrites:
+                client_value = body[field.api] if body.is_from_client(field.api) else None
+                if client_value is not None and str(client_value) != auth.user_id and not self._overwrites:
                     raise forbidden_field(field)
                 ctx.set_field(field.name, auth.user_id)
             await next()

@@ -45,11 +45,11 @@ class SetEntry(ServiceEntry):
             self.mistakes.append("the function is called with (ctx), which it does not take")
 
     def of_model(self, model: ModelMeta, operation: Operation) -> Middleware:
-        field, given = require_field(model, self.sets), self._value
+        field, source = require_field(model, self.sets), self._value
 
         async def set_one(ctx: Context, next: Next) -> None:
             if ctx._body is not None:
-                value = await ask(ctx, given, ctx) if callable(given) else given
+                value = await ask(ctx, source, ctx) if callable(source) else source
                 if value is not SKIP:
                     set_value(ctx, field, value)
             await next()

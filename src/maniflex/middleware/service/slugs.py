@@ -147,12 +147,12 @@ class Slugs:
         if not self._unique or not await self._is_used(ctx, base, own_id):
             return base
         number, step = 2, 1
-        while await self._is_used(ctx, slug := self._numbered(base, number), own_id):
+        while await self._is_used(ctx, slug := self._with_number(base, number), own_id):
             step = step if number < 10 else 2 * step  # a name that very many have needs few looks
             number += step
         return slug
 
-    def _numbered(self, base: str, number: int) -> str:
+    def _with_number(self, base: str, number: int) -> str:
         suffix = f"-{number}"
         return base[: self._max_length - len(suffix)].rstrip("-") + suffix
 

@@ -65,7 +65,7 @@ def read_condition(model: ModelMeta, text: str) -> Condition:
     if field.kind in (Kind.JSON, Kind.BYTES) or field.kind not in rule.kinds:
         raise ValueError(f"the condition {text!r}: {word} does not work on {field.name}")
     try:
-        wanted = operand(rule, field, split_operand(rule, field, value), f"the condition {text!r}", None)
+        target = operand(rule, field, split_operand(rule, field, value), f"the condition {text!r}", None)
     except InvalidQuery as error:
         raise ValueError(error.message) from None
-    return Condition(field, op, compare, wanted)
+    return Condition(field, op, compare, target)

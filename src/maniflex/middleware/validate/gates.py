@@ -54,11 +54,11 @@ class FieldGate(Entry):
         if model is None or operation not in BODIES:
             return None
         field = require_field(model, self.fields[0])
-        allowed = self._allowed
+        is_allowed = self._allowed
 
         async def guard_field(ctx: Context, next: Next) -> None:
             body = ctx._body
-            if body is not None and body.is_from_client(field.api) and not await ask(ctx, allowed, ctx):
+            if body is not None and body.is_from_client(field.api) and not await ask(ctx, is_allowed, ctx):
                 raise forbidden_field(field)
             await next()
 

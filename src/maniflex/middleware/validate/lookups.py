@@ -88,8 +88,8 @@ class Lookup:
         value = values.get(self._field.name)
         if value is None:
             return
-        wanted = _literal_pattern(value) if self._op == "ilike" else value
-        filters: list[tuple[str, str, Any]] = [(self._field.name, self._op, wanted)]
+        target = _literal_pattern(value) if self._op == "ilike" else value
+        filters: list[tuple[str, str, Any]] = [(self._field.name, self._op, target)]
         filters += [(f.name, "eq", values.get(f.name)) for f in self._within]
         if own_id is not None:
             filters.append(("id", "neq", own_id))

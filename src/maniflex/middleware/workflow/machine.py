@@ -44,8 +44,8 @@ class Machine(RuleEntry):
         self.fields = (field,)
         self._rules = rules
         self._models: tuple[ModelMeta, ...] = ()
-        given: Sequence[Any] = rules  # their types are only promises until here
-        for rule in given:
+        arguments: Sequence[Any] = rules  # their types are only promises until here
+        for rule in arguments:
             if not isinstance(rule, Allow | AllowInitial | OnTransition):
                 self.mistakes.append(f"{rule!r} is no rule, such as allow(...) or on_transition(...)")
             elif not all(is_function(fn, 3) for fn in _functions(rule)):
@@ -64,9 +64,9 @@ class Machine(RuleEntry):
         check = Transition(rules_of(field, self._rules))
         async with transaction(store.adapter):
             record: Any = await ctx.lock_for_update(meta.cls, id)
-            locked = store.lock_refusal([vars(record)[name] for name in store.sql.names])
-            if locked is not None:
-                raise locked
+            lock_error = store.lock_refusal([vars(record)[name] for name in store.sql.names])
+            if lock_error is not None:
+                raise lock_error
             change = RowChange(vars(record), valid)
             await check.look(ctx, change)
             record = await ctx.db(meta.cls).update(id, change.changes)

@@ -42,13 +42,13 @@ class Judge:
     async def __call__(self, ctx: Context) -> None:
         problems = await self._built_in_problems(ctx)
         draft = self._draft(ctx, problems)
-        problems += await judge_all(self._concerned(self._rules, draft), ctx, draft)
+        problems += await judge_all(self._rules_for(self._rules, draft), ctx, draft)
         if self._is_update and (problems or (self._row_rules and not self._writes_rows)):
             problems += await self._row_problems(ctx, draft)
         if problems:
             raise refusal(self._model, problems)
         if self._last:
-            problems = await judge_all(self._concerned(self._last, draft), ctx, draft)
+            problems = await judge_all(self._rules_for(self._last, draft), ctx, draft)
             if problems:
                 raise refusal(self._model, problems)
 
@@ -63,11 +63,11 @@ class Judge:
             return [error.details] if isinstance(error.details, Mapping) else [*(error.details or ())]
         return []
 
-    def _concerned(self, rules: Sequence[ValueRule], draft: Draft) -> Sequence[ValueRule]:
+    def _rules_for(self, rules: Sequence[ValueRule], draft: Draft) -> Sequence[ValueRule]:
         if not self._is_update:
             return rules
-        sent = dict.fromkeys([*draft.values, *draft.refused])
-        return [rule for rule in rules if rule.concerns(sent)]
+        names = dict.fromkeys([*draft.values, *draft.refused])
+        return [rule for rule in rules if rule.concerns(names)]
 
     def _draft(self, ctx: Context, problems: Sequence[Detail]) -> Draft:
         body: Mapping[str, Any] = ctx._body or {}
@@ -82,27 +82,27 @@ class Judge:
         refused_names = {str(problem["field"]).partition(".")[0] for problem in problems}
         rest = {name: value for name, value in body.items() if name not in refused_names}
         by_api = self._model.by_api
-        refused = frozenset(by_api[name].name for name in refused_names if name in by_api)
+        refused_fields = frozenset(by_api[name].name for name in refused_names if name in by_api)
         try:
             values = self._model.validator.patch(rest)
         except ValidationFailed:  # the built-in rules were replaced, and these values pass no rule of ours
             return Draft({}, body, frozenset(by_api[name].name for name in body if name in by_api))
         if not self._is_update:
             defaults = (f for f in self._model.fields if f.has_default and f.default_factory is None)
-            values = {**{f.name: f.default for f in defaults if f.name not in refused}, **values}
-        return Draft(values, body, refused)
+            values = {**{f.name: f.default for f in defaults if f.name not in refused_fields}, **values}
+        return Draft(values, body, refused_fields)
 
     async def _row_problems(self, ctx: Context, draft: Draft) -> Sequence[Detail]:
-        """What is wrong with the row as it would be; a locked row says so before anything else."""
+        """The problems of the row as it would be; a locked row is refused before anything else."""
         store = ctx.runtime.stores[self._model.cls]
         is_singleton = self._model.options.singleton
         record_id = singleton_id(self._model, ctx.forced) if is_singleton else ctx.resource_id
         row = await store.find(record_id, scope=ctx.forced)
         if row is None:
             return ()
-        locked = store.lock_refusal(row)
-        if locked is not None:
-            raise locked
-        rules = self._concerned(self._row_rules, draft)
+        lock_error = store.lock_refusal(row)
+        if lock_error is not None:
+            raise lock_error
+        rules = self._rules_for(self._row_rules, draft)
         outcome = {**vars(store.record(row)), **draft.values}
         return await judge_all(rules, ctx, Draft(outcome, draft.body, draft.refused))
