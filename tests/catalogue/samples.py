@@ -83,7 +83,7 @@ def pair(username: str, password: str) -> AuthInfo | None: ...
 NOBODY = AuthInfo()
 ADA = AuthInfo(user_id="ada")
 AWAY = stores.RedisStore("nowhere")
-SIGN_UP = {"models": [Article], "operations": "create"}
+SIGN_UP: dict[str, Any] = {"models": [Article], "operations": "create"}
 
 SAMPLES: dict[str, Sample] = {
     "auth.allow_anonymous": sample(given()),
@@ -216,8 +216,8 @@ def misspelt(name: str, right: Arguments) -> Iterator[tuple[str, Arguments]]:
         for place, one in enumerate(names):
             wrong = f"{one}x"
             changed = [*names[:place], wrong, *names[place + 1 :]]
-            new = wrong if isinstance(value, str) else type(value)(changed)
-            other = inspect.BoundArguments(call.signature, {**call.arguments, parameter: new})  # type: ignore[arg-type]
+            new = wrong if isinstance(value, str) else tuple(changed)
+            other = inspect.BoundArguments(call.signature, {**call.arguments, parameter: new})
             yield wrong, Arguments(other.args, other.kwargs)
 
 

@@ -143,7 +143,7 @@ class Pool:
         self._vacate()
 
     def discard_free(self) -> None:
-        """Close the free connections: a server that ends one has likely ended them, which they cannot tell."""
+        """Close the free connections: a server that ends one has likely ended those too, unnoticed."""
         while self.free:
             self.discard(self.free.pop())
 
