@@ -235,7 +235,7 @@ def misspelt(name: str, right: Arguments) -> Iterator[tuple[str, Arguments]]:
         for place, one in enumerate(names):
             wrong = f"{one}x"
             changed = [*names[:place], wrong, *names[place + 1 :]]
-            new = wrong if isinstance(value, str) else type(value)(changed)
+            new = wrong if isinstance(value, str) else tuple(changed)
             other = inspect.BoundArguments(call.signature, {**call.arguments, parameter: new})
             yield wrong, Arguments(other.args, other.kwargs)
 

@@ -19,7 +19,10 @@ class Relay:
         self._port = 0
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._hanging_up = asyncio.Event()
+        self._hanging_up.set()
         self.connections = 0
+        self.farewells = 0  # connections that the server ended, after all it said was passed on
         self.accepted = asyncio.Event()
 
     @property
@@ -35,6 +38,7 @@ class Relay:
     async def cut(self) -> None:
         assert self._server is not None
         self._server.close()
+        self._hanging_up.set()
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -46,18 +50,34 @@ class Relay:
         """Pass on what was held back, and all that follows."""
         self._flowing.set()
 
+    def stay_on_the_line(self) -> None:
+        """Pass on what the server says last, and not that it hangs up."""
+        self._hanging_up.clear()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.accepted.set()
         behind_reader, behind_writer = await asyncio.open_connection(*self._behind)
         self._writers |= {writer, behind_writer}
-        await asyncio.gather(self._pump(reader, behind_writer), self._pump(behind_reader, writer))
+        await asyncio.gather(self._pump(reader, behind_writer), self._pump_answers(behind_reader, writer))
+
+    async def _pump_answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._copy(reader, writer)
+        self.farewells += 1
+        await self._hanging_up.wait()
+        self._hang_up(writer)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._copy(reader, writer)
+        self._hang_up(writer)
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 await self._flowing.wait()
                 writer.write(data)
                 await writer.drain()
+
+    def _hang_up(self, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
         self._writers.discard(writer)

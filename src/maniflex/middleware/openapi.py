@@ -102,22 +102,26 @@ def add_security_scheme(name: str, scheme: Mapping[str, Any], scopes: Sequence[s
 
     Operations with a `security` of their own keep it; probes and the description ask for nothing.
     """
-    promised: Any = scheme
-    is_scheme = isinstance(promised, Mapping) and "type" in promised
-    no_scheme = None if is_scheme else "scheme is a mapping with a type, such as {'type': 'http'}"
 
     def change(spec: Spec) -> None:
         spec.setdefault("components", {}).setdefault("securitySchemes", {})[name] = dict(scheme)
         spec.setdefault("security", []).append({name: list(scopes)})
 
-    return SpecEdit("add_security_scheme", change, _no_text(name=name), no_scheme)
+    return SpecEdit("add_security_scheme", change, _no_text(name=name), _no_scheme(scheme))
 
 
 def add_extension(change: Callable[[Spec], Any]) -> SpecEdit:
     """Change the document in any way: `change` gets it and may do as it likes."""
-    promised: Any = change
-    no_function = None if callable(promised) else f"change={change!r} is not a function of (spec)"
-    return SpecEdit("add_extension", change, no_function)
+    return SpecEdit("add_extension", change, _no_function(change))
+
+
+def _no_scheme(scheme: Any) -> str | None:
+    is_scheme = isinstance(scheme, Mapping) and "type" in scheme
+    return None if is_scheme else "scheme is a mapping with a type, such as {'type': 'http'}"
+
+
+def _no_function(change: Any) -> str | None:
+    return None if callable(change) else f"change={change!r} is not a function of (spec)"
 
 
 def _no_text(**argument: Any) -> str | None:

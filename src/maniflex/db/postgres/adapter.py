@@ -399,6 +399,8 @@ def _after_failure(pool: Pool, slot: PooledConnection, error: BaseException, *, 
     """Give the connection back; return when the statement may be sent again, else raise."""
     stale, unsent = isinstance(error, STALE_STATEMENT), slot.never_ran(error)
     pool.recover(slot, error)
+    if slot.heard_farewell(error):
+        pool.discard_free()
     if stale:
         pool.forget_statements()
     if again and (stale or unsent) and not slot.overdue:  # a caller waits for one silence, not for two

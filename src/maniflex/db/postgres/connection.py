@@ -37,6 +37,9 @@ ANSWER_GRACE = 5.0
 CONTROL_WITHIN = 30.0  # BEGIN and ROLLBACK, where the server has no limit of its own
 STREAM_FACTOR = 10  # a batch of a stream may take longer than a statement: the first one may have to sort
 _PORTAL = "stream"
+# The driver changes its state before it writes a statement. It cannot once it has read the last words of a
+# server that ends the connection; of this internal error alone it is sure that nothing was sent.
+_UNSENT = "cannot switch to state "
 
 _FLAGS = re.IGNORECASE | re.DOTALL
 _START = r"(?>\s+|--[^\n]*|/\*.*?\*/)*+"  # blanks and comments
@@ -215,7 +218,13 @@ class PooledConnection:
 
     def never_ran(self, error: BaseException) -> bool:
         """Whether `error` says that the connection was gone before the statement was sent."""
-        return isinstance(error, asyncpg.InterfaceError) and self.con.is_closed()
+        is_gone = isinstance(error, asyncpg.InterfaceError) and self.con.is_closed()
+        return is_gone or self.heard_farewell(error)
+
+    def heard_farewell(self, error: BaseException) -> bool:
+        """Whether the driver sent nothing because it had read that the server ends the connection."""
+        is_internal = isinstance(error, asyncpg.InternalClientError)
+        return is_internal and str(error).startswith(_UNSENT) and self.con.is_closed()
 
     async def drain(self) -> None:
         """Wait until the server has given up what was interrupted, and end what it left open."""

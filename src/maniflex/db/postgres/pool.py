@@ -142,6 +142,11 @@ class Pool:
         slot.con.terminate()
         self._vacate()
 
+    def discard_free(self) -> None:
+        """Close the free connections: a server that ends one has likely ended those too, unnoticed."""
+        while self.free:
+            self.discard(self.free.pop())
+
     def recover(self, slot: PooledConnection, error: BaseException) -> None:
         """Take back a connection after `error`, which happened outside a transaction."""
         if slot.con.is_closed():
@@ -194,8 +199,7 @@ class Pool:
             if not waiter.done():
                 waiter.set_exception(Unavailable("the database was closed"))
         self._waiters.clear()
-        while self.free:
-            self.discard(self.free.pop())
+        self.discard_free()
         if self._places or self._tasks:
             await self._let_finish()
         for slot in list(self.slots):

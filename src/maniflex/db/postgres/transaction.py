@@ -152,6 +152,8 @@ class PostgresTx(CommitHooks):
         except BaseException as error:
             is_lost = slot.con.is_closed()
             self._pool.drain(slot)
+            if slot.heard_farewell(error):
+                self._pool.discard_free()
             if not isinstance(error, Exception):
                 raise
             if is_lost and again and not slot.overdue:

@@ -46,7 +46,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """As many threads as cores: a hash takes 64 MB, and more at once would not be faster."""
+    """As many threads as cores: a hash takes 19 MiB, and more at once would not be faster."""
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="maniflex-password")
 
 
@@ -97,7 +97,8 @@ def _placeholder() -> str:
 
 @cache
 def _argon2() -> Any:
-    return _library("argon2", "argon2-cffi").PasswordHasher()
+    # The least that OWASP advises: logins of many users at once must not take all memory.
+    return _library("argon2", "argon2-cffi").PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 
 def _library(module: str, package: str) -> Any:
