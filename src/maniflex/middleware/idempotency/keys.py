@@ -174,7 +174,8 @@ class _KeyedRequest(AnswersEarly):
                     await self._finish(ctx, claim)
             except Exception as error:
                 if not await self._is_taken(ctx, claim):
-                    await claim.release(ctx)
+                    if not claim.is_settled:  # else the write is done, and code outside it failed
+                        await claim.release(ctx)
                     raise
                 error.__traceback__ = None
         except BaseException as error:
