@@ -222,3 +222,17 @@ async def test_a_store_of_another_kind_settles_after_the_commit(database_url: st
         first, second = [await post(http, "/orders/1/pay") for _ in range(2)]
         assert first.content == second.content
         assert (is_replay(second), len(seen)) == (True, 1)
+
+
+async def test_a_plain_handler_in_a_thread_has_keys_too(database_url: str) -> None:
+    server, runs = Server(path_prefix=""), list[str]()
+    server.register(Order)
+
+    @server.action("POST", "/pay", middleware=[idempotency.keys()])
+    def pay(ctx: Context) -> str:
+        runs.append("run")
+        return "paid"
+
+    async with asking(server, database_url) as http:
+        assert [is_replay(await post(http, "/pay")) for _ in range(2)] == [False, True]
+        assert runs == ["run"]

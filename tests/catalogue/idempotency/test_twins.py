@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -333,4 +333,46 @@ async def test_a_twin_that_is_cut_off_leaves_the_first_alone(database_url: str) 
         gate.is_open.set()
         assert (await first).status_code == 201
         assert is_replay(await post(http))
+        assert await total(http, "/orders") == 1
+
+
+@pytest.mark.parametrize("step", ["validate", "service", "db", "response"])
+async def test_plain_middleware_in_threads_changes_nothing(database_url: str, step: str) -> None:
+    """The transaction is the same on both sides of a middleware that runs in a thread."""
+    server, failing = shop(), [True]
+
+    def plain(ctx: Context, next: Callable[[], None]) -> None:
+        next()
+        if step != "response" and failing:
+            failing.pop()
+            ctx.abort(409, "NO", "the first one fails")
+
+    server.pipeline.service.register(with_transaction())
+    getattr(server.pipeline, step).register(plain, operations=["create"])
+    async with asking(server, database_url) as http:
+        if step in ("service", "db"):
+            error_of(await post(http), 409, "NO")
+            assert await total(http, "/orders") == 0
+        else:
+            failing.clear()
+        assert not is_replay(await post(http))
+        assert is_replay(await post(http))
+        assert await total(http, "/orders") == 1
+
+
+async def test_code_that_fails_after_the_commit_comes_too_late(database_url: str) -> None:
+    """The write is done, so the repetition gets the answer of it and does not run."""
+    server, failing = shop(), [True]
+
+    @server.pipeline.service.middleware(operations=["create"])
+    async def fail_late(ctx: Context, next: Next) -> None:
+        await next()
+        if failing:
+            failing.pop()
+            raise RuntimeError("too late")
+
+    async with asking(server, database_url) as http:
+        error_of(await post(http), 500, "PANIC")
+        answer = await post(http)
+        assert (answer.status_code, is_replay(answer)) == (201, True)
         assert await total(http, "/orders") == 1

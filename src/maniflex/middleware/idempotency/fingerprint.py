@@ -61,7 +61,7 @@ def body_that_was_read(ctx: Context) -> bytes:
 
 
 async def read_any_body(ctx: Context) -> bytes:
-    """The bytes of the body of an action, which its handler can still read as if nobody had."""
+    """The bytes of the body of an action, which its handler can still read."""
     if ctx.raw_body is not None:
         return ctx.raw_body
     try:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
 from maniflex.middleware.idempotency.kept_answer import keep_answer
-from maniflex.middleware.idempotency.options import Options
+from maniflex.middleware.idempotency.options import KeyOptions
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
 from maniflex.pipeline.context import Context
 
@@ -26,7 +26,13 @@ class HeldClaim:
     """One key, claimed by one request."""
 
     def __init__(
-        self, store: IdempotencyStore, name: str, fingerprint: str, token: str, options: Options, ctx: Context
+        self,
+        store: IdempotencyStore,
+        name: str,
+        fingerprint: str,
+        token: str,
+        options: KeyOptions,
+        ctx: Context,
     ) -> None:
         self.store = store
         self.name = name
@@ -97,8 +103,8 @@ class HeldClaim:
         """For a twin: what came of the request, None when the key is free; RUNNING when it takes longer."""
         if self._twins is None:
             self._twins = self._loop.create_future()
-        ended, _ = await asyncio.wait((self._twins,), timeout=seconds)
-        return self._twins.result() if ended else KeyClaim(ClaimState.RUNNING)
+        is_over = (await asyncio.wait((self._twins,), timeout=seconds))[0]
+        return self._twins.result() if is_over else KeyClaim(ClaimState.RUNNING)
 
     def _begin_renewing(self) -> None:
         # Outside the request's transaction, which must not have a part in it.

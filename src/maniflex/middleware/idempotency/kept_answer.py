@@ -31,14 +31,14 @@ _decode = msgspec.msgpack.Decoder(_KeptAnswer).decode
 async def keep_answer(ctx: Context, headers_before: int, most: int) -> bytes | None:
     """The answer as bytes to store; None for one that cannot be given twice.
 
-    `headers_before` is how many headers had been added when the key was claimed: those are added again.
+    `headers_before` is how many headers had been added when the key was claimed: a repetition adds those itself.
     """
     response: Any = ctx.response
     if type(response) is not Response or response.stream is not None or ctx.keeps_answer_secret:
         return None
-    added = ctx.extra_headers[headers_before:] if ctx.extra_headers is not None else []
+    own_headers = ctx.extra_headers[headers_before:] if ctx.extra_headers is not None else []
     headers = response.headers
-    if any(name == b"set-cookie" for name, _ in added) or (headers and "set-cookie" in headers):
+    if any(name == b"set-cookie" for name, _ in own_headers) or (headers and "set-cookie" in headers):
         return None
     body = response.body
     if body is None:
@@ -49,9 +49,11 @@ async def keep_answer(ctx: Context, headers_before: int, most: int) -> bytes | N
         return None
     if headers:
         headers = {name: value for name, value in headers.items() if not name.startswith(_OF_REQUEST)}
-    if added:
-        added = [(name, value) for name, value in added if not name.decode().startswith(_OF_REQUEST)]
-    return _encode(_KeptAnswer(response.status, response.content_type, headers, added, body))
+    if own_headers:
+        own_headers = [
+            (name, value) for name, value in own_headers if not name.decode().startswith(_OF_REQUEST)
+        ]
+    return _encode(_KeptAnswer(response.status, response.content_type, headers, own_headers, body))
 
 
 def replay_answer(ctx: Context, answer: bytes | None) -> None:
@@ -62,9 +64,9 @@ def replay_answer(ctx: Context, answer: bytes | None) -> None:
             "IDEMPOTENCY_NOT_REPLAYABLE",
             "a request with this Idempotency-Key has succeeded, and its answer cannot be given again",
         )
-    kept = _decode(answer)
-    response = Response(kept.status, body=kept.body or None, content_type=kept.content_type)
-    response.headers = {**(kept.headers or {}), REPLAYED: "true"}
-    if kept.added_headers:
-        ctx.extra_headers = [*(ctx.extra_headers or ()), *kept.added_headers]
+    first = _decode(answer)
+    response = Response(first.status, body=first.body or None, content_type=first.content_type)
+    response.headers = {**(first.headers or {}), REPLAYED: "true"}
+    if first.added_headers:
+        ctx.extra_headers = [*(ctx.extra_headers or ()), *first.added_headers]
     ctx.response = ctx.early_response = response

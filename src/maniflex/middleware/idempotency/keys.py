@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from maniflex.errors import Abort, Unavailable
-from maniflex.middleware.idempotency.claimer import Claimer
+from maniflex.middleware.idempotency.claimer import KeyClaimer
 from maniflex.middleware.idempotency.fingerprint import (
     body_that_was_read,
     caller_of,
@@ -22,7 +22,7 @@ from maniflex.middleware.idempotency.fingerprint import (
 )
 from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
 from maniflex.middleware.idempotency.kept_answer import replay_answer
-from maniflex.middleware.idempotency.options import Options, option_mistakes
+from maniflex.middleware.idempotency.options import KeyOptions, option_mistakes
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, Duration, IdempotencyStore, KeyClaim
 from maniflex.middleware.stores.units import seconds_of
@@ -61,7 +61,7 @@ class Keys(Entry):
         self.settles_in_transaction = getattr(store, "settles_in_transaction", False)
         if not self.mistakes:
             self.options = _read_options(arguments)
-            self.claimer = Claimer(self.options)
+            self.claimer = KeyClaimer(self.options)
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """The claim where the body has been read; the transaction as late as it can begin."""
@@ -94,8 +94,8 @@ class Keys(Entry):
             yield "it claims its key outside any transaction; put it before with_transaction()"
 
 
-def _read_options(arguments: dict[str, Any]) -> Options:
-    return Options(
+def _read_options(arguments: dict[str, Any]) -> KeyOptions:
+    return KeyOptions(
         ttl=seconds_of(arguments["ttl"]),
         wait=seconds_of(arguments["wait"]),
         lease=seconds_of(arguments["lease"]),
@@ -148,9 +148,9 @@ class _KeyedRequest(AnswersEarly):
         own_caller = self._options.caller
         caller = caller_of(ctx) if own_caller is None else f"own {await ask(ctx, own_caller, ctx)}"
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route_of(ctx)} {key}"
-        asked = fingerprint(ctx, await self._body(ctx))
+        wish = fingerprint(ctx, await self._body(ctx))
         try:
-            return await self._claimer.claim(ctx, self._entry.store.on(ctx.adapter), name, asked)
+            return await self._claimer.claim(ctx, self._entry.store.on(ctx.adapter), name, wish)
         except Abort:
             raise
         except Exception as error:
@@ -174,7 +174,8 @@ class _KeyedRequest(AnswersEarly):
                     await self._finish(ctx, claim)
             except Exception as error:
                 if not await self._is_taken(ctx, claim):
-                    await claim.release(ctx)
+                    if not claim.is_settled:  # else the write is done, and code outside it failed
+                        await claim.release(ctx)
                     raise
                 error.__traceback__ = None
         except BaseException as error:
@@ -208,8 +209,8 @@ class _KeyedRequest(AnswersEarly):
         """Whether an error comes of this: another request has taken the key and finished."""
         if claim.is_unsure and not claim.is_lost:  # a strict transaction fails where others see no row
             with suppress(Exception):  # then it stays the error that it is
-                found = await claim.store.look(claim.name, claim.fingerprint, now=ctx.now())
-                claim.is_lost = found.state is ClaimState.SETTLED
+                key = await claim.store.look(claim.name, claim.fingerprint, now=ctx.now())
+                claim.is_lost = key.state is ClaimState.SETTLED
         return claim.is_lost
 
 

@@ -17,7 +17,7 @@ _STORE = ("on", "claim", "look", "renew", "settle", "release")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class KeyOptions:
     """How keys are taken and kept; durations in seconds."""
 
     ttl: float
@@ -31,7 +31,7 @@ class Options:
 
 
 def option_mistakes(arguments: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with the arguments."""
+    """The mistakes in the arguments, one sentence each."""
     seconds = {}
     for name in ("ttl", "wait", "lease"):
         value = arguments[name]
