@@ -201,8 +201,11 @@ class Outbox(DeclaredPart):
             return []
         now, who = environment.clock.now(), caller()
         await self.store.enqueue(tx or environment.adapter, rows, now, who)
-        for kind, number in Counter(row[1] for row in rows).items():
-            environment.metrics.add("outbox_enqueued_total", number, kind=kind)
+        if len(rows) == 1:  # for which a Counter would cost more than all the rest here
+            environment.metrics.add("outbox_enqueued_total", kind=rows[0][1])
+        else:
+            for kind, number in Counter(row[1] for row in rows).items():
+                environment.metrics.add("outbox_enqueued_total", number, kind=kind)
         self._wake_after(tx)
         return [
             Message(id, kind, key, payload, 0, now, text, actor_id=who.actor_id, tenant_id=who.tenant_id)
