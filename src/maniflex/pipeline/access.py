@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from maniflex.db import aggregates as analysis
 from maniflex.db.current import require_tx
@@ -16,13 +16,11 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import require_binding
+from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.pipeline.search import SearchHit, search, stores_to_search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import ConditionReader, Where
 from maniflex.query.query import Forced, Query, Scope, leaves, models_along, with_conditions
-
-if TYPE_CHECKING:
-    from maniflex.pipeline.scope_rules import ScopeTable, TableRule
 
 M = TypeVar("M", bound=Model)
 

@@ -32,13 +32,14 @@ from maniflex.pipeline.exchange import Receive as Receive
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.request_query import RequestQuery
+from maniflex.pipeline.request_state import Columns, State
 from maniflex.pipeline.response import Response, status_of
+from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.query.parse import pairs
 from maniflex.query.query import Forced, ModellessQuery, Query
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
-    from maniflex.pipeline.scope_rules import ScopeTable, TableRule
 
 T = TypeVar("T")
 
@@ -71,27 +72,6 @@ class Page:
 
     def __len__(self) -> int:
         return len(self.items)
-
-
-class State(dict[str, Any]):
-    """Values one middleware leaves for another, by key or by attribute."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"nothing was stored as {name!r} on ctx.state") from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-
-class Columns(list[str]):
-    """Names of columns; one that the client did not select can be removed all the same."""
-
-    def remove(self, name: str) -> None:
-        if name in self:
-            super().remove(name)
 
 
 class Context(Exchange, DatabaseAccess, AnswerHeaders):

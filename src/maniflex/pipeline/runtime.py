@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from maniflex._client_address import TrustedProxies
 from maniflex._clock import Clock
@@ -23,13 +23,11 @@ from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.request_ids import RequestIds
 from maniflex.pipeline.request_numbers import RequestNumbers
+from maniflex.pipeline.scope_table import ScopeTable
 from maniflex.pipeline.serializer import Serializer, encoder, simplifier
 from maniflex.pipeline.threads import Threads, refuse_when_over
 from maniflex.pipeline.transforms import Transform
 from maniflex.pipeline.watch import RequestWatch
-
-if TYPE_CHECKING:
-    from maniflex.pipeline.scope_rules import ScopeTable
 
 LARGE_READS = 1  # reads of many megabytes at once; each takes several times its size
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -19,8 +18,9 @@ from maniflex.errors import CallbackFailed, InvalidQuery, OutOfScope, RequestErr
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
-from maniflex.pipeline.operation import Operation, covered
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline
+from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.query.operands import require_operator
 from maniflex.query.operators import OPERATORS, Op, Takes, operator
 from maniflex.query.query import Forced, Models, Place, field_along, forced_operand
@@ -220,7 +220,7 @@ class ModelRule:
         if condition is not None:
             _bind_to(ctx, condition)
 
-    async def condition(self, ctx: Context) -> Forced | None:
+    async def condition(self, ctx: Context, /) -> Forced | None:
         """The condition that binds this caller; None where the rule is lifted."""
         value = self._rule.value_for(ctx)
         return self._condition(ctx, await value if inspect.isawaitable(value) else value)
@@ -275,21 +275,6 @@ class ActionRule:
             rule = None if is_internal(meta) else self._rule.on_model(meta, models)
             if rule is not None and self._rule.may_bind(meta):
                 yield rule
-
-
-@dataclass(frozen=True, slots=True)
-class TableRule:
-    """A rule of the table: on one model, for some operations or for all."""
-
-    rule: ModelRule
-    operations: frozenset[Operation] | None
-
-    def covers(self, operation: Operation) -> bool:
-        """Whether it binds code that does this to a record, or asks for it."""
-        return self.operations is None or covered(self.operations, operation, item=True)
-
-
-ScopeTable = Mapping[str, Sequence[TableRule]]
 
 
 def scope_table(pipeline: Pipeline, models: Iterable[ModelMeta]) -> ScopeTable:

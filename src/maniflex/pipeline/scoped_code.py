@@ -18,7 +18,7 @@ from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.in_process import in_process_context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.scope_rules import ScopeTable, TableRule
+from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.query.query import Forced
 
 
