@@ -31,8 +31,7 @@ _decode = msgspec.msgpack.Decoder(_KeptAnswer).decode
 async def keep_answer(ctx: Context, headers_before: int, most: int) -> bytes | None:
     """The answer as bytes to store; None for one that cannot be given twice.
 
-    `headers_before` is how many headers had been added when the key was claimed; a repetition adds them
-    itself.
+    `headers_before` counts the headers of the time before the claim: a repetition adds those itself.
     """
     response: Any = ctx.response
     if type(response) is not Response or response.stream is not None or ctx.keeps_answer_secret:
