@@ -42,6 +42,10 @@ class NamedStatement:
     def bind(self, **values: Any) -> Sql:
         return Sql(self.text, tuple([values[name] for name in self.names]))
 
+    def bind_all(self, values: Mapping[str, Any]) -> Sql:
+        """The statement with values that are in a mapping already."""
+        return Sql(self.text, tuple([values[name] for name in self.names]))
+
 
 @cache
 def load(name: str, dialect: Dialect) -> Mapping[str, NamedStatement]:

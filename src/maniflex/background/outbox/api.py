@@ -196,9 +196,10 @@ class Outbox(DeclaredPart):
     async def _insert(
         self, rows: Sequence[tuple[str, str, str | None, str]], payloads: Sequence[Any], tx: Tx | None
     ) -> list[Message]:
-        environment = self.require_sealed()
         if not rows:
             return []
+        environment = self._environment
+        assert environment is not None  # `_producer_tx` has asked for it
         now, who = environment.clock.now(), caller()
         await self.store.enqueue(tx or environment.adapter, rows, now, who)
         if len(rows) == 1:  # for which a Counter would cost more than all the rest here

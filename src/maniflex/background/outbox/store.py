@@ -23,6 +23,7 @@ from maniflex.db.primary import Primary
 from maniflex.sql.statement import Sql, by_dialect
 
 CHANNEL = "maniflex_outbox"
+_ENQUEUED = ("ids", "kinds", "keys", "payloads")
 MOST_KINDS = 50  # in one statement; each has a part of its own there
 FIRST = 200  # messages of a kind that are looked at for leases no clock can have meant
 AT_ONCE = 1000  # pauses that one statement ends
@@ -39,6 +40,7 @@ class OutboxStore:
         self.adapter = adapter
         self._primary = Primary(adapter)
         self._sql = load("outbox", adapter.dialect)
+        self._enqueue = self._sql["enqueue"]
         parameters = parameters_of(adapter.dialect)
         self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
         # On SQLite a claim takes the only write lock there is.
@@ -49,9 +51,10 @@ class OutboxStore:
         self, run: Executor, rows: Sequence[tuple[str, str, str | None, str]], now: datetime, caller: Caller
     ) -> None:
         """Store messages of a caller given as id, kind, key and payload, in this order."""
-        columns = self._rows(("ids", "kinds", "keys", "payloads"), rows)
-        who = {"actor_id": caller.actor_id, "tenant_id": caller.tenant_id}
-        await run.write(self._sql["enqueue"].bind(now=self._time(now), channel=CHANNEL, **who, **columns))
+        values = self._rows(_ENQUEUED, rows)
+        values["now"], values["channel"] = self._time(now), CHANNEL
+        values["actor_id"], values["tenant_id"], _ = caller
+        await run.write(self._enqueue.bind_all(values))
 
     async def turn(
         self, settlements: Sequence[Settlement], claim: Claim | None, now: datetime
