@@ -14,6 +14,7 @@ from maniflex.pipeline.entry import Entry, Placement
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware
+from maniflex.pipeline.scope_rules import ScopeRule
 
 MOST_ROWS = 10_000  # of one page; a larger limit is as good as none
 
@@ -77,8 +78,11 @@ class GuardsByRoute:
         item = "{" in endpoint.path or bool(endpoint.model and endpoint.model.options.singleton)
         for step in self._placement.pipeline.steps:
             for r in step.registrations:
-                if r.matches(endpoint.model, endpoint.operation, item=item):
-                    yield step.name, r.name, r.fn
+                if not r.matches(endpoint.model, endpoint.operation, item=item):
+                    continue
+                fn = r.middleware(endpoint.model, endpoint.operation)
+                if fn is not None:
+                    yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
         action = self._action(endpoint)
         for fn in action.middleware if action is not None else ():
             if isinstance(fn, Entry):
@@ -116,7 +120,8 @@ def _limit_problems(where: str, limits: Limits) -> Iterator[str]:
 def production_notes(placement: Placement) -> Iterator[str]:
     """What may be meant, and should be looked at."""
     for entry, seat in placement.seats:
-        for meta in seat.models if entry.varies_by_caller else ():
+        models = entry.bound_models(seat) if isinstance(entry, ScopeRule) else seat.models
+        for meta in models if entry.varies_by_caller else ():
             for field in meta.fields:
                 if field.unique and not field.unique_within and field.name != "id":
                     yield (

@@ -44,6 +44,7 @@ class ScopeRule(Entry):
 
     homes: ClassVar[Mapping[str, Sequence[At]]] = {"auth": ANYWHERE, "db": ANYWHERE}
     in_actions = True
+    varies_by_caller = True
 
     def __init__(
         self, path: Any, value: Any, op: Any = "eq", *, unless_role: str | Iterable[str] | None = None

@@ -89,6 +89,7 @@ class IdentityDemand(Entry):
     """Refuses an anonymous caller at the end of the auth step, whichever authenticators there are."""
 
     name = "auth.allow_public_read"
+    is_authenticator = True
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         if (ctx.auth is None or not ctx.auth.user_id) and not ctx.lets_anonymous_pass:

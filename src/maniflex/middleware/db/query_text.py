@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from maniflex.model.meta import FieldMeta
-from maniflex.query.query import AnyOf, Compare, Filter, Forced, Include, Narrowed, Query
+from maniflex.query.query import AnyOf, Compare, Cursor, Filter, Forced, Include, Narrowed, Query, Scope
 
 
 def query_text(query: Query) -> str:
@@ -19,10 +19,19 @@ def query_text(query: Query) -> str:
         [(_path_names(sort.path), sort.field.name, sort.descending) for sort in query.sorts],
         [_include_text(include) for include in query.includes],
         None if query.select is None else [field.name for field in query.select],
-        None if cursor is None else (cursor.field.name, cursor.descending, cursor.after, cursor.backwards),
-        [_scope_text(condition) for condition in query.forced],
+        None if cursor is None else _cursor_parts(cursor),
+        scope_text(query.forced),
     )
     return repr(parts)
+
+
+def scope_text(scope: Scope) -> str:
+    """The conditions that a request is bound to; equal for requests that may touch the same rows."""
+    return repr([_bound_text(condition) for condition in scope])
+
+
+def _cursor_parts(cursor: Cursor) -> tuple[Any, ...]:
+    return (cursor.field.name, cursor.descending, cursor.after, cursor.backwards, cursor.scope)
 
 
 def joins(query: Query) -> bool:
@@ -71,7 +80,7 @@ def _include_text(include: Include) -> Any:
     return (include.relation.name, [_include_text(below) for below in include.nested])
 
 
-def _scope_text(condition: Forced | Narrowed) -> Any:
+def _bound_text(condition: Forced | Narrowed) -> Any:
     if isinstance(condition, Narrowed):
         return ("narrowed", condition.model, _filter_text(condition.filter))
     return (

@@ -21,6 +21,7 @@ from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import Middleware, Next, Registration
 from maniflex.pipeline.response import Response
+from maniflex.query.query import reachable_models
 
 _READS = frozenset(Operation(name) for name in Operation.READS)
 
@@ -96,7 +97,14 @@ class Cache(Entry):
         if not self._public or self._shared:
             return
         for registration in _differing(placement):
-            models = [meta for meta in seat.models if _meets(registration, meta, seat.operations)]
+            models = [
+                meta
+                for meta in seat.models
+                if any(
+                    _meets(registration, shown, seat.operations)
+                    for shown in (meta, *reachable_models(meta, seat.registered))
+                )
+            ]
             if models:
                 yield (
                     f"public=True would show answers for one caller to others: {registration.step} has "
