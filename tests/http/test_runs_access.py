@@ -278,15 +278,19 @@ async def test_a_scope_that_a_table_of_durable_work_does_not_have_is_403_there(d
     bound = {**ROOT, "x-bound": "1"}
     async with site_on(server, database_url) as site:
         await site.submit()
-        for path in (EVENTS, "/api/outbox_event", "/api/schedules", "/api/schedule_firing"):
+        for path in (EVENTS, "/api/schedules", "/api/schedule_firing"):
             for method, where in (("GET", path), ("HEAD", path), ("GET", f"{path}/x")):
                 assert (await site.http.request(method, where, headers=bound)).status_code == 403, where
             error_of(await site.http.get(path, headers=bound), 403, "FORBIDDEN")
             assert (await site.http.get(path, headers=ROOT)).status_code == 200
-        for path, count in ((RUNS, 1), (STATUSES, 0)):
+        for path, count in ((RUNS, 1), (STATUSES, 0), ("/api/outbox_event", 0)):
             assert (await site.http.get(path, headers=bound)).json()["meta"]["total"] == count
-        for path in ("/api/schedules/delete", "/api/outbox_event/x/redrive"):
-            error_of(await site.http.post(path, json={"ids": ["x"]}, headers=bound), 403, "FORBIDDEN")
+        error_of(
+            await site.http.post("/api/schedules/delete", json={"ids": ["x"]}, headers=bound),
+            403,
+            "FORBIDDEN",
+        )
+        error_of(await site.http.post("/api/outbox_event/x/redrive", headers=bound), 404, "NOT_FOUND")
 
 
 async def test_a_scope_within_the_request_is_403_too(database_url: str) -> None:

@@ -270,7 +270,7 @@ def test_json_logs_are_one_object_a_line_with_the_request_id(app: Path) -> None:
         assert served.ended() == 0
 
         mine = [line for line in served.lines if line.get("request_id") == "r-77"]
-        [panic] = [line for line in mine if line["level"] == "error"]
+        [panic] = [line for line in mine if line["level"] == "error" and "unhandled" in line["message"]]
         assert "the cause" in panic["message"]
         steps = [line for line in mine if line["message"].startswith("→ service:hold")]
         assert [(line["trace_id"], line["service"]) for line in steps] == [("00-abc-def-01", "notes")]
