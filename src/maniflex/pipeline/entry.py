@@ -128,6 +128,11 @@ class Entry:
         """The parts of the entry; by default the whole of it, where it was registered."""
         return (Piece(seat.step, self.make, seat.at),)
 
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it looks at the rows that were written, and not only at which model they are of."""
+        return False
+
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """Rows were written, in this transaction, of a model that it listens to."""
 

@@ -278,7 +278,7 @@ class Jobs:
 def _of_caller(job: Job) -> Job:
     if (job.actor_id, job.tenant_id, job.trace_id) != (None, None, None):
         return job
-    actor_id, tenant_id, trace_id = caller()
+    actor_id, tenant_id, trace_id = caller()[:3]
     return replace(job, actor_id=actor_id, tenant_id=tenant_id, trace_id=trace_id)
 
 

@@ -53,7 +53,7 @@ class OutboxStore:
         """Store messages of a caller given as id, kind, key and payload, in this order."""
         values = self._rows(_ENQUEUED, rows)
         values["now"], values["channel"] = self._time(now), CHANNEL
-        values["actor_id"], values["tenant_id"], _ = caller
+        values["actor_id"], values["tenant_id"] = caller.actor_id, caller.tenant_id
         await run.write(self._enqueue.bind_all(values))
 
     async def turn(
