@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 SEND = "-H 'Content-Type: application/json' -d"
 # Puts the access token of an answer into a variable of the shell.
-TOKEN = "sed 's/.*\"access_token\":\"\\([^\"]*\\).*/\\1/'"
+TOKEN = 'sed \'s/.*"access_token":"\\([^"]*\\).*/\\1/\''
 
 
 def main() -> int:
@@ -231,7 +231,9 @@ async def _saas(saas: Server, url: str) -> list[str]:
         f"""{create} '{{{project}}}' {as_alice}   # the plan has room for three; then 402 PROJECT_LIMIT""",
     ]
     accounts = ", ".join(email for members in MEMBERS.values() for email in members)
-    title = f"The service for companies is at {url}/api; its reference is at {url}/docs. Accounts: {accounts}."
+    title = (
+        f"The service for companies is at {url}/api; its reference is at {url}/docs. Accounts: {accounts}."
+    )
     return _block(title, lines)
 
 

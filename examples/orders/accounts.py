@@ -38,7 +38,9 @@ def add_accounts(server: Server, secret: str) -> None:
     register(tokens.bearer(verify=read_user))
     register(auth.require_role("admin"), models=[Product], operations=Operation.WRITES)
     register(auth.require_role("admin"), models=[User, Order], operations=Operation.DELETE)
-    register(auth.require_owner("id", admin_roles="admin"), models=[User], operations=["list", "read", "update"])
+    register(
+        auth.require_owner("id", admin_roles="admin"), models=[User], operations=["list", "read", "update"]
+    )
     register(auth.require_owner("customer_id", admin_roles="admin"), models=[Order])
     register(
         db.force_filter_via("order", "customer_id", caller, unless_role="admin"), models=[Receipt, Shipment]

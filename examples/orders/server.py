@@ -64,4 +64,3 @@ def create_server(config: Config, secret: str) -> Server:
     add_accounts(server, secret)
     add_orders(server)
     return server
-

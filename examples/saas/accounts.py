@@ -37,9 +37,7 @@ async def log_in(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None
     stored = members[0].password if members else None  # None takes as long as a wrong password
     if not await auth.verify_password(credentials.password, stored):
         return None
-    return AuthInfo(
-        user_id=members[0].id, tenant_id=members[0].organization_id, roles=[members[0].role]
-    )
+    return AuthInfo(user_id=members[0].id, tenant_id=members[0].organization_id, roles=[members[0].role])
 
 
 async def read_member(ctx: Context, claims: dict[str, Any], info: AuthInfo) -> None:

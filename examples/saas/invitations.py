@@ -69,4 +69,6 @@ def add_invitations(server: Server) -> None:
     server.pipeline.service.register(with_transaction(), models=[Invitation], operations=Operation.CREATE)
     server.pipeline.db.register(send_mail, models=[Invitation], operations=Operation.CREATE, at="after")
     open_to_all = [auth.allow_anonymous(), db.rate_limit(20, 60)]
-    server.action("POST", "/invitations/accept", request=Acceptance, errors=[404, 409], middleware=open_to_all)(accept)
+    server.action(
+        "POST", "/invitations/accept", request=Acceptance, errors=[404, 409], middleware=open_to_all
+    )(accept)

@@ -3,14 +3,12 @@
 Run it with `maniflex run examples.saas.app:server`. The README beside this file walks through it.
 """
 
-
 from examples.saas.accounts import add_accounts
 from examples.saas.invitations import add_invitations
 from examples.saas.models import Invitation, Mail, Member, Organization, Project
 from examples.saas.projects import add_projects
 from maniflex import Config, Context, Next, Operation, Server
 from maniflex.middleware import auth, db, idempotency, openapi, response, service, validate
-
 
 
 def organization_of(ctx: Context) -> str:
@@ -60,4 +58,3 @@ def create_server(config: Config, secret: str) -> Server:
     add_projects(server)
     add_invitations(server)
     return server
-

@@ -72,9 +72,7 @@ async def test_writes_need_an_account_and_deletes_an_admin(database_url: str) ->
         ada, admin = await signed_in(http, "ada@example.com"), await signed_in(http, "admin@example.com")
         tea, body = await product(http), {"name": "Cocoa", "price": "5.00"}
         made = [outcome(await http.post("/api/products", json=body, **who)) for who in ({}, ada, admin)]
-        deleted = [
-            (await http.delete(f"/api/products/{tea}", **who)).status_code for who in ({}, ada, admin)
-        ]
+        deleted = [(await http.delete(f"/api/products/{tea}", **who)).status_code for who in ({}, ada, admin)]
         listed = await http.get("/api/products?sort=name:asc")
 
     assert made == [(401, "UNAUTHORIZED"), (403, "FORBIDDEN"), (201, "")]
@@ -86,9 +84,7 @@ async def test_customers_see_their_own_orders_and_what_follows_them(database_url
     async with serving(database_url) as (server, http):
         await sign_up(http)
         tea = await product(http)
-        who = {
-            name: await signed_in(http, f"{name}@example.com") for name in ("ada", "bob", "admin")
-        }
+        who = {name: await signed_in(http, f"{name}@example.com") for name in ("ada", "bob", "admin")}
         placed = await http.post("/api/orders/place", json={"product_id": tea}, **who["ada"])
         anonymous = await http.post("/api/orders/place", json={"product_id": tea})
         nothing = await http.post("/api/orders/place", json={"product_id": "nothing"}, **who["ada"])
@@ -112,7 +108,10 @@ async def test_customers_see_their_own_orders_and_what_follows_them(database_url
 
 async def test_a_refused_order_leaves_nothing(database_url: str) -> None:
     async with serving(database_url) as (server, http):
-        ada, body = await signed_in(http, "ada@example.com"), {"product_id": await product(http), "fail": True}
+        ada, body = (
+            await signed_in(http, "ada@example.com"),
+            {"product_id": await product(http), "fail": True},
+        )
         refused = await http.post("/api/orders/place", json=body, **ada)
         left = [
             await server.db(Order).count(),

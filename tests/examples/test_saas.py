@@ -193,9 +193,7 @@ async def test_a_plan_is_never_overdrawn_by_requests_at_once(database_url: str, 
             alice = await sign_up(http, "Acme", "alice@acme.example")
             carol = await sign_up(http, "Globex", "carol@globex.example")
             free = await create_at_once(alice)
-            upgraded = await alice(
-                "PATCH", f"/organizations/{alice.organization_id}", json={"plan": "pro"}
-            )
+            upgraded = await alice("PATCH", f"/organizations/{alice.organization_id}", json={"plan": "pro"})
             pro = await create_at_once(alice)
             total = (await alice("GET", "/projects")).json()["meta"]["total"]
             others = await carol.create_project()
@@ -322,7 +320,8 @@ async def test_two_owners_cannot_remove_each_other(database_url: str) -> None:
         bob = await join(server, alice, "admin")
         await alice("PATCH", f"/members/{bob.id}", json={"role": "owner"})
         answers = await asyncio.gather(
-            alice("DELETE", f"/members/{bob.id}"), bob("PATCH", f"/members/{alice.id}", json={"role": "viewer"})
+            alice("DELETE", f"/members/{bob.id}"),
+            bob("PATCH", f"/members/{alice.id}", json={"role": "viewer"}),
         )
         owners = await server.db(Member).list({"role": "owner"})
 

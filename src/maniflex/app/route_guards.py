@@ -113,7 +113,9 @@ def production_problems(
     for meta in {e.model.name: e.model for e in endpoints if e.model is not None}.values():
         if meta.options.limits is not None:
             yield from _limit_problems(f"{meta.name}: limits", meta.options.limits)
-    seats = ((entry, problem) for entry, seat in placement.seats for problem in entry.production_problems(seat))
+    seats = (
+        (entry, problem) for entry, seat in placement.seats for problem in entry.production_problems(seat)
+    )
     yield from dict.fromkeys(f"{entry.name}: {problem}" for entry, problem in seats)
 
 
