@@ -152,8 +152,8 @@ async def _welcome(blog: Server, beside: Beside, url: str, data: Path, password:
         *await _blog(blog, url),
         *await _shop(beside.shop, f"{url}/shop"),
         *await _saas(beside.saas, f"{url}/saas"),
-        f"The password of all these accounts is {password}. It was made for this machine and is kept in {data},",
-        "with the secrets that sign tokens.",
+        f"The password of all these accounts is {password}. It was made for this machine, and is kept in",
+        f"{data} with the secrets that sign tokens.",
         "Ctrl-C stops it; the data stays.",
     ]
     return "\n".join(lines).replace("PASSWORD", password)

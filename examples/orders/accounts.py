@@ -1,5 +1,6 @@
 """Accounts of the shop: anybody signs up, products are for all to read, orders for those who placed them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from examples.orders.models import Order, Product, Receipt, Shipment, User
@@ -15,7 +16,7 @@ async def log_in(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None
     return AuthInfo(user_id=users[0].id, roles=[users[0].role])
 
 
-async def read_user(ctx: Context, claims: dict[str, Any], info: AuthInfo) -> None:
+async def read_user(ctx: Context, claims: Mapping[str, Any], info: AuthInfo) -> None:
     """A token is good for minutes; who was deleted, or has another role, should not wait for that."""
     try:
         user = await ctx.unscoped().db(User).read(info.user_id)

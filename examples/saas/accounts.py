@@ -1,5 +1,6 @@
 """Signing up, in and out. A token names the member and the organization; roles are read with each request."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -40,8 +41,8 @@ async def log_in(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None
     return AuthInfo(user_id=members[0].id, tenant_id=members[0].organization_id, roles=[members[0].role])
 
 
-async def read_member(ctx: Context, claims: dict[str, Any], info: AuthInfo) -> None:
-    """A token is good for minutes; a member who was removed, or has another role, should not wait for that."""
+async def read_member(ctx: Context, claims: Mapping[str, Any], info: AuthInfo) -> None:
+    """A token is good for minutes; who was removed, or has another role, should not wait for that."""
     try:
         member = await ctx.unscoped().db(Member).read(info.user_id)
     except NotFound:

@@ -28,7 +28,6 @@ async def refuse_other_tenants(ctx: Context, next: Next) -> None:
 
 def guard(server: Server) -> None:
     """Who may do what, and to which rows."""
-    tenants = [Member, Project, Invitation, Mail]
     register = server.pipeline.auth.register
     register(auth.require_role("owner", "admin", "editor"), models=[Project], operations=["create", "update"])
     register(auth.require_role("owner", "admin"), models=[Project], operations=Operation.DELETE)
@@ -39,7 +38,9 @@ def guard(server: Server) -> None:
     register(db.force_filter("id", organization_of), models=[Organization])
     register(auth.require_owner("id", admin_roles="owner"), models=[Member], operations=Operation.UPDATE)
 
-    server.pipeline.deserialize.register(refuse_other_tenants, models=tenants, at="after")
+    server.pipeline.deserialize.register(
+        refuse_other_tenants, models=[Member, Project, Invitation], at="after"
+    )
     server.pipeline.deserialize.register(idempotency.keys(), at="after")
     server.pipeline.validate.register(validate.field_role("plan", "owner"), models=[Organization])
     server.pipeline.validate.register(validate.field_role("role", "owner"), models=[Member])

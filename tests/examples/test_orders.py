@@ -26,7 +26,7 @@ async def serving(database: str) -> AsyncIterator[tuple[Server, httpx.AsyncClien
         yield server, http
 
 
-async def signed_in(http: httpx.AsyncClient, email: str) -> dict[str, dict[str, str]]:
+async def signed_in(http: httpx.AsyncClient, email: str) -> dict[str, Any]:
     answer = await http.post("/api/auth/login", json={"email": email, "password": PASSWORD})
     assert answer.status_code == 200, answer.text
     return {"headers": {"authorization": f"Bearer {answer.json()['data']['access_token']}"}}
