@@ -53,7 +53,7 @@ class GuardsByRoute:
             elif getattr(fn, "is_authenticator", False) or (step == "auth" and not isinstance(fn, Entry)):
                 authenticators.append(name)
             elif step == "auth" or (isinstance(fn, Entry) and step != "response"):
-                others.append(name)
+                others.append(_with_terms(name, fn))
         action = self._action(endpoint)
         if action is not None and action.security is not None and not action.security:
             exemptions.append("security=[]")
@@ -89,6 +89,11 @@ class GuardsByRoute:
                 yield "action", fn.name, fn
 
 
+def _with_terms(name: str, fn: Middleware) -> str:
+    terms = fn.terms if isinstance(fn, Entry) else ""
+    return f"{name}({terms})" if terms else name
+
+
 def production_problems(
     config: Config, guards: GuardsByRoute, endpoints: Sequence[Endpoint], placement: Placement
 ) -> Iterator[str]:
@@ -108,8 +113,10 @@ def production_problems(
     for meta in {e.model.name: e.model for e in endpoints if e.model is not None}.values():
         if meta.options.limits is not None:
             yield from _limit_problems(f"{meta.name}: limits", meta.options.limits)
-    for entry, seat in placement.seats:
-        yield from (f"{entry.name}: {problem}" for problem in entry.production_problems(seat))
+    seats = (
+        (entry, problem) for entry, seat in placement.seats for problem in entry.production_problems(seat)
+    )
+    yield from dict.fromkeys(f"{entry.name}: {problem}" for entry, problem in seats)
 
 
 def _limit_problems(where: str, limits: Limits) -> Iterator[str]:
@@ -119,6 +126,12 @@ def _limit_problems(where: str, limits: Limits) -> Iterator[str]:
 
 def production_notes(placement: Placement) -> Iterator[str]:
     """What may be meant, and should be looked at."""
+    yield from dict.fromkeys(_wide_uniqueness(placement))
+    yield from placement.warnings
+
+
+def _wide_uniqueness(placement: Placement) -> Iterator[str]:
+    """Values of bound models that must differ from those of rows their callers do not see."""
     for entry, seat in placement.seats:
         models = entry.bound_models(seat) if isinstance(entry, ScopeRule) else seat.models
         for meta in models if entry.varies_by_caller else ():
@@ -126,6 +139,5 @@ def production_notes(placement: Placement) -> Iterator[str]:
                 if field.unique and not field.unique_within and field.name != "id":
                     yield (
                         f"{meta.name}.{field.name} is unique among the rows of all callers, which tells one "
-                        f"what another has; {entry.name} binds the model, so unique= may name its field"
+                        "what another has; where that is not meant, unique= names the field of their scope"
                     )
-    yield from placement.warnings

@@ -112,6 +112,11 @@ class Entry:
         """What entries share that only their number tells apart, in every process of an application."""
         return self.name
 
+    @property
+    def terms(self) -> str:
+        """What it asks for, as the list of guards shows it behind the name."""
+        return ", ".join(self.fields)
+
     async def __call__(self, ctx: Context, next: Next) -> None:
         """Act on a request, where the entry is one piece that needs to know no model."""
         await next()

@@ -74,6 +74,10 @@ class ScopeRule(Entry):
         if unless_role is not None and not all(isinstance(r, str) and r for r in self._exempt_roles or ("",)):
             yield f"unless_role is the name of a role, not {unless_role!r}"
 
+    @property
+    def terms(self) -> str:
+        return f"{self._path} unless {', '.join(self._exempt_roles)}" if self._exempt_roles else self._path
+
     # -- which models
 
     def binds(self, model: ModelMeta, models: Models) -> bool:

@@ -118,9 +118,12 @@ class Bearer(Authenticator):
                 )
 
     def warnings(self, seat: Seat) -> Iterable[str]:
+        yield from self.production_problems(seat)
+        yield from warnings_of(self.stores)
+
+    def production_problems(self, seat: Seat) -> Iterable[str]:
         if self._has_short_secret:
             yield f"the secret is shorter than {SHORT_SECRET} bytes and can be guessed"
-        yield from warnings_of(self.stores)
 
     # -- a request -----------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from maniflex.errors import Abort
 from maniflex.middleware.auth.csrf_cover import SAFE_METHODS
 from maniflex.middleware.auth.fixed_keys import HEADER_NAME, KeyHeader
+from maniflex.middleware.auth.keys import SHORT_SECRET
 from maniflex.middleware.auth.request import cookie_values, header_values, is_https
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
@@ -88,6 +89,10 @@ class Csrf(Entry):
         self._secure = secure
         self._token_bytes = token_bytes
         self._check_options(header)
+
+    def production_problems(self, seat: Seat) -> Iterable[str]:
+        if self._secret is not None and len(self._secret) < SHORT_SECRET:
+            yield f"the secret is shorter than {SHORT_SECRET} bytes and can be guessed"
 
     def _check_options(self, header: str) -> None:
         if self._mode not in MODES:

@@ -54,6 +54,10 @@ class RoleGuard(CallerGuard):
         self._check_names("roles", roles)
         self._roles = frozenset(roles)
 
+    @property
+    def terms(self) -> str:
+        return ", ".join(sorted(self._roles))
+
     def warnings(self, seat: Seat) -> Iterable[str]:
         if not self._roles:
             yield "no role is named, so nobody passes"
@@ -93,6 +97,10 @@ class ScopeGuard(CallerGuard):
             self.mistakes.append("a scope has neither spaces nor quotes")
         scope_text = " ".join(sorted(self._scopes))
         self._headers = {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope_text}"'}
+
+    @property
+    def terms(self) -> str:
+        return ", ".join(sorted(self._scopes))
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         auth = ctx.auth

@@ -88,7 +88,8 @@ class Limiter:
         self.mistakes = list(_mistakes(limit, window, cost, self.backend, on_error))
         self.limit, self.window, self.cost = limit, window, cost
         self._seconds = 1.0 if self.mistakes else seconds_of(window)
-        self.label = f"{name} {limit} in {self._seconds:g} s for {cost}"
+        self.terms = f"{limit} in {self._seconds:g} s"
+        self.label = f"{name} {self.terms} for {cost}"
         self.unlimited = 0  # requests that passed because the backend failed
         self._message = message or _MESSAGE
         self._allows_on_error = on_error == "allow"

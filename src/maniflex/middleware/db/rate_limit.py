@@ -41,6 +41,10 @@ class RateLimit(Entry):
     def label(self) -> str:
         return self._limiter.label
 
+    @property
+    def terms(self) -> str:
+        return self._limiter.terms
+
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """On `db` it acts when the auth step is over, before anything is read; on `auth` where it stands."""
         if seat.step == "auth":
@@ -102,6 +106,10 @@ class RateLimitField(Entry):
     @property
     def label(self) -> str:
         return f"{self._limiter.label} {self._field}"
+
+    @property
+    def terms(self) -> str:
+        return f"{self._field}: {self._limiter.terms}"
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """Wherever it is registered, it acts as soon as the body is read, before it is validated."""

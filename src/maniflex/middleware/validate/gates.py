@@ -76,6 +76,11 @@ class RoleGate(FieldGate):
         if not all(map(is_text, roles)):
             self.mistakes.append("roles are texts that are not empty")
         self._has_roles = bool(roles)
+        self._terms = f"{field}: {', '.join(sorted(names))}"
+
+    @property
+    def terms(self) -> str:
+        return self._terms
 
     def warnings(self, seat: Seat) -> Iterable[str]:
         if not self._has_roles:
