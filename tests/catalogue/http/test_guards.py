@@ -30,10 +30,11 @@ class SignIn(Entry):
     homes: ClassVar = {"auth": ANYWHERE}
     in_actions = True
     is_authenticator = True
+    refused: ClassVar = {401: ["UNAUTHORIZED", "TOKEN_EXPIRED", "INVALID_TOKEN"]}
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         scheme = {"type": "http", "scheme": "bearer"}
-        return EntryDocs(security={"bearer": scheme}, refusals={401: ["TOKEN_EXPIRED", "INVALID_TOKEN"]})
+        return EntryDocs(security={"bearer": scheme}, refusals=self.refused)
 
     def production_problems(self, seat: Seat) -> Iterable[str]:
         yield "the secret is short"
