@@ -11,7 +11,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors, texts
 from maniflex.openapi.entries import add_entry_docs, codes_of, statuses_of
-from maniflex.openapi.operations import HEADERS, Operations, in_order
+from maniflex.openapi.operations import HEADERS, Operations, in_order, is_usual
 from maniflex.openapi.reachable import Reachable
 from maniflex.openapi.schema import Schema, Schemas, documentation
 from maniflex.pipeline.computed import Computed
@@ -131,8 +131,9 @@ class Document:
         return {"title": title, "version": self._config.openapi_version}
 
     def _add_models(self, schemas: Schemas, endpoints: Iterable[Endpoint]) -> None:
-        usual = [e for e in endpoints if e.model is not None and e.about is None]
-        offers = {(e.model.name, e.operation) for e in usual if e.model is not None}
+        offers = {
+            (e.model.name, e.operation) for e in endpoints if e.model is not None and is_usual(e, e.model)
+        }
         for model in self._models:
             schemas.components[model.name] = schemas.record(model, self._computed.get(model.cls, ()))
             if (model.name, Operation.CREATE) in offers:
