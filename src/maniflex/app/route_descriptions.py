@@ -103,8 +103,9 @@ class RouteDescriptions:
             )
 
     def _refusals_of_reached(self, endpoint: Endpoint) -> Iterator[EntryDocs]:
-        for entry in dict.fromkeys(fn for fn in self._reached(endpoint) if isinstance(fn, Entry)):
-            docs = entry.docs(None, Operation.LIST)
+        entries = dict.fromkeys(fn for fn in self._reached(endpoint) if isinstance(fn, Entry))
+        for entry in (entry for entry in entries if not entry.skips_reached):
+            docs = entry.method_docs(endpoint.method, None, Operation.LIST)
             if docs is not None and docs.refusals:
                 yield EntryDocs(refusals=docs.refusals)
 

@@ -49,15 +49,15 @@ def _refusal(
     existing: Schema | None, status: int, codes: Sequence[str], headers: Mapping[str, Any], is_head: bool
 ) -> Schema:
     """The refusal with further codes and headers; a reference to the usual one where nothing else differs."""
-    own_codes = {*codes, *(errors.codes_in(existing["description"]) if existing else ())}
-    text = errors.with_codes(errors.meaning(status), own_codes)
-    own_headers = {**(existing or {}).get("headers", {}), **headers}
+    usual = existing or {**errors.usual_form(status, is_empty=is_head), "description": errors.meaning(status)}
+    text = errors.with_further_codes(usual["description"], codes)
+    own_headers = {**usual.get("headers", {}), **headers}
     if not own_headers:
-        return {**errors.usual_form(status, is_empty=is_head), "description": text}
-    whole = errors.response(status, {**HEADERS, **own_headers})
-    if is_head:
-        del whole["content"]
-    return {**whole, "description": text}
+        return {**usual, "description": text}
+    whole = {**errors.response(status, {**HEADERS, **own_headers}), "description": text}
+    if "$ref" not in usual:  # of a form of its own, or without a body
+        whole["content"] = usual.get("content")
+    return {name: value for name, value in whole.items() if value is not None}
 
 
 def _add_to_successes(responses: Schema, doc: EntryDocs) -> None:

@@ -113,6 +113,11 @@ def with_codes(sentence: str, codes: Iterable[str]) -> str:
     return f"{sentence} Codes: {code_list}." if code_list else sentence
 
 
+def with_further_codes(description: str, codes: Iterable[str]) -> str:
+    """The text of a refusal that comes with these codes too."""
+    return with_codes(_CODES.sub("", description), {*codes_in(description), *codes})
+
+
 def codes_in(description: str) -> list[str]:
     """The codes that the text of a refusal names."""
     match = _CODES.search(description)

@@ -95,6 +95,7 @@ class Entry:
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
     varies_by_caller: ClassVar[bool] = False  # it makes answers differ by who asks
+    skips_reached: ClassVar[bool] = False  # it does nothing where a request to another model reaches its own
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
     stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own

@@ -131,7 +131,7 @@ async def fail_for_boom(ctx: Context, before: Any, after: Any) -> None:
 
 
 def everything(**settings: Any) -> Everything:
-    server = Server(openapi_all_methods=True, **settings)
+    server = Server(**{"openapi_all_methods": True, **settings})
     server.register(Team, Invoice, Account, Letter, Comment, Parcel, Task, Plain)
     world = Everything(server)
     _guard(server, world)

@@ -36,10 +36,10 @@ async def forget(self: Any, *moments: Any) -> None:
     """A fuzzer that signs out must not keep itself out."""
 
 
-def fuzzed(monkeypatch: pytest.MonkeyPatch) -> Everything:
+def fuzzed(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Everything:
     for name in ("revoke_token", "revoke_user"):
         monkeypatch.setattr(PlainRevoker, name, forget)
-    return everything()
+    return everything(**settings)
 
 
 @pytest.fixture
@@ -47,29 +47,27 @@ def examples(long_mode: bool) -> int:
     return 60 if long_mode else 2
 
 
-def test_a_caller_that_may_everything(
-    database_url: str, examples: int, long_mode: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def good_for_hours(**claims: Any) -> dict[str, str]:
     now = datetime.now(UTC)
-    text = token(
-        jti="one",
-        iss="us",
-        tenant="acme",
-        roles=["admin"],
-        scope="write",
-        iat=now.timestamp() - 60,
-        exp=(now + timedelta(hours=12)).timestamp(),
-    )
-    headers = {"Authorization": f"Bearer {text}"}
-    with listening_in_a_thread(fuzzed(monkeypatch).server, database_url) as url:
+    times = {"iat": now.timestamp() - 60, "exp": (now + timedelta(hours=12)).timestamp()}
+    return {"Authorization": f"Bearer {token(jti='one', iss='us', **times, **claims)}"}
+
+
+CALLERS: dict[str, dict[str, str]] = {
+    "may do everything": good_for_hours(tenant="acme", roles=["admin"], scope="write"),
+    "may do nothing": good_for_hours(),
+    "is not known": {},
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_what_a_caller_gets_is_described(
+    caller: str, database_url: str, examples: int, long_mode: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = CALLERS[caller]
+    server = fuzzed(monkeypatch, openapi_all_methods=long_mode).server
+    with listening_in_a_thread(server, database_url) as url:
         problems = failures(
             url, examples, coverage=long_mode, headers=headers, operations=OPERATIONS, without=WITHOUT
         )
     assert problems == []
-
-
-def test_a_caller_without_any_credential(
-    database_url: str, examples: int, long_mode: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with listening_in_a_thread(fuzzed(monkeypatch).server, database_url) as url:
-        assert failures(url, examples, coverage=long_mode, operations=OPERATIONS, without=WITHOUT) == []

@@ -29,6 +29,7 @@ class RateLimit(Entry):
     name = "db.rate_limit"
     homes: ClassVar = {"db": ANYWHERE, "auth": ANYWHERE}
     in_actions = True
+    skips_reached = True
 
     def __init__(self, limiter: Limiter, key: Any) -> None:
         super().__init__()
