@@ -25,19 +25,22 @@ def failures(
     examples: int,
     *,
     coverage: bool = True,
+    stateful: bool = True,
     headers: Mapping[str, str] | None = None,
     operations: Sequence[Mapping[str, Any]] = (),
     without: Sequence[str] = (),
 ) -> list[str]:
     """What every check says against the application at this address; `coverage` walks every boundary.
 
-    `headers` go with each request; `operations` are settings for some of them, as in a configuration file;
+    `stateful` also follows the links between operations; `headers` go with each request; `operations` are
+    settings for some of them, as in a configuration file;
     the checks in `without` are left out.
     """
     for name, strategy in FORMATS.items():
         schemathesis.openapi.format(name, strategy)
     usual = settings(examples, coverage)
     usual["operations"] += operations
+    usual["phases"]["stateful"] = {"enabled": stateful}
     usual["checks"] |= {name: {"enabled": False} for name in without}
     config = SchemathesisConfig.from_dict({**usual, "headers": dict(headers or {})})
     schema = schemathesis.openapi.from_url(f"{url}/api/openapi.json", config=config, wait_for_schema=20)
