@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -143,34 +143,50 @@ class Composer:
         self, model: ModelMeta | None, operation: Operation, *, item: bool
     ) -> dict[ModelMeta, Guard]:
         """The guards of every model that such a request can reach."""
+        return self.guards(self._reachable(model, operation), model, operation, item=item)
+
+    def entries_of_reachable(
+        self, model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> Iterator[Middleware]:
+        """What was registered to guard the models that such a request can reach."""
+        models = self._reachable(model, operation)
+        for _, own in self._not_passed(models, model, operation, item=item):
+            yield from (fn if isinstance(fn, Entry) else r.fn for r, fn in own)
+
+    def _reachable(self, model: ModelMeta | None, operation: Operation) -> list[ModelMeta]:
         if operation is Operation.SEARCH:
-            models = [m for m in self._models.values() if m.options.global_searchable]
-        elif model is None or operation in (Operation.DELETE, Operation.OPTIONS):
-            models = []
-        else:
-            models = [model, *reachable_models(model, self._models)]
-        return self.guards(models, model, operation, item=item)
+            return [m for m in self._models.values() if m.options.global_searchable]
+        if model is None or operation in (Operation.DELETE, Operation.OPTIONS):
+            return []
+        return [model, *reachable_models(model, self._models)]
 
     def guards(
         self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
     ) -> dict[ModelMeta, Guard]:
-        """For each of these models, its auth middleware for lists that such a request has not passed.
+        """For each of these models, its auth middleware for lists that such a request has not passed."""
+        guards: dict[ModelMeta, Guard] = {}
+        for meta, own in self._not_passed(models, model, operation, item=item):
+            links: list[Link] = [_link(f"auth:{r.name} of {meta.name}", fn) for r, fn in own]
+            guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
+        return guards
+
+    def _not_passed(
+        self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> Iterator[tuple[ModelMeta, list[tuple[Registration, Middleware]]]]:
+        """The models with auth middleware for lists that such a request has not passed, and that middleware.
 
         A middleware for all models runs once in a request; one for some models, once for each of them.
         """
         step: Step | SpecStep = self._pipeline.auth
-        route_middleware = _in_order(step, model, operation, item=item)
-        guards: dict[ModelMeta, Guard] = {}
+        route_middleware = in_order(step, model, operation, item=item)
         for meta in models:
             route_functions = [fn for r, fn in route_middleware if r.models is None or meta is model]
-            of_model = _in_order(step, meta, Operation.LIST, item=False)
+            of_model = in_order(step, meta, Operation.LIST, item=False)
             if _exempts_more(route_middleware, of_model):
                 route_functions = [fn for fn in route_functions if not _concerns_identity(fn)]
             own = [(r, fn) for r, fn in of_model if fn not in route_functions]
             if own:
-                links: list[Link] = [_link(f"auth:{r.name} of {meta.name}", fn) for r, fn in own]
-                guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
-        return guards
+                yield meta, own
 
     def _matching(
         self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool
@@ -269,7 +285,7 @@ def _matching(
     return sorted(matching, key=lambda r: r.rank)
 
 
-def _in_order(
+def in_order(
     step: Step | SpecStep, model: ModelMeta | None, operation: Operation, *, item: bool
 ) -> list[tuple[Registration, Middleware]]:
     """The middleware of a step that runs for such a request; of several in its place, the last."""

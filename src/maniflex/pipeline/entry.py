@@ -95,6 +95,7 @@ class Entry:
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
     varies_by_caller: ClassVar[bool] = False  # it makes answers differ by who asks
+    skips_reached: ClassVar[bool] = False  # it does nothing where a request to another model reaches its own
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
     stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
@@ -165,6 +166,14 @@ class Entry:
         """What the API description says of such a route because of the entry."""
         return None
 
+    def method_docs(self, method: str, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        """The same for one HTTP method, where that makes a difference."""
+        return self.docs(model, operation)
+
+    def silences(self, other: Entry) -> bool:
+        """Whether the other does nothing on a route that this one opens."""
+        return False
+
     def transforms(self, seat: Seat) -> Iterable[tuple[type[Model], Transform]]:
         """The fields whose values it changes in answers, by model."""
         return ()
@@ -183,6 +192,7 @@ class Placement:
     warnings: list[str]
     claims: set[tuple[str, Operation]]  # of the entries placed so far
     seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # every entry that was placed, and where
+    other_seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # in actions, before the description
 
 
 def place_entries(
@@ -203,6 +213,8 @@ def place_entries(
     for registration in pipeline.openapi.auth.registrations:
         if isinstance(registration.fn, Entry):
             placement.problems.extend(_description_problems(registration, registration.fn))
+            seat = Seat("openapi.auth", registration.at, (), None, False, {}, registration, (), ())
+            placement.other_seats.append((registration.fn, seat))
     for registration in (*pipeline.openapi.generate.registrations, *pipeline.openapi.response.registrations):
         if isinstance(registration.fn, Entry):
             placement.problems.extend(_document_problems(registration, registration.fn))
@@ -290,6 +302,7 @@ def _judge_action(
             "action", At.BEFORE, (), operations, False, by_name, registration, (*before, *own), (action,)
         )
         where = f"action {action.method} {action.path}: {entry.name}"
+        placement.other_seats.append((entry, seat))
         placement.problems.extend(f"{where}: {problem}" for problem in entry.problems(seat))
         placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
 

@@ -245,7 +245,7 @@ def _problems(
     for name in elsewhere:
         yield f"no model named {name!r} is registered{did_you_mean(name, models or ())}"
     explicit = _without_implied_search(r.operations or frozenset())
-    unseen = sorted(explicit & _UNSEEN.get(r.step, frozenset()))
+    unseen = sorted(explicit & UNSEEN_BY.get(r.step, frozenset()))
     for operation in unseen:
         yield f"{operation} requests never reach the {r.step} step, so it would not run"
     of_no_model = r.models is not None and (Operation.ACTION in explicit or Operation.SEARCH in explicit)
@@ -263,7 +263,7 @@ def _runs(r: Registration, served: Collection[Served]) -> bool:
     """Whether any request comes by it; one for everything may wait for models to come."""
     if r.models is None and r.operations is None:
         return True
-    unseen = _UNSEEN.get(r.step, frozenset())
+    unseen = UNSEEN_BY.get(r.step, frozenset())
     return any(op not in unseen and r.matches(model, op, item=True) for model, op in served)
 
 
@@ -288,7 +288,8 @@ def _without_implied_search(operations: frozenset[Operation]) -> frozenset[Opera
 
 
 _TRIMMED = frozenset({Operation.ACTION, Operation.OPTIONS, Operation.SEARCH})
-_UNSEEN = dict.fromkeys(("deserialize", "validate", "service", "db"), _TRIMMED)
+# Operations whose routes do not have the step.
+UNSEEN_BY = dict.fromkeys(("deserialize", "validate", "service", "db"), _TRIMMED)
 
 
 def _position(at: str, where: str) -> At:

@@ -18,6 +18,7 @@ from maniflex.errors import CallbackFailed, InvalidQuery, OutOfScope, RequestErr
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline
 from maniflex.pipeline.scope_table import ScopeTable, TableRule
@@ -45,6 +46,8 @@ class ScopeRule(Entry):
     homes: ClassVar[Mapping[str, Sequence[At]]] = {"auth": ANYWHERE, "db": ANYWHERE}
     in_actions = True
     varies_by_caller = True
+    # The refusal of a caller whose rows cannot be told.
+    undetermined_codes: ClassVar[Mapping[int, Sequence[str]]] = {403: ("FORBIDDEN",)}
 
     def __init__(
         self, path: Any, value: Any, op: Any = "eq", *, unless_role: str | Iterable[str] | None = None
@@ -155,6 +158,11 @@ class ScopeRule(Entry):
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         """In an action: what binds all models that have the field."""
         return ActionRule(self)
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        refused = self.undetermined_codes if self._ask is not None else {}
+        parent = {404: ("NOT_FOUND",)} if "." in self._path and operation is Operation.CREATE else {}
+        return EntryDocs(refusals={**refused, **parent}) if refused or parent else None
 
     # -- whose rows
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from maniflex.errors import CallbackFailed, RequestError
 from maniflex.middleware.auth.authenticator import Authenticator
+from maniflex.middleware.auth.schemes import BASIC, Schemes
 from maniflex.pipeline.chain import is_async
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.registration import Next, takes
@@ -43,6 +44,9 @@ class Basic(Authenticator):
         if not _REALM.fullmatch(realm) or '"' in realm or "\\" in realm:
             self.mistakes.append("realm is plain text without quotes")
         self.challenge = f'Basic realm="{realm}", charset="UTF-8"'
+
+    def schemes(self) -> Schemes:
+        return BASIC
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         if not ctx.authenticated:

@@ -7,8 +7,11 @@ from typing import ClassVar
 
 from maniflex.errors import Abort
 from maniflex.middleware.auth.authenticator import UNKNOWN_CALLER
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
+from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 
 
@@ -38,6 +41,9 @@ class CallerGuard(Entry):
     homes: ClassVar = {"auth": ANYWHERE}
     in_actions = True
     in_description = True
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(refusals={401: ["UNAUTHORIZED"], 403: ["FORBIDDEN"]})
 
     def _check_names(self, kind: str, names: Iterable[object]) -> None:
         if not all(isinstance(name, str) and name for name in names):
@@ -75,6 +81,9 @@ class IdentityGuard(CallerGuard):
     """Asks for any identity."""
 
     name = "auth.require_auth"
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(refusals={401: ["UNAUTHORIZED"]})
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         if ctx.auth is None or not ctx.auth.user_id:

@@ -23,6 +23,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Piece, Seat, ask, is_own_table
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At
 from maniflex.pipeline.steps.db import Database
@@ -49,6 +50,7 @@ class CacheQuery(Entry):
     """Rows of lists and records that were found before, as long as nothing they came from was written."""
 
     name = "db.cache_query"
+    docs = describe_nothing
     homes: ClassVar = {"db": (At.BEFORE,)}
     acts_for = frozenset({Operation.LIST, Operation.READ})
     listens = True

@@ -23,6 +23,7 @@ from maniflex.middleware.idempotency.fingerprint import (
 )
 from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
 from maniflex.middleware.idempotency.kept_answer import replay_answer
+from maniflex.middleware.idempotency.key_docs import key_docs
 from maniflex.middleware.idempotency.options import KeyOptions, option_mistakes
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, Duration, IdempotencyStore, KeyClaim
@@ -32,6 +33,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import AnswersEarly
 from maniflex.pipeline.entry import Entry, Piece, Seat, ask
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next, Registration
 from maniflex.pipeline.response import Response, status_of
@@ -81,6 +83,12 @@ class Keys(Entry):
 
     def _make_write(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         return _KeyedWrite() if model is not None and operation in self.acts_for else None
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        is_action = model is None and operation is Operation.ACTION
+        if not is_action and operation not in self.acts_for:
+            return None
+        return key_docs(self.options, reads_body=is_action)
 
     def problems(self, seat: Seat) -> Iterable[str]:
         others = [r for r in seat.registrations if r is not seat.registration and isinstance(r.fn, Keys)]

@@ -11,6 +11,7 @@ from maniflex.middleware.validate.rule_entry import BODIES
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Piece, Seat, ask, require_field
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 
@@ -49,6 +50,9 @@ class FieldGate(Entry):
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return (Piece("validate", self.make, At.BEFORE, _FIRST),)
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        return EntryDocs(refusals={403: ["FIELD_FORBIDDEN"]}) if operation in BODIES else None
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         if model is None or operation not in BODIES:
