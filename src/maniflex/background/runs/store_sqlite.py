@@ -129,19 +129,11 @@ class SqliteRunStore(RunStore):
     async def succeed(self, successes: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
         stamp = encode_datetime(now)
         rows = _json([(h.id, h.lease, result) for h, result in successes])
-        log = []
+        statements = [self._sql["lost"].bind(rows=rows), self._sql["succeed"].bind(rows=rows, now=stamp)]
         if self._logged:
-            log.append(self._sql["log_succeed"].bind(rows=rows, now=stamp, **event_ids()))
-        try:
-            async with self.adapter.transaction() as tx:
-                all_at_once = self._sql["succeed"].bind(rows=rows, now=stamp)
-                [[count]] = (await tx.batch([*log, all_at_once, self._sql["changes"].bind()]))[-1]
-                if count != len(successes):
-                    raise _NotAll
-        except _NotAll:
-            some = self._sql["succeed_some"].bind(rows=rows, now=stamp)
-            return {row[0] for row in (await self.adapter.batch([*log, some]))[-1]}
-        return {h.id for h, _ in successes}
+            statements.insert(1, self._sql["log_succeed"].bind(rows=rows, now=stamp, **event_ids()))
+        [[lost_ids]], *_ = await self.adapter.batch(statements)
+        return {h.id for h, _ in successes}.difference(decode(lost_ids))
 
     async def settle(self, changes: Sequence[RunChange], now: datetime, tx: Tx | None = None) -> set[str]:
         stamp = encode_datetime(now)
@@ -200,10 +192,6 @@ class SqliteRunStore(RunStore):
 
     def _list(self, values: Sequence[str]) -> str:
         return _json(values)
-
-
-class _NotAll(Exception):
-    """Not all of these runs are ours any more: undo, and ask which."""
 
 
 def _runs_of_answer(rows: Sequence[Row], token: str) -> list[ClaimedRun]:
