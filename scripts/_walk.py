@@ -1,11 +1,11 @@
-"""The body of `scripts/measure --walk`: which files of the package work on one run, from its claim to its settling.
+"""The body of `scripts/measure --walk`: which files of the package work on one run, from claim to settling.
 
-A worker that is warm drains one run whose handler does nothing, and a profile on all threads notes every function of
-the package that is called. Files a reader has to open to follow a run, and no others, are on that walk.
+A worker that is warm drains one run whose handler does nothing, and a profile on all threads notes every
+function of the package that is called. Those files a reader opens to follow a run.
 
     scripts/measure --walk [postgresql://…] [--list]
 
-The package that is measured is the one on PYTHONPATH, so that another revision is measured by the same script.
+The package that is measured is the one on PYTHONPATH: so the same script measures another revision.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def walk_of_run(database: str, **settings: Any) -> Walk:
         await worker.drain()
         walk.recording = False
     sys.setprofile(None)
-    threading.setprofile(None)  # type: ignore[arg-type]  # which is how it is taken off
+    threading.setprofile(None)
     return walk
 
 
@@ -78,7 +78,8 @@ def show(title: str, walk: Walk, *, listed: bool) -> None:
     files = sorted(walk.functions)
     in_runs = sum(name.startswith("background/runs/") for name in files)
     in_background = sum(name.startswith("background/") for name in files)
-    print(f"{len(files):5}  files on the walk of a run on {title}: {in_background} of background, {in_runs} of runs")
+    shares = f"{in_background} of background, {in_runs} of runs"
+    print(f"{len(files):5}  files on the walk of a run on {title}: {shares}")
     if listed:
         for name in files:
             print(f"         {name}: {', '.join(sorted(walk.functions[name]))}")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from maniflex import Run, Server
-from maniflex.background.runs.rows import ClaimCursor
+from maniflex.background.runs.rows import ClaimCursor, ClaimTerms
 from maniflex.errors import DatabaseError, DeclarationError, Fatal, TransactionError
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import (
@@ -234,9 +234,8 @@ async def test_a_claim_whose_answer_was_lost_is_begun_all_the_same(server: Serve
         made = await work.submit("default.ok", max_attempts=1)
         worker = work.worker()
         ranges, name, lease = worker.claimer.ranges, worker.name, worker.leases.usual
-        assert await work.engine.store.claim(
-            ranges, 1, name, clock.now(), lease, {}, "the token", ClaimCursor()
-        )
+        terms = ClaimTerms(ranges, 1, name, clock.now(), lease, {}, "the token")
+        assert await work.engine.store.claim(terms, ClaimCursor())
         worker.claimer.unanswered["the token"] = clock.now() + worker.leases.usual
         assert await worker.drain() == 1
         done = await work.get(made.id)

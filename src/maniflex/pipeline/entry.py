@@ -381,11 +381,6 @@ def require_field(meta: ModelMeta, name: str) -> FieldMeta:
     return field
 
 
-def is_own_table(meta: ModelMeta) -> bool:
-    """Whether the model is a table of the framework, such as runs, which is written by other ways too."""
-    return meta.cls.__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
 async def ask(ctx: Context, fn: Callable[..., Any], *args: Any) -> Any:
     """The result of a callback, plain or async; what it raises refuses the request, never lets it pass."""
     try:
@@ -394,4 +389,9 @@ async def ask(ctx: Context, fn: Callable[..., Any], *args: Any) -> Any:
     except RequestError:
         raise
     except Exception as error:
-        raise CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed") from error
+        raise callback_failure(fn) from error
+
+
+def callback_failure(fn: Any) -> CallbackFailed:
+    """The refusal of a request whose callback raised something else."""
+    return CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed")

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import MsgspecError
 from pydantic import ValidationError
 
+from maniflex._callables import is_async
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
 from maniflex.background.json_text import decode, unreadable_because
 from maniflex.background.outbox.message import Message
@@ -56,8 +57,8 @@ class MessageHandler:
         timeout: timedelta = TIMEOUT,
         scoped: bool = False,
     ) -> MessageHandler:
-        is_async = any(inspect.iscoroutinefunction(part) for part in (fn, type(fn).__call__))
-        return cls(kind, fn, None if payload is None else PayloadType(payload), is_async, scoped, timeout)
+        payload_type = None if payload is None else PayloadType(payload)
+        return cls(kind, fn, payload_type, is_async(fn), scoped, timeout)
 
     def read(self, stored: str | bytes) -> Any:
         """The payload as the function takes it."""

@@ -1,8 +1,8 @@
 """Run SQLite statements on threads without stalling the event loop: the way there and back.
 
 A `Statement` goes into a queue, a thread runs it on its `ThreadConnection`, the outcome returns through the
-`Outcomes`. A writer is sent a `Write`, a `BatchRequest`, or a `Session` and its calls. Reads are the business of
-`readers.py`, sessions and commits of `writer.py`.
+`Outcomes`. A writer is sent a `Write`, a `BatchRequest`, or a `Session` and its calls. Reads are the business
+of `readers.py`, sessions and commits of `writer.py`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Seat
-from maniflex.pipeline.scope_rules import ScopeRule, is_internal
+from maniflex.pipeline.scope_rules import ScopeRule
 from maniflex.query.query import Models, field_along
 
 Roles = str | Iterable[str] | None
@@ -104,7 +104,7 @@ class TenantRule(ScopeRule):
         if seat.is_named:
             return
         for meta in seat.registered.values():
-            if meta.name not in bound and not is_internal(meta) and not meta.options.headless:
+            if meta.name not in bound and not meta.is_internal and not meta.options.headless:
                 yield f"{meta.name} has no {self._path!r}: all tenants see its rows; shared= says it is meant"
 
 
