@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -76,11 +76,14 @@ class MessageHandler:
             places = [".".join(map(str, e["loc"])) + f": {e['msg']}" for e in errors[:5]]
             raise UnreadablePayload(f"the payload does not fit: {'; '.join(places)}", broken=False) from error
 
-    async def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: Any) -> Coroutine[Any, Any, object]:
         """Run it, a plain function on a thread."""
-        if self.is_async:
-            await self.fn(*arguments)
-            return
+        if not self.is_async:
+            return self._call_on_thread(*arguments)
+        call: Coroutine[Any, Any, object] = self.fn(*arguments)
+        return call
+
+    async def _call_on_thread(self, *arguments: Any) -> None:
         outcome = await on_thread(partial(self.fn, *arguments), _threads)
         if inspect.isawaitable(outcome):
             await outcome

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from maniflex._caller import Caller
@@ -76,7 +77,7 @@ class OutboxStore:
             settled_rows, rows, kinds = await self._turn_in_parts(statements, claim, kinds, lease, now)
         if not rows:
             return _ids(settled_rows), None
-        messages = sorted(map(ClaimedMessage.of, rows), key=lambda m: m.seq)
+        messages = sorted(map(ClaimedMessage.of, rows), key=attrgetter("seq"))
         return _ids(settled_rows), Batch(lease, claim.until, messages, () if kinds is claim.kinds else kinds)
 
     async def _turn_in_parts(

@@ -183,9 +183,8 @@ class Work(DeclaredPart):
         Options: `priority` (higher first), `run_at` or `delay`, `max_attempts`, `group_key`,
         `timeout`, `actor_id`, `tenant_id`, `trace_id`; the last three are the caller's inside a request.
         """
-        return (
-            await self.require_sealed().runs.submit_all(type, [payload], [idempotency_key], tx, **options)
-        )[0]
+        runs = await self.require_sealed().runs.submit_all(type, [payload], [idempotency_key], tx, **options)
+        return runs[0]
 
     async def offer(
         self,

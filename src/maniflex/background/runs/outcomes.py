@@ -193,6 +193,19 @@ def _failure_change(
     return RunChange(run.held, status, event, encode_plain(data), run_at, 0, encode_plain(error), last_error)
 
 
+def log_failure(logger: logging.Logger, work: str, failure: Failed, attempt: int, tries: int | None) -> None:
+    """Log the failure of an attempt; `tries` is how many there are, None when this was the last."""
+    over = tries is None
+    logger.log(
+        logging.ERROR if over else logging.WARNING,
+        "%s failed in attempt %d%s: %s",
+        work,
+        attempt,
+        " and is given up" if over else f" of {tries} and is tried again",
+        f"{failure.message}\n{failure.trace}" if over and failure.code == "error" else failure.message,
+    )
+
+
 # -- what an exception means
 
 

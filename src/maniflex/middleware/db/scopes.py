@@ -23,7 +23,7 @@ def force_filter(field: str, value: Any, op: str = "eq", *, unless_role: Roles =
 
     `db.ALL` as value lifts the rule on purpose. A value that is None or empty is 403.
     """
-    return FieldRule(field, value, op, unless_role=unless_role)
+    return FieldScope(field, value, op, unless_role=unless_role)
 
 
 def tenancy(
@@ -45,7 +45,7 @@ def force_filter_via(relation: str, field: str, value: Any, *, unless_role: Role
     return ParentRule(relation, field, value, unless_role=unless_role)
 
 
-class FieldRule(ScopeRule):
+class FieldScope(ScopeRule):
     """Rows that have a value in a field of their own."""
 
     name = "db.force_filter"
