@@ -9,11 +9,17 @@ from typing import Any
 
 def is_async(fn: Any) -> bool:
     """Whether calling it gives something to await."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+    whole = _without_partials(fn)
+    return inspect.iscoroutinefunction(whole) or inspect.iscoroutinefunction(type(whole).__call__)
 
 
 def label_of(fn: Any) -> str:
     """The name a function goes by in messages and traces; an object without one goes by its class."""
-    return getattr(fn, "__name__", None) or type(fn).__name__
+    whole = _without_partials(fn)
+    return getattr(whole, "__name__", None) or type(whole).__name__
+
+
+def _without_partials(fn: Any) -> Any:
+    while isinstance(fn, partial):
+        fn = fn.func
+    return fn

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
+from maniflex._callables import label_of
 from maniflex._names import did_you_mean
 from maniflex.db.changes import Change
 from maniflex.db.port import Tx
@@ -261,10 +262,7 @@ def _judge_action(
     action: DeclaredAction, pipeline: Pipeline, models: Sequence[ModelMeta], placement: Placement
 ) -> None:
     """Ask the entries in the middleware= of an action, which see the auth step before it too."""
-    own = [
-        Registration(fn, "action", At.BEFORE, getattr(fn, "__name__", type(fn).__name__))
-        for fn in action.middleware
-    ]
+    own = [Registration(fn, "action", At.BEFORE, label_of(fn)) for fn in action.middleware]
     before = [
         r
         for r in sorted(pipeline.auth.registrations, key=lambda r: _ORDER[r.at])

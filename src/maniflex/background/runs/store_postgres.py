@@ -80,12 +80,13 @@ class PostgresRunStore(RunStore):
     async def claim(self, terms: ClaimTerms, cursor: ClaimCursor | None = None) -> list[ClaimedRun]:
         now, limit = terms.now, terms.limit
         lows, highs = zip(*terms.ranges, strict=True)
+        untils = {type: now + lease for type, lease in terms.leases.items()}
         values = {
             "owner": terms.owner,
             "lease": terms.token,
             "now": now,
             "until": now + terms.lease,
-            "untils": encode_plain({t: now + d for t, d in terms.leases.items()}),
+            "untils": encode_plain(untils) if untils else "{}",
             "lows": lows,
             "highs": highs,
         }
