@@ -95,7 +95,7 @@ def _build(declaration: Declaration) -> Assembly:
         declaration.layers, declaration.observers, [entry for entry, _ in placement.seats]
     )
     problems += surroundings.problems()
-    internal_tables.add_marked(models or ())
+    internal_tables.add_registered(models or ())
     endpoints: list[Endpoint] = []
     guards = GuardsByRoute(placement, declaration.actions)
     draft, store_problems = _make_draft(

@@ -7,12 +7,12 @@ middleware sees every answer. An endpoint without middleware is just its default
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from maniflex._callables import is_async
 from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.checks import Check
@@ -51,13 +51,6 @@ class SyncMiddleware:
     async def __call__(self, ctx: Context, call_next: Callable[[], Awaitable[None]]) -> None:
         call: Call = Call(self._fn, ctx, lambda: call.go_on(call_next))
         await ctx.runtime.threads.finish(call)
-
-
-def is_async(fn: Any) -> bool:
-    """Whether calling it gives something to await."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 class Composer:

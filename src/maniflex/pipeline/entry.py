@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
+from maniflex._callables import label_of
 from maniflex._names import did_you_mean
 from maniflex.db.changes import Change
 from maniflex.db.port import Tx
@@ -283,10 +284,7 @@ def _judge_action(
     action: DeclaredAction, pipeline: Pipeline, models: Sequence[ModelMeta], placement: Placement
 ) -> None:
     """Ask the entries in the middleware= of an action, which see the auth step before it too."""
-    own = [
-        Registration(fn, "action", At.BEFORE, getattr(fn, "__name__", type(fn).__name__))
-        for fn in action.middleware
-    ]
+    own = [Registration(fn, "action", At.BEFORE, label_of(fn)) for fn in action.middleware]
     before = [
         r
         for r in sorted(pipeline.auth.registrations, key=lambda r: _ORDER[r.at])
@@ -404,11 +402,6 @@ def require_field(meta: ModelMeta, name: str) -> FieldMeta:
     return field
 
 
-def is_own_table(meta: ModelMeta) -> bool:
-    """Whether the model is a table of the framework, such as runs, which is written by other ways too."""
-    return meta.cls.__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
 async def ask(ctx: Context, fn: Callable[..., Any], *args: Any) -> Any:
     """The result of a callback, plain or async; what it raises refuses the request, never lets it pass."""
     try:
@@ -417,4 +410,9 @@ async def ask(ctx: Context, fn: Callable[..., Any], *args: Any) -> Any:
     except RequestError:
         raise
     except Exception as error:
-        raise CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed") from error
+        raise callback_failure(fn) from error
+
+
+def callback_failure(fn: Any) -> CallbackFailed:
+    """The refusal of a request whose callback raised something else."""
+    return CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed")

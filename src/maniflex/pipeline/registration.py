@@ -9,6 +9,7 @@ from enum import StrEnum
 from threading import Lock
 from typing import Any, TypeVar, cast
 
+from maniflex._callables import label_of
 from maniflex._names import did_you_mean
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
@@ -78,7 +79,7 @@ class Step:
         name: str | None = None,
     ) -> None:
         """Run `fn` in this step for the given models and operations (all, unless told)."""
-        label = name or getattr(fn, "__name__", None) or type(fn).__name__
+        label = name or label_of(fn)
         where = f"pipeline.{self.name}: {label}"
         if not callable(fn):
             raise DeclarationError(f"{where}: middleware must be callable")

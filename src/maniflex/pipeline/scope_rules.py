@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from maniflex._names import did_you_mean
-from maniflex.errors import CallbackFailed, InvalidQuery, OutOfScope, RequestError, UnusableScope
+from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, callback_failure
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline
@@ -96,7 +96,7 @@ class ScopeRule(Entry):
             yield from seat.models
             return
         for meta in seat.registered.values():
-            if not is_internal(meta) and self.may_bind(meta) and self.binds(meta, seat.registered):
+            if not meta.is_internal and self.may_bind(meta) and self.binds(meta, seat.registered):
                 yield meta
 
     def may_bind(self, model: ModelMeta) -> bool:
@@ -285,7 +285,7 @@ class ActionRule:
 
     def _model_rules(self, models: Models) -> Iterator[ModelRule]:
         for meta in models.values():
-            rule = None if is_internal(meta) else self._rule.on_model(meta, models)
+            rule = None if meta.is_internal else self._rule.on_model(meta, models)
             if rule is not None and self._rule.may_bind(meta):
                 yield rule
 
@@ -303,11 +303,6 @@ def scope_table(pipeline: Pipeline, models: Iterable[ModelMeta]) -> ScopeTable:
                 if isinstance(rule, ModelRule):
                     table.setdefault(meta.name, []).append(TableRule(rule, registration.operations))
     return table
-
-
-def is_internal(model: ModelMeta) -> bool:
-    """Whether it is a table of the framework, which has a guard of its own."""
-    return model.cls.__module__.startswith("maniflex.")
 
 
 def _is_empty(value: Any) -> bool:
@@ -336,7 +331,7 @@ def _ask_once(rule: ScopeRule, fn: Callable[[Context], Any], ctx: Context) -> An
     except RequestError:
         raise
     except Exception as error:
-        raise _failed(fn) from error
+        raise callback_failure(fn) from error
     if inspect.isawaitable(value):
         return _await_once(rule, fn, owner, ctx.auth, value)
     owner.rule_values[rule] = (ctx.auth, value)
@@ -349,11 +344,7 @@ async def _await_once(rule: ScopeRule, fn: Any, owner: Context, auth: Any, waiti
     except RequestError:
         raise
     except Exception as error:
-        raise _failed(fn) from error
+        raise callback_failure(fn) from error
     assert owner.rule_values is not None
     owner.rule_values[rule] = (auth, value)
     return value
-
-
-def _failed(fn: Any) -> CallbackFailed:
-    return CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed")

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from maniflex._callables import is_async
 from maniflex.errors import CallbackFailed, RequestError
 from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.auth.schemes import BASIC, Schemes
-from maniflex.pipeline.chain import is_async
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.registration import Next, takes
 

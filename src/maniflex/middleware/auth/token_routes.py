@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from maniflex._callables import is_async
 from maniflex.errors import Abort, CallbackFailed, RequestError
 from maniflex.middleware.auth.csrf_cover import is_csrf, uncovered_routes
 from maniflex.middleware.auth.guards import require_auth
@@ -16,7 +17,6 @@ from maniflex.middleware.auth.request import LOOPBACK, cookie_values, host_name
 from maniflex.middleware.auth.schemes import cookie_scheme
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import is_async
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Entry, Seat
 from maniflex.pipeline.entry_docs import EntryDocs, answer_header

@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from maniflex.errors import Abort, Unavailable
+from maniflex.middleware.db.callers import caller_of
 from maniflex.middleware.db.query_text import scope_text
 from maniflex.middleware.idempotency.claimer import KeyClaimer
 from maniflex.middleware.idempotency.fingerprint import (
     body_that_was_read,
-    caller_of,
     fingerprint,
     read_any_body,
     sent_key,
@@ -154,8 +154,8 @@ class _KeyedRequest(AnswersEarly):
 
     async def _claim(self, ctx: Context, key: str) -> HeldClaim | KeyClaim | None:
         """The claim, or the settled key of a twin; None to run without, because the store fails."""
-        own_caller = self._options.caller
-        caller = caller_of(ctx) if own_caller is None else f"own {await ask(ctx, own_caller, ctx)}"
+        own = self._options.caller
+        caller = caller_of(ctx, exact=True) if own is None else f"own {await ask(ctx, own, ctx)}"
         if ctx.forced:  # a key counts within the rows that its request may touch
             caller = f"{caller} in {scope_text(ctx.forced)}"
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route_of(ctx)} {key}"

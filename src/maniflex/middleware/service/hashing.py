@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
 
+from maniflex._callables import is_async
 from maniflex.errors import Abort, RequestError
 from maniflex.middleware.arguments import is_function
 from maniflex.middleware.auth.passwords import MOST_BCRYPT_BYTES, hash_password
@@ -97,7 +97,7 @@ class HashEntry(ServiceEntry):
         if isinstance(self._hasher, str):
             return await hash_password(plain, algorithm=self._hasher)
         outcome: Any
-        if inspect.iscoroutinefunction(self._hasher):
+        if is_async(self._hasher):
             outcome = await self._hasher(plain)
         else:
             outcome = await asyncio.to_thread(self._hasher, plain)
