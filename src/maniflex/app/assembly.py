@@ -30,6 +30,8 @@ from maniflex.pipeline.entry import Placement, place_entries
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.policies import policy_table
+from maniflex.pipeline.policy_table import hidden_models
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
@@ -162,6 +164,7 @@ def _make_draft(
     databases = Databases(config)
     stores, problems = make_stores(models or (), databases, declaration.clock)
     problems += link_stores(config, stores, declaration.internal_tables.models)
+    policies = policy_table(pipeline, models or ())
     runtime = Runtime(
         config=config,
         clock=declaration.clock,
@@ -169,9 +172,10 @@ def _make_draft(
         stores=stores,
         logger=logger,
         scopes=scope_table(pipeline, models or ()),
+        policies=policies,
     )
     metas = {store.meta.name: store.meta for store in stores.values()}
-    composer = Composer(pipeline, config.trace, logger, models=metas)
+    composer = Composer(pipeline, config.trace, logger, models=metas, hidden=hidden_models(policies))
     document = Document(
         config=config,
         models=models or (),
@@ -210,7 +214,11 @@ def _is_guarded(pipeline: Pipeline, composer: Composer, endpoint: Endpoint) -> b
         r.matches(model, operation, item=item) and r.middleware(model, operation) is not None
         for r in pipeline.auth.registrations
     )
-    return any(matching) or bool(composer.guards_of_reachable(endpoint.model, endpoint.operation, item=item))
+    return (
+        any(matching)
+        or bool(composer.guards_of_reachable(model, operation, item=item))
+        or bool(composer.hidden_from(model, operation))
+    )
 
 
 def _with_prefix(config: Config, endpoints: Sequence[Endpoint]) -> tuple[Prefixed, Prefixed]:

@@ -81,7 +81,7 @@ class GuardsByRoute:
                 if not r.matches(endpoint.model, endpoint.operation, item=item):
                     continue
                 fn = r.middleware(endpoint.model, endpoint.operation)
-                if fn is not None:
+                if fn is not None or (isinstance(r.fn, Entry) and r.fn.judges_rows):
                     yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
         action = self._action(endpoint)
         for fn in action.middleware if action is not None else ():

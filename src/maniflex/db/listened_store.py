@@ -6,7 +6,7 @@ one or its own, in which the listeners are told.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -70,7 +70,7 @@ class ListenedStore(Store):
         *,
         scope: Scope = (),
         tx: Tx | None = None,
-        check: Callable[[Row], None] | None = None,
+        check: Callable[[Row], Awaitable[None]] | None = None,
     ) -> Row:
         async with self._transaction(tx) as own_tx:
             row = await super().restore(record_id, changes, scope=scope, tx=own_tx, check=check)

@@ -14,7 +14,7 @@ from maniflex.errors import ValidationFailed
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query.match import holds
 from maniflex.query.operators import Op
-from maniflex.query.query import AnyOf, Compare, Forced, Scope
+from maniflex.query.query import AnyOf, Compare, Forced, Narrowed, Scope
 
 
 def stamp(
@@ -39,7 +39,7 @@ def check(
 ) -> None:
     """Refuse values that would end outside the scope; on update only those that are written."""
     for rule in scope:
-        condition = rule.on(model)
+        condition = None if _is_for_reading(rule) else rule.on(model)
         if condition is None:
             continue
         items = condition.conditions if isinstance(condition, AnyOf) else (condition,)
@@ -52,9 +52,13 @@ def check(
 
 def _comparisons(model: ModelMeta, scope: Scope) -> Iterator[Compare]:
     for rule in scope:
-        condition = rule.on(model)
+        condition = None if _is_for_reading(rule) else rule.on(model)
         if isinstance(condition, Compare):
             yield condition
+
+
+def _is_for_reading(rule: Forced | Narrowed) -> bool:
+    return isinstance(rule, Narrowed) and rule.of_shown
 
 
 def _deciding_field(model: ModelMeta, item: Compare) -> FieldMeta | None:
