@@ -12,6 +12,7 @@ from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.response import JSON
 
+_COUNTED = {"$ref": "#/components/schemas/PageMeta"}
 _CODES = re.compile(r" Codes: (.*)\.$")
 
 
@@ -24,6 +25,8 @@ def add_entry_docs(operation: Schema, endpoint: Endpoint, docs: Sequence[EntryDo
         _add_parameters(operation, doc.parameters)
         for status, codes in doc.refusals.items():
             _add_refusal(operation["responses"], status, codes, is_empty=endpoint.method == "HEAD")
+        if doc.page_meta is not None:
+            _replace_page_meta(operation["responses"], doc.page_meta)
         _add_to_successes(operation["responses"], doc)
 
 
@@ -47,6 +50,17 @@ def _add_refusal(responses: Schema, status: int, codes: Sequence[str], *, is_emp
     names = ", ".join(f"`{code}`" for code in sorted({*usual_codes, *codes}))
     text = _CODES.sub("", response["description"])
     response["description"] = f"{text} Codes: {names}." if names else text
+
+
+def _replace_page_meta(responses: Schema, page_meta: Mapping[str, Any]) -> None:
+    """Describe the pages of a list as those that are not counted."""
+    schema = responses.get("200", {}).get("content", {}).get(JSON, {}).get("schema", {})
+    meta = schema.get("properties", {}).get("meta")
+    if meta == _COUNTED:
+        schema["properties"]["meta"] = dict(page_meta)
+    elif meta is not None and _COUNTED in meta.get("anyOf", ()):
+        others = [one for one in meta["anyOf"] if one not in (_COUNTED, page_meta)]
+        schema["properties"]["meta"] = {"anyOf": [dict(page_meta), *others]}
 
 
 def _add_to_successes(responses: Schema, doc: EntryDocs) -> None:

@@ -17,6 +17,7 @@ class EntryDocs:
     refusals: Mapping[int, Sequence[str]] = field(default_factory=dict)  # status → codes
     answer_headers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of successes
     answers: Mapping[int, str] = field(default_factory=dict)  # further answers without a body
+    page_meta: Mapping[str, Any] | None = None  # the schema of a counted page's `meta`, in its place
     body: Mapping[str, Any] | None = None  # the schema of successes, in the place of the usual envelope
 
 

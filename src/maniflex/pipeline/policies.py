@@ -16,6 +16,16 @@ from maniflex.pipeline.scope_rules import LAST
 from maniflex.pipeline.where_rule import Where, WhereRule
 from maniflex.query.query import Models, reachable_models
 
+_UNCOUNTED_META: dict[str, Any] = {
+    "type": "object",
+    "description": "Where in the list this page is; a page may have fewer records than its limit.",
+    "required": ["page", "limit", "has_more"],
+    "properties": {
+        "page": {"type": "integer", "minimum": 1},
+        "limit": {"type": "integer", "minimum": 1},
+        "has_more": {"type": "boolean"},
+    },
+}
 _MANY = frozenset({Operation.LIST, Operation.EXPORT})
 
 
@@ -88,7 +98,8 @@ class PolicyEntry(Entry):
         return self._rules[model]
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
-        return EntryDocs(refusals={403: ("FORBIDDEN",)})
+        page_meta = _UNCOUNTED_META if operation is Operation.LIST and self.where is None else None
+        return EntryDocs(refusals={403: ("FORBIDDEN",)}, page_meta=page_meta)
 
 
 def _meet(r: Registration, seat: Seat, meta: ModelMeta, operation: Operation) -> bool:

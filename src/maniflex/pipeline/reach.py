@@ -22,11 +22,11 @@ from maniflex.query.query import (
     Query,
     Scope,
     adopt,
-    fields_fixed_by,
     leaves,
     models_along,
     models_reached,
 )
+from maniflex.query.written_rows import fields_fixed_by
 
 Guard = Callable[[Context], Awaitable[None]]
 

@@ -424,12 +424,6 @@ def _models_included(includes: Iterable[Include]) -> Iterator[str]:
         yield from _models_included(include.nested)
 
 
-def fields_fixed_by(model: ModelMeta, scope: Scope) -> set[str]:
-    """The attributes whose values the scope sets, so that those in a body do not count."""
-    conditions = [condition.on(model) for condition in scope]
-    return {c.field.name for c in conditions if isinstance(c, Compare) and c.op is Op.EQ and not c.path}
-
-
 def with_conditions(scope: Scope, conditions: Iterable[Forced | Narrowed]) -> Scope:
     """The scope and these conditions, without those it says already."""
     for condition in conditions:

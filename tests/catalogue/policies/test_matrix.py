@@ -107,7 +107,9 @@ async def test_head_of_a_list_is_as_long_as_the_list(world: House) -> None:
 
 async def test_a_create_is_judged_before_it_is_stored(world: House) -> None:
     for body, status in (({"archived": True}, 403), ({"archived": False}, 201)):
-        made = await world.http.post("/api/docs", json={"title": "paper new", **body}, headers={"x-user": "ann"})
+        made = await world.http.post(
+            "/api/docs", json={"title": "paper new", **body}, headers={"x-user": "ann"}
+        )
         assert made.status_code == status
     found = await world.titles("/docs?filter=title:eq:paper new", ADMIN)
     assert found == ["new"]
@@ -117,7 +119,10 @@ async def test_an_update_is_allowed_before_and_after(world: House) -> None:
     path, headers = f"/api/docs/{world.ids['alpha']}", {"x-user": "ann"}
     error_of(await world.http.patch(path, json={"archived": True}, headers=headers), 403, "FORBIDDEN")
     assert data_of(await world.get(f"/docs/{world.ids['alpha']}"))["archived"] is False
-    assert data_of(await world.http.patch(path, json={"title": "paper a"}, headers=headers))["title"] == "paper a"
+    assert (
+        data_of(await world.http.patch(path, json={"title": "paper a"}, headers=headers))["title"]
+        == "paper a"
+    )
     denied = f"/api/docs/{world.ids['beta']}"
     for body in ({"archived": False}, {"title": "x"}, {}):
         error_of(await world.http.patch(denied, json=body, headers=headers), 403, "FORBIDDEN")
@@ -176,7 +181,12 @@ async def test_an_aggregate_needs_where(world: House, has_where: bool) -> None:
 
 
 async def test_a_search_needs_where(world: House, has_where: bool) -> None:
-    for path in ("/docs?q=hidden", "/docs/export?q=hidden", "/search?q=hidden&models=Doc", "/search?q=hidden"):
+    for path in (
+        "/docs?q=hidden",
+        "/docs/export?q=hidden",
+        "/search?q=hidden&models=Doc",
+        "/search?q=hidden",
+    ):
         answer = await world.get(path)
         if has_where:
             assert answer.status_code == 200, path
@@ -239,7 +249,9 @@ async def test_records_of_its_own_kind_are_judged_along(world: House) -> None:
         "/docs?filter=parent.title:contains:hidden",
         "/docs?filter=below.title:contains:hidden",
         "/notes/aggregate?aggregate="
-        + json.dumps({"select": [{"op": "count", "as": "n"}], "where": [{"field": "doc.archived", "value": True}]}),
+        + json.dumps(
+            {"select": [{"op": "count", "as": "n"}], "where": [{"field": "doc.archived", "value": True}]}
+        ),
     ],
 )
 async def test_a_filter_across_denied_rows_tells_nothing_of_them(
