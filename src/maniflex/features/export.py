@@ -125,7 +125,7 @@ class Export:
         self._transforms = [t for t in transforms if t.covers(Operation.EXPORT)]
         policies = runtime.policies.get(model.name)
         self._policies = None if policies is None else policies.of(Operation.EXPORT, item=False)
-        self._tells_count = self._policies is None or policies is None or not policies.hides_rows
+        self._tells_count = self._policies is None or not self._policies.hides_rows
         self._places = places
         self._formats = available_formats()
 

@@ -41,6 +41,7 @@ class RowPolicies:
     def __init__(self, model: str, policies: Sequence[TablePolicy]) -> None:
         self._model = model
         self._functions = tuple(one.policy for one in policies)
+        self.hides_rows = not all(one.has_where for one in policies)  # that SQL does not leave out
 
     async def allow(self, ctx: Context, record: Model) -> bool:
         """Whether the caller may touch the record."""
@@ -64,10 +65,14 @@ class ModelPolicies:
     def __init__(self, model: str, policies: Sequence[TablePolicy]) -> None:
         self._model = model
         self._policies = tuple(policies)
-        of_lists = [one for one in policies if one.covers(Operation.LIST, item=False)]
-        # Rows that no SQL leaves out: what is counted, searched or joined would tell of them.
-        self.hides_rows = not all(one.has_where for one in of_lists)
-        included = [one for one in policies if one in of_lists or one.covers(Operation.READ, item=True)]
+        of_lists = self.of(Operation.LIST, item=False)
+        # What is counted, searched or joined would tell of rows that SQL does not leave out.
+        self.hides_rows = of_lists is not None and of_lists.hides_rows
+        included = [
+            one
+            for one in policies
+            if one.covers(Operation.LIST, item=False) or one.covers(Operation.READ, item=True)
+        ]
         self.of_included = RowPolicies(model, included) if included else None
 
     def of(self, operation: Operation, *, item: bool) -> RowPolicies | None:

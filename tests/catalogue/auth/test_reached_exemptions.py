@@ -1,4 +1,4 @@
-"""A reached model is as open by `include` as by its own list: its exemptions stand with its authenticators."""
+"""A reached model is as open by `include` as by its own list: exemptions stand with its authenticators."""
 
 from __future__ import annotations
 

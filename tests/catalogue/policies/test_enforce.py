@@ -30,6 +30,7 @@ from tests.catalogue.policies.world import (
     Doc,
     Note,
     Shelf,
+    Tag,
     app,
     house,
     identify,
@@ -582,7 +583,7 @@ def test_what_it_could_not_keep_stops_the_start() -> None:
 
 def test_a_public_cache_of_judged_rows_stops_the_start() -> None:
     server = app()
-    server.pipeline.response.register(response.cache(60, public=True), models=[Doc])
+    server.pipeline.response.register(response.cache(60, public=True), models=[Tag])
     assert any("response.cache" in problem for problem in problems_of(server))
 
 

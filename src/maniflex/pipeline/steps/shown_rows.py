@@ -20,8 +20,7 @@ class ShownRows:
         self._store = store
         self._table = table
         self._own = own
-        policies = table.get(store.meta.name)
-        self._counts = own is None or policies is None or not policies.hides_rows
+        self._counts = own is None or not own.hides_rows
 
     async def judge_one(self, ctx: Context) -> None:
         """Refuse a record that the caller may not see."""
