@@ -85,13 +85,11 @@ class Numbers:
     def observe(self, name: str, value: float, labels: dict[str, str]) -> None: ...
 
 
-def no_policy() -> None: ...
-
-
 def pair(username: str, password: str) -> AuthInfo | None: ...
 
 
 NOBODY = AuthInfo()
+NO_POLICY: Any = None
 ADA = AuthInfo(user_id="ada")
 AWAY = stores.RedisStore("nowhere")
 SIGN_UP: dict[str, Any] = {"models": [Article], "operations": "create"}
@@ -135,7 +133,7 @@ SAMPLES: dict[str, Sample] = {
     "auth.require_owner": sample(given("writer"), given(""), given("writer", admin_roles=[""])),
     "auth.enforce": sample(
         given(anything),
-        *(given(None), given(anything, where=1), given(auth.all_of()), given(auth.not_(no_policy))),
+        *(given(None), given(anything, where=1), given(auth.all_of()), given(auth.not_(NO_POLICY))),
     ),
     "body.coerce_types": sample(given()),
     "body.max_body_size": sample(given("10KB"), given(0), given(-1), given("much"), given("2GB")),

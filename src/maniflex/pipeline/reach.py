@@ -132,6 +132,8 @@ class Reach:
 
     def _tells_of_hidden(self, ctx: Context) -> bool:
         """Whether the client counts, searches, compares or orders by rows that it may not see."""
+        if ctx._query is None and not ctx.scope["query_string"] and ctx.aggregation is None:
+            return False
         query = ctx.current_query() if ctx.client_listing is None else ctx.client_listing.query
         asks_own = query.search is not None or ctx.aggregation is not None
         if asks_own and self._model.name in self._hidden:

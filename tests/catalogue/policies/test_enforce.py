@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.catalogue.policies.world import (
     ADMIN,
     ANN,
     Doc,
+    DocTag,
     Note,
     Shelf,
     Tag,
@@ -423,6 +425,71 @@ async def test_a_new_row_need_not_be_inside_where(database_url: str) -> None:
             "/api/docs", json={**body, "parent_id": world.ids["beta"]}, headers=ANN
         )
         assert outside.status_code == 409
+
+
+async def test_a_relation_through_judged_links_needs_where(database_url: str) -> None:
+    """Which links there are shows by what they lead to."""
+
+    def first_tag_only(ctx: Context, link: DocTag) -> bool:
+        return ctx.has_role("admin")
+
+    async with house(app(first_tag_only, models=[DocTag]), database_url) as world:
+        for path in ("/tags?include=docs", "/docs?include=tags", "/docs?filter=tags.name:eq:red"):
+            error_of(await world.get(path), 403, "FORBIDDEN")
+            error_of(await world.get(path, ADMIN), 403, "FORBIDDEN")
+        assert (await world.get("/docs")).json()["meta"]["total"] == 4
+        assert data_of(await world.get("/doc_tags")) == []
+
+
+async def test_links_outside_where_lead_nowhere(database_url: str) -> None:
+    def of_alpha(ctx: Context) -> Any:
+        return db.ALL if ctx.has_role("admin") else [("doc.rank", "eq", 0)]
+
+    async with house(app(lambda ctx, link: True, of_alpha, models=[DocTag]), database_url) as world:
+        [tag] = data_of(await world.get("/tags?include=docs"))
+        assert names(tag["docs"]) == ["alpha"]
+        assert await world.titles("/docs?filter=tags.name:eq:red") == ["alpha"]
+
+
+async def test_middleware_sees_what_is_left(database_url: str) -> None:
+    """Behind the db step, also after `next()` in it, denied rows are gone."""
+    seen: list[list[str]] = []
+    server = app()
+
+    @server.pipeline.db.middleware(models=[Doc], operations="list")
+    async def look(ctx: Context, next: Next) -> None:
+        await next()
+        seen.append([doc.title for doc in ctx.result.items])
+
+    @server.pipeline.response.middleware(models=[Doc], operations="list")
+    async def look_again(ctx: Context, next: Next) -> None:
+        seen.append([doc.title for doc in ctx.result.items])
+        await next()
+
+    async with house(server, database_url) as world:
+        answer = await world.get("/docs?sort=rank&include=notes")
+        assert seen == [["paper alpha", "paper gamma"]] * 2
+        assert "total" not in answer.json()["meta"]
+        assert [doc["notes"][0]["text"] for doc in data_of(answer)] == ["on alpha", "on gamma"]
+
+
+async def test_a_walk_goes_on_over_pages_that_are_denied_as_a_whole(database_url: str) -> None:
+    async with house(app(lambda ctx, doc: ctx.has_role("admin") or doc.rank == 3), database_url) as world:
+        path, pages = "/docs?cursor=&limit=1&select=title", []
+        while path:
+            answer = (await world.get(path)).json()
+            pages.append(names(answer["data"]))
+            token = answer["meta"].get("next_cursor")
+            path = f"/docs?cursor={token}&limit=1&select=title" if token else ""
+        assert pages == [[], [], [], ["zeta"]]
+
+
+async def test_a_denied_row_is_not_named_by_the_cursor_of_a_page_that_shows_others(database_url: str) -> None:
+    async with house(app(), database_url) as world:
+        meta = (await world.get("/docs?cursor=&limit=2")).json()["meta"]
+        token = base64.urlsafe_b64decode(meta["next_cursor"] + "==").decode()
+        assert world.ids["alpha"] in token
+        assert world.ids["beta"] not in token
 
 
 # -- beside other entries
