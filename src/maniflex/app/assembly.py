@@ -29,6 +29,8 @@ from maniflex.pipeline.entry import Placement, place_entries
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.policies import policy_table
+from maniflex.pipeline.policy_table import hidden_models
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
@@ -161,6 +163,7 @@ def _make_draft(
     databases = Databases(config)
     stores, problems = make_stores(models or (), databases, declaration.clock)
     problems += link_stores(config, stores, declaration.internal_tables.models)
+    policies = policy_table(pipeline, models or ())
     runtime = Runtime(
         config=config,
         clock=declaration.clock,
@@ -168,9 +171,10 @@ def _make_draft(
         stores=stores,
         logger=logger,
         scopes=scope_table(pipeline, models or ()),
+        policies=policies,
     )
     metas = {store.meta.name: store.meta for store in stores.values()}
-    composer = Composer(pipeline, config.trace, logger, models=metas)
+    composer = Composer(pipeline, config.trace, logger, models=metas, hidden=hidden_models(policies))
     descriptions = RouteDescriptions(guards, composer, placement, declaration.layers)
     document = Document(
         config=config,

@@ -108,6 +108,8 @@ class RouteDescriptions:
             docs = entry.method_docs(endpoint.method, None, Operation.LIST)
             if docs is not None and docs.refusals:
                 yield EntryDocs(refusals=docs.refusals)
+        if self._composer.hidden_from(endpoint.model, endpoint.operation):
+            yield EntryDocs(refusals={403: ("FORBIDDEN",)})
 
 
 def _docs_of(entry: Entry, endpoint: Endpoint) -> EntryDocs | None:

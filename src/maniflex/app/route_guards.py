@@ -79,6 +79,10 @@ class GuardsByRoute:
             if operation not in UNSEEN_BY.get(step.name, ()):
                 for r, fn in in_order(step, endpoint.model, operation, item=item):
                     yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
+                for r in step.registrations:
+                    judges = isinstance(r.fn, Entry) and r.fn.judges_rows
+                    if judges and r.matches(endpoint.model, operation, item=item):
+                        yield step.name, r.name, r.fn
 
 
 def is_on_one(endpoint: Endpoint) -> bool:
@@ -132,8 +136,7 @@ def production_notes(placement: Placement) -> Iterator[str]:
 def _wide_uniqueness(placement: Placement) -> Iterator[str]:
     """Values of bound models that must differ from those of rows their callers do not see."""
     for entry, seat in placement.seats:
-        models = entry.bound_models(seat) if isinstance(entry, ScopeRule) else seat.models
-        for meta in models if entry.varies_by_caller else ():
+        for meta in entry.bound_models(seat) if isinstance(entry, ScopeRule) else ():
             for field in meta.fields:
                 if field.unique and not field.unique_within and field.name != "id":
                     yield (

@@ -121,7 +121,11 @@ def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
     named_middleware: list[tuple[str, Any]] = [(label_of(m), _of_action(m)) for m in action.middleware]
     outer = [(label, m) for label, m in named_middleware if isinstance(m, Entry) and m.is_exemption]
-    inner = [pair for pair in named_middleware if pair not in outer]
+    # On the response step, so that a refusal of the auth step passes it too.
+    answering = [
+        (label, m) for label, m in named_middleware if isinstance(m, Entry) and "response" in m.homes
+    ]
+    inner = [pair for pair in named_middleware if pair not in outer and pair not in answering]
     enclosing = [m for _, m in inner if isinstance(m, AnswersEarly)]
     defaults: dict[str, Default] = {"action": _ActionCall(action, enclosing)}
     endpoint = routes.endpoint(
@@ -132,6 +136,7 @@ def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
         defaults=defaults,
         inner=inner,
         outer=outer,
+        answering=answering,
         respond=_answer_action,
         owner=f"action {action.name}",
         about=_about(action),

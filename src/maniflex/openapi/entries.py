@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from maniflex.openapi import errors
@@ -11,6 +12,8 @@ from maniflex.openapi.schema import Schema
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.response import JSON
+
+_COUNTED = {"$ref": "#/components/schemas/PageMeta"}
 
 
 def add_entry_docs(operation: Schema, endpoint: Endpoint, docs: Sequence[EntryDocs]) -> None:
@@ -23,6 +26,8 @@ def add_entry_docs(operation: Schema, endpoint: Endpoint, docs: Sequence[EntryDo
         for status, codes in doc.refusals.items():
             headers = doc.refusal_headers.get(status, {})
             responses[str(status)] = _refusal(responses.get(str(status)), status, codes, headers, is_head)
+        if doc.page_meta is not None:
+            _replace_page_meta(responses, doc.page_meta)
         _add_to_successes(responses, doc)
         operation["responses"] = dict(sorted(responses.items()))
 
@@ -58,6 +63,19 @@ def _refusal(
     if "$ref" not in usual:  # of a form of its own, or without a body
         whole["content"] = usual.get("content")
     return {name: value for name, value in whole.items() if value is not None}
+
+
+def _replace_page_meta(responses: Schema, page_meta: Mapping[str, Any]) -> None:
+    """Describe the pages of a list as those that are not counted."""
+    # A copy: operations share the answers that are always the same.
+    responses["200"] = deepcopy(responses.get("200", {}))
+    schema = responses["200"].get("content", {}).get(JSON, {}).get("schema", {})
+    meta = schema.get("properties", {}).get("meta")
+    if meta == _COUNTED:
+        schema["properties"]["meta"] = dict(page_meta)
+    elif meta is not None and _COUNTED in meta.get("anyOf", ()):
+        others = [one for one in meta["anyOf"] if one not in (_COUNTED, page_meta)]
+        schema["properties"]["meta"] = {"anyOf": [dict(page_meta), *others]}
 
 
 def _add_to_successes(responses: Schema, doc: EntryDocs) -> None:

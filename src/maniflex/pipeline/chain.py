@@ -57,9 +57,15 @@ class Composer:
     """Builds the chains of one server."""
 
     def __init__(
-        self, pipeline: Pipeline | OpenAPIPipeline, trace: Trace, logger: Any, models: Models | None = None
+        self,
+        pipeline: Pipeline | OpenAPIPipeline,
+        trace: Trace,
+        logger: Any,
+        models: Models | None = None,
+        hidden: frozenset[str] = frozenset(),
     ) -> None:
         self._models: Models = models or {}
+        self._hidden = hidden  # the models with rows that only a policy hides
         self._pipeline = pipeline
         self._trace = trace
         self._logger = logger
@@ -97,6 +103,8 @@ class Composer:
                 links.append((name, None, self._wrap_default(step, defaults[name], model, operation, item)))
             if name == "deserialize" and model is not None:
                 links += self._reach(model, operation, item)
+            if name == "db" and "policies" in defaults:
+                links.append(("policies", None, defaults["policies"]))
             links += links_at[At.AFTER]
         if early_answer is not None:
             early_answer.hand_to(middleware for _, middleware, _ in links)
@@ -128,9 +136,16 @@ class Composer:
         return links
 
     def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
-        """The step for reached models, where any of them has middleware of its own."""
+        """The step for reached models, where any of them has middleware of its own or hidden rows."""
         guards = self.guards_of_reachable(model, operation, item=item)
-        return [("reach", None, Reach(model, operation, guards))] if guards else []
+        hidden = self.hidden_from(model, operation)
+        return [("reach", None, Reach(model, operation, guards, hidden))] if guards or hidden else []
+
+    def hidden_from(self, model: ModelMeta | None, operation: Operation) -> frozenset[str]:
+        """The models with hidden rows that the query of such a request may ask about."""
+        if not self._hidden or model is None or operation not in Operation.READS:
+            return frozenset()
+        return self._hidden & {model.name, *(meta.name for meta in reachable_models(model, self._models))}
 
     def guards_of_reachable(
         self, model: ModelMeta | None, operation: Operation, *, item: bool
@@ -177,7 +192,7 @@ class Composer:
             of_model = in_order(step, meta, Operation.LIST, item=False)
             if _exempts_more(route_middleware, of_model):
                 route_functions = [fn for fn in route_functions if not _concerns_identity(fn)]
-            own = [(r, fn) for r, fn in of_model if fn not in route_functions]
+            own = _still_to_pass(of_model, route_functions)
             if own:
                 yield meta, own
 
@@ -292,12 +307,29 @@ def in_order(
     return [*before, *replacements[-1:], *after]
 
 
+def _still_to_pass(
+    of_model: Sequence[tuple[Registration, Middleware]], passed: Sequence[Middleware]
+) -> list[tuple[Registration, Middleware]]:
+    """The middleware of a model that a request has not passed; an authenticator keeps its exemptions.
+
+    They are passed again, because what the route was exempted from says nothing of this model.
+    """
+    own = [pair for pair in of_model if pair[1] not in passed]
+    if not any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in own):
+        return own
+    return [pair for pair in of_model if pair in own or _is_exemption(pair[1])]
+
+
+def _is_exemption(fn: Middleware) -> bool:
+    return isinstance(fn, Entry) and fn.is_exemption
+
+
 def _exempts_more(
     route: Sequence[tuple[Registration, Middleware]], of_model: Sequence[tuple[Registration, Middleware]]
 ) -> bool:
     """Whether an anonymous caller of the route was let pass by an exemption that the model does not have."""
-    exemptions = [fn for _, fn in of_model if isinstance(fn, Entry) and fn.is_exemption]
-    return any(isinstance(fn, Entry) and fn.is_exemption and fn not in exemptions for _, fn in route)
+    exemptions = [fn for _, fn in of_model if _is_exemption(fn)]
+    return any(_is_exemption(fn) and fn not in exemptions for _, fn in route)
 
 
 def _concerns_identity(fn: Middleware) -> bool:

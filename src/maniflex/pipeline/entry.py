@@ -8,7 +8,6 @@ fields looked up once. A wrong step, a field that does not exist and a wrong arg
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
@@ -17,9 +16,9 @@ from maniflex._callables import label_of
 from maniflex._names import did_you_mean
 from maniflex.db.changes import Change
 from maniflex.db.port import Tx
-from maniflex.errors import CallbackFailed, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.callbacks import ask as ask
 from maniflex.pipeline.checks import Check, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry_docs import EntryDocs
@@ -97,6 +96,7 @@ class Entry:
     is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
     varies_by_caller: ClassVar[bool] = False  # it makes answers differ by who asks
     skips_reached: ClassVar[bool] = False  # it does nothing where a request to another model reaches its own
+    judges_rows: ClassVar[bool] = False  # it stands before the rows of its models without being middleware
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
     stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
@@ -400,19 +400,3 @@ def require_field(meta: ModelMeta, name: str) -> FieldMeta:
     field = find_field(meta, name)
     assert field is not None, f"{meta.name} has no field {name!r}"
     return field
-
-
-async def ask(ctx: Context, fn: Callable[..., Any], *args: Any) -> Any:
-    """The result of a callback, plain or async; what it raises refuses the request, never lets it pass."""
-    try:
-        outcome = fn(*args)
-        return await outcome if inspect.isawaitable(outcome) else outcome
-    except RequestError:
-        raise
-    except Exception as error:
-        raise callback_failure(fn) from error
-
-
-def callback_failure(fn: Any) -> CallbackFailed:
-    """The refusal of a request whose callback raised something else."""
-    return CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed")

@@ -18,6 +18,7 @@ class EntryDocs:
     refusal_headers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # status → headers
     answer_headers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of successes
     answers: Mapping[int, str] = field(default_factory=dict)  # further answers without a body
+    page_meta: Mapping[str, Any] | None = None  # the schema of a counted page's `meta`, in its place
     body: Mapping[str, Any] | None = None  # the schema of successes, in the place of the usual envelope
     status: int | None = None  # of the success of an action, in the place of the usual ones
 

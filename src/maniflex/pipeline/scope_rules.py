@@ -17,11 +17,12 @@ from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, callback_failure
+from maniflex.pipeline.callbacks import callback_failure
+from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline
-from maniflex.pipeline.scope_table import ScopeTable, TableRule
+from maniflex.pipeline.scope_table import BindingRule, ScopeTable, TableRule
 from maniflex.query.operands import require_operator
 from maniflex.query.operators import OPERATORS, Op, Takes, operator
 from maniflex.query.query import Forced, Models, Place, field_along, forced_operand
@@ -170,7 +171,7 @@ class ScopeRule(Entry):
         """The value that binds this caller, or an awaitable of it."""
         if self._exempt_roles and any(ctx.has_role(role) for role in self._exempt_roles):
             return ALL
-        return self._given_value if self._ask is None else _ask_once(self, self._ask, ctx)
+        return self._given_value if self._ask is None else ask_once(self, self._ask, ctx)
 
     def refusal(self, ctx: Context) -> RequestError:
         """The answer to a caller whose rows cannot be told."""
@@ -185,11 +186,11 @@ class ScopeRule(Entry):
         return self._takes_value and _is_empty(value)
 
 
-class ModelRule:
+class ModelRule(BindingRule):
     """A rule on the rows of one model.
 
     It stands in the auth step of requests to the model as `bind`, and before the rows of the model where
-    a request to another one reaches them as middleware. `condition` is for code.
+    a request to another one reaches them as middleware. `conditions` is for code.
     """
 
     def __init__(self, rule: ScopeRule, model: ModelMeta, place: Place, models: Models) -> None:
@@ -233,10 +234,10 @@ class ModelRule:
         if condition is not None:
             _bind_to(ctx, condition)
 
-    async def condition(self, ctx: Context, /) -> Forced | None:
-        """The condition that binds this caller; None where the rule is lifted."""
+    async def conditions(self, ctx: Context, /) -> Sequence[Forced]:
         value = self._rule.value_for(ctx)
-        return self._condition(ctx, await value if inspect.isawaitable(value) else value)
+        condition = self._condition(ctx, await value if inspect.isawaitable(value) else value)
+        return () if condition is None else (condition,)
 
     def _condition(self, ctx: Context, value: Any) -> Forced | None:
         if value is ALL:
@@ -279,8 +280,8 @@ class ActionRule:
     async def __call__(self, ctx: Context, next: Next) -> None:
         ctx.bound_action = True
         query = ctx.current_query()
-        conditions = [await rule.condition(ctx) for rule in self._model_rules(query.models)]
-        ctx._query = query.with_(forced=(*query.forced, *(c for c in conditions if c is not None)))
+        conditions = [c for rule in self._model_rules(query.models) for c in await rule.conditions(ctx)]
+        ctx._query = query.with_(forced=(*query.forced, *conditions))
         await next()
 
     def _model_rules(self, models: Models) -> Iterator[ModelRule]:
@@ -295,12 +296,12 @@ def scope_table(pipeline: Pipeline, models: Iterable[ModelMeta]) -> ScopeTable:
     metas = tuple(models)
     table: dict[str, list[TableRule]] = {}
     for registration in pipeline.auth.registrations:
-        if not isinstance(registration.fn, ScopeRule):
+        if not isinstance(registration.fn, Entry):
             continue
         for meta in metas:
             if registration.models is None or meta.name in registration.models:
-                rule = registration.middleware(meta, Operation.LIST)
-                if isinstance(rule, ModelRule):
+                rule: Any = registration.middleware(meta, Operation.LIST)
+                if isinstance(rule, BindingRule):
                     table.setdefault(meta.name, []).append(TableRule(rule, registration.operations))
     return table
 
@@ -316,7 +317,7 @@ def _names(roles: Any) -> tuple[Any, ...]:
     return (roles,) if isinstance(roles, str) or not isinstance(roles, Iterable) else tuple(roles)
 
 
-def _ask_once(rule: ScopeRule, fn: Callable[[Context], Any], ctx: Context) -> Any:
+def ask_once(rule: object, fn: Callable[[Context], Any], ctx: Context) -> Any:
     """What a callback says of the caller, who is asked about once: it may cost a statement."""
     owner = ctx
     while owner.parent is not None and owner.parent.auth is ctx.auth:
@@ -338,7 +339,7 @@ def _ask_once(rule: ScopeRule, fn: Callable[[Context], Any], ctx: Context) -> An
     return value
 
 
-async def _await_once(rule: ScopeRule, fn: Any, owner: Context, auth: Any, waiting: Awaitable[Any]) -> Any:
+async def _await_once(rule: object, fn: Any, owner: Context, auth: Any, waiting: Awaitable[Any]) -> Any:
     try:
         value = await waiting
     except RequestError:

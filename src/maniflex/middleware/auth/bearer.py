@@ -129,10 +129,6 @@ class Bearer(Authenticator):
         if self._has_short_secret:
             yield f"the secret is shorter than {SHORT_SECRET} bytes and can be guessed"
 
-    def production_problems(self, seat: Seat) -> Iterable[str]:
-        if self._has_short_secret:
-            yield f"the secret is shorter than {SHORT_SECRET} bytes"
-
     def schemes(self) -> Schemes:
         of_header = BEARER if self._scheme_needed else header_scheme(self._header_name)
         return {**of_header, **({} if self.cookie is None else cookie_scheme(self.cookie))}

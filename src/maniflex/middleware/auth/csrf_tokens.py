@@ -125,10 +125,6 @@ class Csrf(Entry):
         entries = [r.fn for r in seat.registrations] + [fn for a in seat.actions for fn in a.middleware]
         self.key_headers |= {entry.header for entry in entries if isinstance(entry, KeyHeader)}
 
-    def production_problems(self, seat: Seat) -> Iterable[str]:
-        if self._secret is not None and len(self._secret) < SHORT_SECRET:
-            yield f"the secret is shorter than {SHORT_SECRET} bytes"
-
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         return self._unsafe_docs() if operation in Operation.WRITES else None
 
