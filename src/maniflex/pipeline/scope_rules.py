@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final
 from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.context import Context
 from maniflex.pipeline.callbacks import callback_failure
+from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
