@@ -121,7 +121,8 @@ def production_notes(placement: Placement) -> Iterator[str]:
     """What may be meant, and should be looked at."""
     for entry, seat in placement.seats:
         models = entry.bound_models(seat) if isinstance(entry, ScopeRule) else seat.models
-        for meta in models if entry.varies_by_caller else ():
+        binds = entry.varies_by_caller and not entry.hides_fields
+        for meta in models if binds else ():
             for field in meta.fields:
                 if field.unique and not field.unique_within and field.name != "id":
                     yield (

@@ -15,6 +15,7 @@ from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.judge import Judge
+from maniflex.pipeline.steps.redacted_response import RedactedRespond
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.validate import Validate
 from maniflex.pipeline.unknown_fields import UnknownFields
@@ -46,7 +47,8 @@ class _ModelRoutes:
         self._validate = Validate(store)
         self._checks = row_checks(model, routes.composer.checks(model, Operation.UPDATE))
         self._db = Database(store, serializer, runtime, self._checks)
-        self._respond = Respond(
+        respond = RedactedRespond if model.cls in runtime.redactions else Respond
+        self._respond = respond(
             serializer,
             computed_fields,
             etags=bool(model.options.optimistic_lock),

@@ -21,6 +21,7 @@ from maniflex.model.base import Model
 from maniflex.pipeline.body_room import BodyRoom
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
+from maniflex.pipeline.redactions import Redactions
 from maniflex.pipeline.request_ids import RequestIds
 from maniflex.pipeline.request_numbers import RequestNumbers
 from maniflex.pipeline.scope_table import ScopeTable
@@ -64,6 +65,7 @@ class Runtime:
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
         self.transforms: dict[type[Model], list[Transform]] = {}  # filled before routes are made
+        self.redactions = Redactions(stores)  # likewise
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None
         self.proxies = TrustedProxies(config.trusted_proxies)
