@@ -340,7 +340,7 @@ def shows(
     *,
     hides: Callable[[FieldMeta], bool] = lambda field: False,
 ) -> bool:
-    """Whether a client may follow the relation: a key that is secret or hidden would show by where it leads."""
+    """Whether a client may follow the relation: a key that is secret or hidden shows by where it leads."""
     holder = relation.through or relation.target
     owner = model if relation.kind is RelationKind.BELONGS_TO else models.get(holder)
     keys = [key for key in (relation.key, relation.far_key) if key]

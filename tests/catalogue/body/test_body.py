@@ -179,7 +179,9 @@ class Vault(Model):
 
 
 @pytest.mark.parametrize("refuses", ["setting", "entry", "nothing"])
-async def test_a_hidden_name_is_answered_like_one_that_does_not_exist(database_url: str, refuses: str) -> None:
+async def test_a_hidden_name_is_answered_like_one_that_does_not_exist(
+    database_url: str, refuses: str
+) -> None:
     """Neither its own name, nor that of a relation over it, nor "did you mean" tells that it is there."""
     server = Server(unknown_fields="refuse" if refuses == "setting" else "ignore")
     server.register(Vault, Author, Book)
