@@ -61,7 +61,7 @@ class Redactions:
         self._of_field: dict[FieldMeta, list[RedactionRule]] = {}
         self._classes = {store.meta.name: cls for cls, store in stores.items()}
         self._open_serializers: dict[type[Model], Serializer] | None = None  # of models without rules
-        self._acting: dict[tuple[type[Model], Operation, bool], tuple[RedactionRule, ...]] = {}
+        self._acting: dict[tuple[type[Model], Operation, ModelMeta | None], tuple[RedactionRule, ...]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -95,24 +95,24 @@ class Redactions:
     def hidden(self, ctx: Context, model: type[Model]) -> Names | Awaitable[Names]:
         """The keys that this caller does not see in records of the model, or an awaitable of them."""
         names = NONE
-        rules = self._rules_for(ctx, model)
-        for place, rule in enumerate(rules):
+        rules = self._acting.get((model, ctx.operation, ctx.model)) or self._rules_for(ctx, model)
+        for rule in rules:
             value = _ask(ctx, rule.when)
-            if value is True:
-                names |= {rule.name}
-            elif value is not False:
-                return _hidden_later(ctx, rules[place:], names, value)
+            if value is False:
+                continue
+            if value is not True:
+                return _hidden_later(ctx, rules[rules.index(rule) :], names, value)
+            names |= {rule.name}
         return names
 
     def _rules_for(self, ctx: Context, model: type[Model]) -> tuple[RedactionRule, ...]:
         about: ModelMeta | None = ctx.model
-        is_own = about is not None and about.cls is model
-        key = (model, ctx.operation, is_own)
-        rules = self._acting.get(key)
+        rules = self._acting.get((model, ctx.operation, about))
         if rules is None:
+            is_own = about is not None and about.cls is model
             candidates = self._rules.get(model, ())
             rules = tuple([r for r in candidates if r.covers(ctx.operation, own=is_own)])
-            self._acting[key] = rules
+            self._acting[model, ctx.operation, about] = rules
         return rules
 
     async def serializer(self, ctx: Context, model: type[Model]) -> Serializer:
@@ -140,6 +140,15 @@ class Redactions:
                 return read(hiding)
             except Undetermined as undetermined:
                 hiding.known[undetermined.field] = await self._look_at(ctx, undetermined.field)
+
+    def hides_any(self, ctx: Context, fields: Collection[FieldMeta]) -> bool | Awaitable[bool]:
+        """Whether one of these fields is hidden; something to await if that takes waiting."""
+        for field in fields:
+            for rule in self._of_field.get(field, ()):
+                value = _ask(ctx, rule.when) if rule in self._rules_for(ctx, rule.model) else False
+                if value is not False:
+                    return value
+        return False
 
     async def _look_at(self, ctx: Context, field: FieldMeta) -> tuple[bool, bool]:
         """Whether a field is hidden, and whether it is closed."""
@@ -185,9 +194,16 @@ class RefuseHidden:
         if not query_string:
             return None
         listing = self._store.listings.get(query_string)
-        return self._judge(ctx, query_string, listing) if listing.asked or listing.is_refused else None
+        if listing.is_refused:
+            return self._judge(ctx, query_string, listing)
+        hides = self._redactions.hides_any(ctx, listing.asked) if listing.asked else False
+        return None if hides is False else self._judge(ctx, query_string, listing, hides)
 
-    async def _judge(self, ctx: Context, query_string: bytes, listing: Listing) -> None:
+    async def _judge(
+        self, ctx: Context, query_string: bytes, listing: Listing, hides: bool | Awaitable[bool] = True
+    ) -> None:
+        if not isinstance(hides, bool):
+            await hides  # what it says is noted, and read again below with what else there is
         closed_fields: list[FieldMeta] = []
 
         def read(hiding: Hiding) -> None:
@@ -219,13 +235,10 @@ async def _hidden_later(
 
 def _ask(ctx: Context, when: When) -> Any:
     """True, False, or something to await that says it."""
-    while ctx.parent is not None:  # of a view for the middleware of a reached model: the request itself
-        ctx = ctx.parent
     answers = ctx.redaction_answers
     if answers is None:
         answers = ctx.redaction_answers = {}
-    known = answers.get(id(when))
-    if known is not None and known[0] is ctx.auth:
+    elif (known := answers.get(id(when))) is not None and known[0] is ctx.auth:
         return known[1]
     try:
         value = when(ctx)

@@ -12,6 +12,7 @@ from typing import Any
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.large_answers import AnswerWriter, too_large
+from maniflex.pipeline.redactions import NONE
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.serializer import Serializer, encoder, simplifier
 from maniflex.pipeline.steps.response import Respond
@@ -32,13 +33,16 @@ class RedactedRespond(Respond):
         transforms: Sequence[Transform] = (),
     ) -> None:
         super().__init__(serializer, computed, etags=etags, transforms=transforms)
+        self._model = serializer.meta.cls
         self._usual = Respond(serializer, computed, etags=etags, transforms=transforms)
         self._steps: dict[frozenset[str], Respond] = {}
 
     def answer_created(self, ctx: Context) -> Awaitable[None] | None:
         if ctx.response is not None:
             return None
-        hidden = ctx.runtime.redactions.hidden(ctx, self._serializer.meta.cls)
+        hidden = ctx.runtime.redactions.hidden(ctx, self._model)
+        if hidden is NONE:
+            return self._usual.answer_created(ctx)
         if isinstance(hidden, frozenset):
             return self._step(hidden).answer_created(ctx)
         return self._answer_later(ctx, hidden, "answer_created")
@@ -46,7 +50,9 @@ class RedactedRespond(Respond):
     def answer_record(self, ctx: Context) -> Awaitable[None] | None:
         if ctx.response is not None:
             return None
-        hidden = ctx.runtime.redactions.hidden(ctx, self._serializer.meta.cls)
+        hidden = ctx.runtime.redactions.hidden(ctx, self._model)
+        if hidden is NONE:
+            return self._usual.answer_record(ctx)
         if isinstance(hidden, frozenset):
             return self._step(hidden).answer_record(ctx)
         return self._answer_later(ctx, hidden, "answer_record")
@@ -54,7 +60,9 @@ class RedactedRespond(Respond):
     def answer_list(self, ctx: Context) -> Awaitable[None] | None:
         if ctx.response is not None:
             return None
-        hidden = ctx.runtime.redactions.hidden(ctx, self._serializer.meta.cls)
+        hidden = ctx.runtime.redactions.hidden(ctx, self._model)
+        if hidden is NONE:
+            return self._usual.answer_list(ctx)
         if isinstance(hidden, frozenset):
             return self._step(hidden).answer_list(ctx)
         return self._answer_later(ctx, hidden, "answer_list")
