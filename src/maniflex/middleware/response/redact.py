@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from maniflex.middleware.response.ranks import REDACT
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, is_own_table
+from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.redactions import RedactionRule
 from maniflex.pipeline.registration import Middleware, takes
@@ -28,7 +28,6 @@ class RedactField(Entry):
     name = "response.redact_field"
     homes: ClassVar = {"response": ANYWHERE}
     varies_by_caller = True
-    hides_fields = True
     names_computed = True
 
     def __init__(self, field: Any, when: Any, closes_queries: Any) -> None:  # types are promises until here
@@ -56,7 +55,7 @@ class RedactField(Entry):
             field = find_field(meta, self.fields[0])
             if field is not None and field.name == "id":
                 yield f"{meta.name}.id is how its records are found, so it cannot be hidden"
-            elif seat.is_named and is_own_table(meta):
+            elif seat.is_named and meta.is_internal:
                 yield f"{meta.name} is a table of the framework, whose routes know their callers themselves"
             elif seat.is_named and field is not None and not field.visible:
                 yield f"{meta.name}.{field.name} is in no answer, so there is nothing to hide"
@@ -65,6 +64,6 @@ class RedactField(Entry):
         for meta in seat.models:
             field = find_field(meta, self.fields[0])
             is_shown = field is None or field.visible
-            if is_shown and not is_own_table(meta):
+            if is_shown and not meta.is_internal:
                 key = self.fields[0] if field is None else field.api
                 yield RedactionRule(meta.cls, key, field, self._when, self._closes_queries, seat.operations)

@@ -31,10 +31,11 @@ class RedactedRespond(Respond):
         *,
         etags: bool,
         transforms: Sequence[Transform] = (),
+        counts: bool = True,
     ) -> None:
-        super().__init__(serializer, computed, etags=etags, transforms=transforms)
+        super().__init__(serializer, computed, etags=etags, transforms=transforms, counts=counts)
         self._model = serializer.meta.cls
-        self._usual = Respond(serializer, computed, etags=etags, transforms=transforms)
+        self._usual = Respond(serializer, computed, etags=etags, transforms=transforms, counts=counts)
         self._steps: dict[frozenset[str], Respond] = {}
 
     def answer_created(self, ctx: Context) -> Awaitable[None] | None:
@@ -42,7 +43,7 @@ class RedactedRespond(Respond):
             return None
         hidden = ctx.runtime.redactions.hidden(ctx, self._model)
         if hidden is NONE:
-            return self._usual.answer_created(ctx)
+            return self._usual._answer_one(ctx, 201)
         if isinstance(hidden, frozenset):
             return self._step(hidden).answer_created(ctx)
         return self._answer_later(ctx, hidden, "answer_created")
@@ -52,7 +53,7 @@ class RedactedRespond(Respond):
             return None
         hidden = ctx.runtime.redactions.hidden(ctx, self._model)
         if hidden is NONE:
-            return self._usual.answer_record(ctx)
+            return self._usual._answer_one(ctx, 200)
         if isinstance(hidden, frozenset):
             return self._step(hidden).answer_record(ctx)
         return self._answer_later(ctx, hidden, "answer_record")
@@ -82,7 +83,11 @@ class RedactedRespond(Respond):
                 self._steps.clear()
             computed = [field for field in self._computed if field.name not in hidden]
             step = self._steps[hidden] = _RespondWithout(
-                self._serializer.without(hidden), computed, etags=self._etags, transforms=self._transforms
+                self._serializer.without(hidden),
+                computed,
+                etags=self._etags,
+                transforms=self._transforms,
+                counts=self._counts,
             )
         return step
 
