@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from maniflex.middleware.response.ranks import REDACT
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.redactions import RedactionRule
 from maniflex.pipeline.registration import Middleware, takes
@@ -29,6 +30,7 @@ class RedactField(Entry):
     homes: ClassVar = {"response": ANYWHERE}
     varies_by_caller = True
     names_computed = True
+    docs = describe_nothing  # what a caller is not shown depends on who it is; no answer requires a field
 
     def __init__(self, field: Any, when: Any, closes_queries: Any) -> None:  # types are promises until here
         super().__init__()
