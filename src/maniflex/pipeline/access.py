@@ -11,8 +11,9 @@ from maniflex.db.current import require_tx
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
+from maniflex.db.store import Store
 from maniflex.model.base import Model
-from maniflex.model.meta import ModelMeta
+from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import require_binding
@@ -64,6 +65,10 @@ class DatabaseAccess:
 
     async def _conditions_by(self, rule: TableRule) -> Sequence[Forced | Narrowed]:
         raise NotImplementedError  # who has rules says who is asking
+
+    async def hidden_fields(self, model: ModelMeta) -> tuple[FieldMeta, ...]:
+        """The fields that are left out of excerpts and trees, because the caller may not see them."""
+        return ()
 
     def require_raw_sql(self) -> None:
         """Refuse SQL of the application where no rule could bind it."""
@@ -143,6 +148,7 @@ class DatabaseAccess:
             max_depth=max_depth,
             where=where,
             scope=require_binding(store, scope),
+            hidden=await self.hidden_fields(store.meta),
         )
 
     async def search(
@@ -157,11 +163,19 @@ class DatabaseAccess:
         `per_model_limit` gives each model that many places before the best of the rest fill up.
         """
         scope = self.forced
-        if self.rules:
+        hidden: dict[Store, tuple[FieldMeta, ...]] = {}
+        if self.rules or self.runtime.redactions:
             stores = stores_to_search(self.runtime, models, scope)
             scope = await self.scope_with(scope, [store.meta.name for store in stores])
+            hidden = {store: await self.hidden_fields(store.meta) for store in stores}
         return await search(
-            self.runtime, query, models, limit=limit, per_model_limit=per_model_limit, scope=scope
+            self.runtime,
+            query,
+            models,
+            limit=limit,
+            per_model_limit=per_model_limit,
+            scope=scope,
+            hidden=hidden,
         )
 
     async def lock_for_update(self, model: type[M], id: str) -> M:

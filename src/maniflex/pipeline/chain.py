@@ -21,6 +21,7 @@ from maniflex.pipeline.early_answer import EarlyAnswer
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import Guard, Reach, let_pass
+from maniflex.pipeline.redactions import Redactions
 from maniflex.pipeline.registration import (
     At,
     Middleware,
@@ -62,8 +63,10 @@ class Composer:
         trace: Trace,
         logger: Any,
         models: Models | None = None,
+        redactions: Redactions | None = None,
         hidden: frozenset[str] = frozenset(),
     ) -> None:
+        self._redactions = redactions
         self._models: Models = models or {}
         self._hidden = hidden  # the models with rows that only a policy hides
         self._pipeline = pipeline
@@ -92,6 +95,9 @@ class Composer:
         for name in names:
             step: Step | SpecStep | None = getattr(self._pipeline, name, None)
             links_at = self._links(step, model, operation, item) if step else _NO_LINKS
+            if name == "deserialize" and model is not None and self._redactions:
+                refuse = self._redactions.step_for(model, operation)
+                links += [("redacted fields", None, refuse)] if refuse is not None else []
             links += links_at[At.BEFORE]
             if name == names[-1]:
                 links += [(label, fn, None) for label, fn in inner]

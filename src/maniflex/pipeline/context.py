@@ -21,7 +21,7 @@ from maniflex.db.includes import attach
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Tx
 from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody, RawSqlRefused
 from maniflex.model.base import Model
-from maniflex.model.meta import ModelMeta
+from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.answer_headers import AnswerHeaders
 from maniflex.pipeline.binding import binder
@@ -319,6 +319,18 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
 
     def _with_related(self, record: Model, place: int) -> Model:
         return attach(record, self.related[place]) if self.related else record
+
+    async def redacted(self, model: type[Model] | str) -> frozenset[str]:
+        """The keys that this caller may not see in records of the model, by `response.redact_field`."""
+        request = self
+        while request.parent is not None:
+            request = request.parent
+        names = self.runtime.redactions.hidden(request, self.runtime.store(model).meta.cls)
+        return names if isinstance(names, frozenset) else await names
+
+    async def hidden_fields(self, model: ModelMeta) -> tuple[FieldMeta, ...]:
+        names = await self.redacted(model.cls) if model.cls in self.runtime.redactions else ()
+        return tuple([field for field in model.fields if field.api in names])
 
     def keep_answer_secret(self) -> None:
         """Let no store keep the answer: it shows a secret once, such as a token or a new password."""

@@ -16,6 +16,7 @@ from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.judge import Judge
 from maniflex.pipeline.steps.policed_writes import PolicedWrites
+from maniflex.pipeline.steps.redacted_response import RedactedRespond
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.shown_rows import ShownRows
 from maniflex.pipeline.steps.validate import Validate
@@ -52,7 +53,8 @@ class _ModelRoutes:
         policies = runtime.policies.get(model.name)
         self._policies = policies
         self._writes = None if policies is None else PolicedWrites(self._db, policies)
-        self._respond = Respond(
+        respond = RedactedRespond if model.cls in runtime.redactions else Respond
+        self._respond = respond(
             serializer,
             computed_fields,
             etags=bool(model.options.optimistic_lock),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -258,17 +258,19 @@ class Query:
         return path, field
 
     def walk(
-        self, names: Sequence[str], *, revealing: bool = True
+        self, names: Sequence[str], *, closes: Callable[[FieldMeta], bool] | None = None
     ) -> tuple[tuple[RelationMeta, ...], ModelMeta | None]:
         """The relations of a dotted path and the model at its end; None when there is no such path.
 
-        Clients go no way that hangs on a secret key: with `revealing=False` it is not there.
+        Clients go no way that hangs on a secret key, or on one that `closes` says is closed to them.
         """
         model: ModelMeta | None = self.model
         path: list[RelationMeta] = []
         for name in names:
             relation = None if model is None else model.relations.get(name)
-            if relation is None or model is None or not (revealing or shows(model, relation, self.models)):
+            if relation is None or model is None:
+                return (), None
+            if closes is not None and not shows(model, relation, self.models, hides=closes):
                 return (), None
             path.append(relation)
             model = self.models.get(relation.target)
@@ -334,15 +336,22 @@ def forced_operand(model: ModelMeta, field: FieldMeta, op: str, value: Any) -> t
     return operator.op, forced_value
 
 
-def shows(model: ModelMeta, relation: RelationMeta, models: Models) -> bool:
-    """Whether a client may follow the relation: a secret key would show by where it leads."""
+def shows(
+    model: ModelMeta,
+    relation: RelationMeta,
+    models: Models,
+    *,
+    hides: Callable[[FieldMeta], bool] = lambda field: False,
+) -> bool:
+    """Whether a client may follow the relation: a key that is secret or hidden shows by where it leads."""
     holder = relation.through or relation.target
     owner = model if relation.kind is RelationKind.BELONGS_TO else models.get(holder)
     keys = [key for key in (relation.key, relation.far_key) if key]
     target = models.get(relation.target)
     if owner is None or target is None or target.options.headless:  # no routes: for code alone
         return False
-    return not any(owner.by_name[key].secret for key in keys)
+    fields = [owner.by_name[key] for key in keys]
+    return not any(field.secret for field in fields) and not any(hides(field) for field in fields)
 
 
 def find_field(model: ModelMeta, name: str) -> FieldMeta | None:
@@ -407,7 +416,7 @@ def leaves(filters: Sequence[Filter]) -> Iterator[Compare]:
 def models_reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
     """The names of the models that a query touches besides its own, if it includes these relations."""
     paths = [*(item.path for item in leaves(query.filters)), *(sort.path for sort in query.sorts)]
-    return (*(name for path in paths for name in models_along(path)), *_models_included(includes))
+    return (*(name for path in paths for name in models_along(path)), *models_included(includes))
 
 
 def models_along(path: Iterable[RelationMeta]) -> Iterator[str]:
@@ -418,10 +427,11 @@ def models_along(path: Iterable[RelationMeta]) -> Iterator[str]:
         yield relation.target
 
 
-def _models_included(includes: Iterable[Include]) -> Iterator[str]:
+def models_included(includes: Iterable[Include]) -> Iterator[str]:
+    """The names of the models whose records are included, and of those between."""
     for include in includes:
         yield from models_along((include.relation,))
-        yield from _models_included(include.nested)
+        yield from models_included(include.nested)
 
 
 def with_conditions(scope: Scope, conditions: Iterable[Forced | Narrowed]) -> Scope:

@@ -11,6 +11,7 @@ from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
 from maniflex.query.query import Filter, Sort, leaves
+from maniflex.query.search_text import left_out, search_shape
 from maniflex.sql import search
 from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import BoundLookup, ModelSql
@@ -102,19 +103,19 @@ def own_version(model: ModelSql) -> sa.ColumnElement[bool]:
 
 def count(model: ModelSql, filters: Sequence[Filter], scope: Scope = (), text: str | None = None) -> Sql:
     """How many live rows match, and match the search text if there is one."""
-    key = ("count", shape(filters, scope), text is not None)
-    statement = model.shapes.get(key, _count, model, filters, scope, text is not None)
+    key = ("count", shape(filters, scope), search_shape(text))
+    statement = model.shapes.get(key, _count, model, filters, scope, text)
     arguments = values(model, filters, scope, statement.order)
     if text is not None:
         arguments["q"] = search.query_text(model, text)
     return statement.bind(arguments)
 
 
-def _count(model: ModelSql, filters: Sequence[Filter], scope: Scope, searching: bool) -> Compiled:
+def _count(model: ModelSql, filters: Sequence[Filter], scope: Scope, text: str | None) -> Compiled:
     live = not asks_for_deleted(model, filters)
     conditions = where(model, model.table, filters, scope, live=live)
-    if searching:
-        conditions.append(search.matches(model))
+    if text is not None:
+        conditions.append(search.matches(model, left_out(text)))
     statement = sa.select(sa.func.count()).select_from(model.table).where(*conditions)
     return compile_statement(statement, model.dialect)
 

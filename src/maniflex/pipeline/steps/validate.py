@@ -28,7 +28,9 @@ class Validate:
         self._create = meta.validator.create
         self._patch = meta.validator.patch
         self._relations = {
-            name: relation for name, relation in meta.relations.items() if name not in meta.by_api
+            name: relation
+            for name, relation in meta.relations.items()
+            if name not in meta.by_api and is_known_relation(relation, meta)
         }
         # Relations are looked for along with closed names: a body of ordinary fields pays for neither.
         closed_names = {f.api for f in meta.fields if f.name in meta.closed} | self._relations.keys()
@@ -41,6 +43,7 @@ class Validate:
             stamp_body(self._store.meta, query.forced, body)
         values = body.values_
         if not self._closed_on_create.isdisjoint(values):
+            ctx.sent_names = tuple(body)
             self._refuse_relations(body, self._create)
             body.strip(self._closed_on_create)
         if raw_body is not None and len(raw_body) > LARGE:
@@ -57,6 +60,7 @@ class Validate:
         body, raw_body = ctx._body, ctx.raw_body
         values = body.values_
         if not self._closed_on_update.isdisjoint(values):
+            ctx.sent_names = tuple(body)
             self._refuse_relations(body, self._patch)
             body.strip(self._closed_on_update)
         if raw_body is not None and len(raw_body) > LARGE:
@@ -102,9 +106,15 @@ class Validate:
             raise
 
 
+def is_known_relation(relation: RelationMeta, model: ModelMeta) -> bool:
+    """Whether clients may know of the relation: one over a hidden key does not exist to them."""
+    key = None if relation.key is None else model.by_name.get(relation.key)
+    return relation.kind is not RelationKind.BELONGS_TO or key is None or not key.hidden
+
+
 def relation_problem(relation: RelationMeta, model: ModelMeta) -> Detail:
     """What a body that names a relation is told."""
     key = None if relation.key is None else model.by_name.get(relation.key)
-    if relation.kind is RelationKind.BELONGS_TO and key is not None and not key.hidden:
+    if relation.kind is RelationKind.BELONGS_TO and key is not None:
         return detail(relation.name, "relation", f'is a relation; send the id as "{key.api}"')
     return detail(relation.name, "relation", "is a relation, which a body cannot set")
