@@ -20,15 +20,18 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from maniflex.db.sqlite.errors import translate
-from maniflex.db.sqlite.requests import BatchRequest, Finish, Session, Write
 from maniflex.db.sqlite.threads import (
     STALL_SECONDS,
+    BatchRequest,
     Collect,
     Connect,
+    Finish,
     Outcomes,
+    Session,
     Statement,
     StatementTimeout,
     ThreadConnection,
+    Write,
 )
 from maniflex.errors import Conflict, DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import Sql
