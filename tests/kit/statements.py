@@ -105,6 +105,6 @@ class Counting:
         return await self._real.execute(sql)
 
     def transaction(
-        self, *, isolation: Isolation | None = None, read_only: bool = False
+        self, *, isolation: Isolation | None = None, read_only: bool = False, late: bool = False
     ) -> AbstractAsyncContextManager[Tx]:
-        return self._real.transaction(isolation=isolation, read_only=read_only)
+        return self._real.transaction(isolation=isolation, read_only=read_only, late=late)

@@ -1,7 +1,7 @@
 """Fixed statements from files of a package: common ones, and those of each dialect.
 
 A file holds statements that begin with `-- name: claim`; parameters are written `:limit` and are bound by
-name. A statement that is the same in both dialects stands in `sql/common` of the package, any other in
+name. `-- name: claim, lossy` is a write whose commit does not wait for the disk. A statement that is the same in both dialects stands in `sql/common` of the package, any other in
 `sql/sqlite` and `sql/postgres`.
 """
 
@@ -14,11 +14,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, LossyText, Sql
 
 _FOLDERS = {Dialect.SQLITE: "sqlite", Dialect.POSTGRES: "postgres"}
 _SIGNS = {Dialect.SQLITE: "?", Dialect.POSTGRES: "$"}
-_HEAD = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_HEAD = re.compile(r"^-- name: (\w+)(, lossy)?\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
@@ -45,7 +45,14 @@ def _read(package: str, folder: str, name: str) -> dict[str, str]:
     if not path.is_file():
         return {}
     _, *parts = _HEAD.split(path.read_text("utf-8"))
-    return {title: text.strip().rstrip(";") for title, text in zip(parts[::2], parts[1::2], strict=True)}
+    return {
+        title: LossyText(_strip(text)) if mark else _strip(text)
+        for title, mark, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    }
+
+
+def _strip(text: str) -> str:
+    return text.strip().rstrip(";")
 
 
 def statement_of(text: str, dialect: Dialect) -> FileStatement:
@@ -58,4 +65,5 @@ def statement_of(text: str, dialect: Dialect) -> FileStatement:
         return f"{_SIGNS[dialect]}{names.index(match[1]) + 1}"
 
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
-    return FileStatement(_PARAMETER.sub(placeholder, bare), tuple(names))
+    kind = LossyText if type(text) is LossyText else str
+    return FileStatement(kind(_PARAMETER.sub(placeholder, bare)), tuple(names))

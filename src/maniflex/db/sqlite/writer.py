@@ -30,8 +30,9 @@ from maniflex.db.sqlite.threads import (
     StatementTimeout,
     ThreadConnection,
 )
+from maniflex.db.port import CommitRefused
 from maniflex.errors import Conflict, DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
-from maniflex.sql.statement import Sql
+from maniflex.sql.statement import LossyText, Sql
 
 GROUP_LIMIT = 128
 RETRY_SECONDS = 0.001
@@ -54,12 +55,14 @@ class Writer:
         lock_timeout: timedelta,
         statement_timeout: float,
         reading: bool = False,
+        durable: bool = False,
     ) -> None:
         self._connect = connect
         self._loop = loop
         self._begin_text = begin
         self._patience = lock_timeout.total_seconds()
         self._reading = reading
+        self._durable = durable  # a commit waits for the disk
         self._desk = ThreadConnection()
         self._inbox = Outcomes(loop)
         self._queue: SimpleQueue[Write | Session | _Stop] = SimpleQueue()
@@ -102,6 +105,10 @@ class Writer:
         finally:
             self._asked -= 1
 
+    def begin_late(self) -> Session:
+        """A session that waits for the writer with its first statement, and begins with it."""
+        return Session(self._loop.create_future(), is_late=True)
+
     async def begin(self) -> Session:
         """Wait for the writer and begin a transaction on it."""
         session = Session(self._loop.create_future())
@@ -129,6 +136,8 @@ class Writer:
 
     async def _run_call(self, session: Session, statement: Statement) -> Any:
         session.calls.put(statement)
+        if session.is_late:
+            self._begin_with(session, statement.future)
         self._ask()
         try:
             return await statement.future
@@ -140,9 +149,35 @@ class Writer:
         finally:
             self._asked -= 1
 
-    async def finish(self, session: Session, *, commit: bool) -> asyncio.CancelledError | None:
-        """End a session; a cancellation cannot stop it and is returned instead of raised."""
-        last = Finish(commit, self._loop.create_future())
+    def _begin_with(self, session: Session, first: asyncio.Future[Any]) -> None:
+        """Line up for the writer; `first` is told should the session not begin."""
+        self._line_up(session)
+        session.is_late = False
+        self.sessions += 1
+
+        def note_begin(begun: asyncio.Future[None]) -> None:
+            if (error := begun.exception()) is not None:
+                session.never_began = True
+                self.sessions -= 1
+                if not first.done():
+                    first.set_exception(error)
+
+        session.future.add_done_callback(note_begin)
+
+    async def finish(
+        self, session: Session, *, commit: bool, guard: Sql | None = None
+    ) -> asyncio.CancelledError | None:
+        """End a session; a cancellation cannot stop it and is returned instead of raised.
+
+        It is committed only if the `guard`, run last, changes a row.
+        """
+        last = Finish(commit, self._loop.create_future(), guard)
+        if session.is_late and commit and guard is not None:
+            self._begin_with(session, last.future)
+        elif self._is_not_begun(session):
+            if commit and (session.failed or session.never_began):
+                raise TransactionError("TX_COMMIT_ERROR", FAILED)
+            return None
         session.calls.put(last)
         cancellation = None
         while not last.future.done():
@@ -153,6 +188,15 @@ class Writer:
         self.sessions -= 1
         last.future.result()
         return cancellation
+
+    def _is_not_begun(self, session: Session) -> bool:
+        """Whether there is nothing to end; a session that still waits for its turn gives it up."""
+        if session.is_late or session.never_began:
+            return True
+        if session.future.done() or not self._withdraw(session):
+            return False
+        self.sessions -= 1
+        return True
 
     def stop(self) -> None:
         """Let the thread end once everything before this is done."""
@@ -249,10 +293,15 @@ class Writer:
         return group
 
     def _commit(self, group: list[Write]) -> None:
+        waits_for_disk = self._durable and any(type(write.text) is not LossyText for write in group)
+        if self._durable and not waits_for_disk:
+            self._connection().execute("PRAGMA synchronous = NORMAL")
         if len(group) > 1:
             self._commit_group(group)
         else:
             self._commit_alone(group[0])
+        if self._durable and not waits_for_disk:
+            self._connection().execute("PRAGMA synchronous = FULL")
 
     def _commit_alone(self, write: Write) -> None:
         if write.abandoned:
@@ -332,7 +381,10 @@ class Writer:
         except Exception as error:
             self._inbox.put(session.future, None, _not_begun(self._translate(error)))
             return
-        self._answer(session.future, None)
+        if session.calls.empty():
+            self._answer(session.future, None)
+        else:  # told with the first statement, which is here
+            self._inbox.put(session.future, None)
         while not isinstance(call := session.calls.get(), Finish):
             self._answer_call(session, call)
         self._finish(session, call)
@@ -351,14 +403,16 @@ class Writer:
     def _finish(self, session: Session, last: Finish) -> None:
         error = None
         if last.commit:
-            error = self._try_commit(session)
+            error = self._try_commit(session, last.guard)
         self._roll_back()
         self._inbox.put(last.future, None, error)
 
-    def _try_commit(self, session: Session) -> Exception | None:
+    def _try_commit(self, session: Session, guard: Sql | None) -> Exception | None:
         if session.failed:
             return TransactionError("TX_COMMIT_ERROR", "a statement failed, so nothing was committed")
         try:
+            if guard is not None and not self._connection().execute(*guard).fetchall():
+                return CommitRefused("the guard of the commit changed no row")
             self._connection().execute("COMMIT")
         except Exception as error:
             return _not_committed(self._translate(error))

@@ -17,6 +17,7 @@ from maniflex.middleware.stores.model import IdempotencyKeyRow
 from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim
 from maniflex.middleware.stores.redis_form import RedisForm
 from maniflex.middleware.stores.sql_form import SqlForm
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.middleware.stores.units import SECOND, hash_key, length_of, nanoseconds
 
 _MILLISECOND = 1_000_000
@@ -63,6 +64,8 @@ class SqlIdempotency(SqlForm):
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         super().attach(adapter, clock)
         self._on = {id(adapter): self}
+        # Where a read waits for nobody and a write for all others; elsewhere one statement does both.
+        self._looks_first = by_dialect(adapter.dialect, sqlite=True, postgres=False)
 
     def on(self, adapter: Adapter) -> SqlIdempotency:
         """The store in that database."""
@@ -73,6 +76,8 @@ class SqlIdempotency(SqlForm):
         return store
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
+        if self._looks_first and (claim := await self.look(key, fingerprint, now=now)) is not _FREE:
+            return claim
         token, moment = _new_token(), nanoseconds(now)
         rows = await self._write(
             "claim",
@@ -107,12 +112,21 @@ class SqlIdempotency(SqlForm):
         now: datetime,
         tx: Tx | None = None,
     ) -> bool:
-        until = nanoseconds(now) + length_of(ttl)
-        values = {"id": hash_key(key), "token": token, "answer": answer, "until": until}
+        sql = self._settlement(key, token, answer, ttl, now)
         if tx is None:
-            return bool(await self._write("settle", **values))
+            return bool(await self._write_sql(self.adapter, sql))
         # What fails here is the failure of the transaction, which the caller rolls back.
-        return bool(await tx.write(self._statements["settle"].bind(**values)))
+        return bool(await tx.write(sql))
+
+    def settle_with_commit(
+        self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx
+    ) -> None:
+        """Settle along with the commit of `tx`, which is refused when the claim is lost."""
+        tx.guard_commit(self._settlement(key, token, answer, ttl, now))
+
+    def _settlement(self, key: str, token: str, answer: bytes | None, ttl: Duration, now: datetime) -> Sql:
+        until = nanoseconds(now) + length_of(ttl)
+        return self._statements["settle"].bind(id=hash_key(key), token=token, answer=answer, until=until)
 
     async def release(self, key: str, token: str) -> None:
         await self._write("release", id=hash_key(key), token=token)
