@@ -17,11 +17,15 @@ from maniflex.db.current import transaction
 from maniflex.middleware import stores
 from maniflex.middleware.stores.model import IdempotencyKeyRow
 from maniflex.testing import FakeClock
+from maniflex.sql.statement import Dialect
 from tests.catalogue.stores.places import fill, in_sql
 from tests.kit.statements import Counting
 
 LEASE, DAY = timedelta(seconds=30), timedelta(days=1)
 FORMS = (stores.SqlStore, stores.SqlRateLimit, stores.SqlIdempotency, stores.SqlRevoker)
+
+
+FRESH_CLAIM = 5  # of the calls; SQLite reads, which costs little, before it writes
 
 
 def calls(clock: FakeClock, *forms: Any) -> list[Callable[[], Awaitable[Any]]]:
@@ -55,7 +59,8 @@ async def test_every_call_is_one_statement(database_url: str) -> None:
         for place, call in enumerate(calls(clock, *forms)):
             adapter.statements.clear()
             await call()
-            assert len(adapter.statements) == 1, place
+            looks_first = adapter.dialect is Dialect.SQLITE and place == FRESH_CLAIM
+            assert len(adapter.statements) == 1 + looks_first, place
 
 
 async def test_a_database_that_is_away_is_an_outage_and_no_miss(database_url: str) -> None:
