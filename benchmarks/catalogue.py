@@ -175,7 +175,9 @@ def report(label: str, rows: Sequence[Row], costs: dict[str, list[float]]) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="CPU microseconds per request with entries of the catalogue.")
+    parser = argparse.ArgumentParser(
+        description="CPU microseconds per request with entries of the catalogue."
+    )
     parser.add_argument("--postgres", help="a database to measure too; makes and drops one schema in it")
     parser.add_argument("--seconds", type=float, default=1, help="of every row in a round (1)")
     parser.add_argument("--rounds", type=int, default=9, help="their median counts (9)")

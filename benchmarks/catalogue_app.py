@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 
 from http_app import Post, database
+
 from maniflex import Model, Server
 from maniflex.middleware import auth, db, idempotency
 

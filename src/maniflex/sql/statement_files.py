@@ -1,8 +1,8 @@
 """Fixed statements from files of a package: common ones, and those of each dialect.
 
 A file holds statements that begin with `-- name: claim`; parameters are written `:limit` and are bound by
-name. `-- name: claim, lossy` is a write whose commit does not wait for the disk. A statement that is the same in both dialects stands in `sql/common` of the package, any other in
-`sql/sqlite` and `sql/postgres`.
+name. `-- name: claim, lossy` is a write whose commit does not wait for the disk. A statement that is the same
+in both dialects stands in `sql/common` of the package, any other in `sql/sqlite` and `sql/postgres`.
 """
 
 from __future__ import annotations

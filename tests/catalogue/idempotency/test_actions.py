@@ -103,7 +103,9 @@ async def test_a_form_is_the_same_with_another_boundary(database_url: str) -> No
         assert (data_of(first), is_replay(first)) == ("kept", False)
         for again in (
             await send("another", one, other),
-            await send("quoted one", one, other, template='Multipart/Form-Data; charset=utf-8; boundary="{}"'),
+            await send(
+                "quoted one", one, other, template='Multipart/Form-Data; charset=utf-8; boundary="{}"'
+            ),
         ):
             assert (again.content, is_replay(again)) == (first.content, True)
         renamed = a_part("file", b"\x00 --binary\r\n--", filename="b.txt")

@@ -17,31 +17,11 @@ import httpx
 
 from maniflex import Server
 from maniflex.middleware import idempotency
+from tests.catalogue.idempotency.paused_app import BEFORE_WRITE, go_on, write_app
 from tests.catalogue.idempotency.shop import Order, is_replay, keyed
 from tests.kit.processes import IMPORTS, accepts, free_port, nursery, serve_process
 from tests.kit.sockets import a_request, connected
 from tests.kit.waiting import PATIENCE, until
-
-APP = """
-import asyncio, os
-from pathlib import Path
-from maniflex import Server
-from maniflex.middleware import idempotency
-from tests.catalogue.idempotency.shop import Order
-
-server = Server({url!r}, path_prefix="", access_log=False, background=False)
-server.register(Order)
-server.pipeline.deserialize.register(idempotency.keys(lease=1, wait=10), at="after")
-
-@server.pipeline.validate.middleware(operations=["create"])
-async def pause(ctx, next):
-    if os.environ.get("PAUSES"):
-        Path("reached").touch()
-        while not Path("go_on").exists():
-            await asyncio.sleep(0.01)
-    await next()
-"""
-
 
 CLIENTS = 64  # connections to each process
 
@@ -49,9 +29,11 @@ CLIENTS = 64  # connections to each process
 async def test_of_twins_in_two_processes_one_runs(database_url: str, tmp_path: Path, long_mode: bool) -> None:
     """C46: one fresh answer per key, the others replays or 409; no row twice, nothing of 500 and more."""
     keys, twins = (1000, 100) if long_mode else (40, 20)
-    (tmp_path / "app.py").write_text(APP.format(url=database_url))
+    write_app(tmp_path, database_url)
     answers: list[tuple[int, int, dict[str, str], bytes]] = []
-    orders = [(key, twin % 2) for key in range(keys) for twin in range(twins)]  # twins are sent one after another
+    orders = [
+        (key, twin % 2) for key in range(keys) for twin in range(twins)
+    ]  # twins are sent one after another
     queues = [iter([key for key, place in orders if place == number]) for number in range(2)]
 
     async def send(port: int, queue: Iterator[int]) -> None:
@@ -68,12 +50,16 @@ async def test_of_twins_in_two_processes_one_runs(database_url: str, tmp_path: P
     ):
         ports = one.port, other.port
         await asyncio.gather(*(send(ports[n % 2], queues[n % 2]) for n in range(2 * CLIENTS)))
-        total = httpx.get(f"{one.url}/orders").json()["meta"]["total"]
+        total = (await asyncio.to_thread(httpx.get, f"{one.url}/orders")).json()["meta"]["total"]
     assert (total, len(answers)) == (keys, keys * twins)
     for key, status, headers, content in answers:
         assert status in (201, 409), (key, content)
         assert status == 201 or int(headers["retry-after"]) >= 1
-    made = [(key, "idempotent-replayed" in headers, content) for key, status, headers, content in answers if status == 201]
+    made = [
+        (key, "idempotent-replayed" in headers, content)
+        for key, status, headers, content in answers
+        if status == 201
+    ]
     assert Counter(key for key, replayed, _ in made if not replayed) == dict.fromkeys(range(keys), 1)
     assert len({(key, content) for key, _, content in made}) == keys
 
@@ -82,13 +68,13 @@ def test_an_owner_that_was_stopped_past_its_lease_gives_the_answer_of_its_succes
     database_url: str, tmp_path: Path
 ) -> None:
     """C48: SIGSTOP after the claim, SIGCONT when the repetition has run: one row, one answer."""
-    (tmp_path / "app.py").write_text(APP.format(url=database_url))
+    write_app(tmp_path, database_url)
 
     def send(served: Any) -> httpx.Response:
         return httpx.post(f"{served.url}/orders", json={"title": "x"}, headers=keyed(), timeout=PATIENCE)
 
     with (
-        serve_process(tmp_path, PYTHONPATH=IMPORTS, PAUSES="1") as owner,
+        serve_process(tmp_path, PYTHONPATH=IMPORTS, PAUSES=BEFORE_WRITE) as owner,
         serve_process(tmp_path, PYTHONPATH=IMPORTS) as other,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -97,9 +83,9 @@ def test_an_owner_that_was_stopped_past_its_lease_gives_the_answer_of_its_succes
         owner.send(signal.SIGSTOP)
         try:
             repetition = send(other)
-            (tmp_path / "go_on").touch()
         finally:
             owner.send(signal.SIGCONT)
+        go_on(tmp_path)
         late = first.result(PATIENCE)
         assert (repetition.status_code, is_replay(repetition)) == (201, False)
         assert (late.status_code, is_replay(late)) == (201, True)

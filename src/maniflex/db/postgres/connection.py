@@ -133,12 +133,11 @@ class PooledConnection:
         self._encoders: dict[str, Sequence[Encode] | None] = {}  # by guard; None for one that goes by itself
         notice_a_silent_server(con)
 
-    async def run(
-        self, sql: Sql, limit: int = 0, budget: Budget | None = None, first: bytes = b""
-    ) -> Reply:
+    async def run(self, sql: Sql, limit: int = 0, budget: Budget | None = None, first: bytes = b"") -> Reply:
         """Run one statement, prepared now unless this connection already knows it.
 
-        `first` is sent along with a statement that is prepared. What comes in is spent from the budget; the connection is closed when it is too much.
+        `first` is sent along with a statement that is prepared. What comes in is spent from the budget; the
+        connection is closed when it is too much.
         """
         text, params = sql
         self.due = self._ticker.now + self._within

@@ -257,7 +257,9 @@ class PostgresTx(CommitHooks):
             if slot.con.is_closed():
                 raise
             refused = isinstance(error, asyncpg.DivisionByZeroError)
-            own_error = CommitRefused("the guard changed no row") if refused else self._fail_and_translate(error)
+            own_error = (
+                CommitRefused("the guard changed no row") if refused else self._fail_and_translate(error)
+            )
             raise _GuardFailed(own_error) from error
 
     async def _commit_and_call(self) -> None:

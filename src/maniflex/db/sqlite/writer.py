@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -19,7 +18,9 @@ from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from maniflex.db.sqlite.errors import translate
+from maniflex.db.port import CommitRefused
+from maniflex.db.sqlite.connect import begin_when_free
+from maniflex.db.sqlite.errors import begin_error, commit_error, translate
 from maniflex.db.sqlite.requests import BatchRequest, Finish, Session, Write
 from maniflex.db.sqlite.threads import (
     STALL_SECONDS,
@@ -30,12 +31,10 @@ from maniflex.db.sqlite.threads import (
     StatementTimeout,
     ThreadConnection,
 )
-from maniflex.db.port import CommitRefused
-from maniflex.errors import Conflict, DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
+from maniflex.errors import DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import LossyText, Sql
 
 GROUP_LIMIT = 128
-RETRY_SECONDS = 0.001
 FAILED = "the transaction has failed; roll it back"
 
 
@@ -379,7 +378,7 @@ class Writer:
         try:
             self._begin()
         except Exception as error:
-            self._inbox.put(session.future, None, _not_begun(self._translate(error)))
+            self._inbox.put(session.future, None, begin_error(self._translate(error)))
             return
         if session.calls.empty():
             self._answer(session.future, None)
@@ -415,26 +414,13 @@ class Writer:
                 return CommitRefused("the guard of the commit changed no row")
             self._connection().execute("COMMIT")
         except Exception as error:
-            return _not_committed(self._translate(error))
+            return commit_error(self._translate(error))
         return None
 
     def _begin(self) -> sqlite3.Connection:
         connection = self._connection()
-        deadline = 0.0
-        while True:
-            try:
-                connection.execute(self._begin_text)
-            except sqlite3.OperationalError as error:
-                now = time.monotonic()
-                deadline = deadline or now + self._patience
-                # Another process committed between our look at the file and our lock on it.
-                if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                    continue
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or now > deadline:
-                    raise
-                time.sleep(RETRY_SECONDS)
-            else:
-                return connection
+        begin_when_free(connection, self._begin_text, self._patience)
+        return connection
 
     def _connection(self) -> sqlite3.Connection:
         if self._desk.connection is None:
@@ -460,19 +446,3 @@ class Writer:
     def _answer(self, future: asyncio.Future[Any], value: Any, error: Exception | None = None) -> None:
         self._inbox.put(future, value, error)
         self._inbox.wake()
-
-
-def _not_begun(error: ManiflexError) -> ManiflexError:
-    if type(error) is not DatabaseError:
-        return error
-    ours = TransactionError("TX_BEGIN_ERROR", "the transaction could not be begun")
-    ours.__cause__ = error
-    return ours
-
-
-def _not_committed(error: ManiflexError) -> ManiflexError:
-    if isinstance(error, Conflict):
-        return error
-    ours = TransactionError("TX_COMMIT_ERROR", "the transaction could not be committed")
-    ours.__cause__ = error
-    return ours

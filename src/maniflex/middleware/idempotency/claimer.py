@@ -50,7 +50,7 @@ class KeyClaimer:
     async def _find(
         self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, *, claims: bool
     ) -> KeyClaim:
-        """A claimed or a settled key. Of the twins in this process one asks the store, the others wait for it."""
+        """A claimed or a settled key. Of twins in this process one asks the store, the others wait for it."""
         place, loop = (id(store), name), asyncio.get_running_loop()
         end = loop.time() + self._options.wait
         while True:
@@ -74,7 +74,7 @@ class KeyClaimer:
     async def _watch(
         self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, end: float, *, claims: bool
     ) -> KeyClaim:
-        """Ask the store until the key is neither free nor another's, without holding a connection meanwhile."""
+        """Ask the store until the key is ours or settled, without holding a connection meanwhile."""
         place, loop, pause = (id(store), name), asyncio.get_running_loop(), _FIRST_PAUSE
         watch = self._watched[place, fingerprint] = loop.create_future()
         try:

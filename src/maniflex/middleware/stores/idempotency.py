@@ -17,8 +17,8 @@ from maniflex.middleware.stores.model import IdempotencyKeyRow
 from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim
 from maniflex.middleware.stores.redis_form import RedisForm
 from maniflex.middleware.stores.sql_form import SqlForm
-from maniflex.sql.statement import Sql, by_dialect
 from maniflex.middleware.stores.units import SECOND, hash_key, moment_of, nanoseconds, nanoseconds_after
+from maniflex.sql.statement import Sql, by_dialect
 
 _MILLISECOND = 1_000_000
 _FREE = KeyClaim(ClaimState.FREE)
