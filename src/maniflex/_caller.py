@@ -1,17 +1,38 @@
-"""Who is asking right now, found by context: durable work notes it down without being told."""
+"""Who is asking right now, found by context: durable work and the write seam note it without being told."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 
+class Source(StrEnum):
+    """What made a change: where its code was called from, or which rule took the row along."""
+
+    REQUEST = "request"
+    ACTION = "action"
+    RUN = "run"
+    CODE = "code"
+    PROVISION = "provision"
+    CASCADE = "cascade"
+    SET_NULL = "set_null"
+    SWEEP = "sweep"
+    RETENTION = "retention"
+    ERASURE = "erasure"
+
+
 class Caller(NamedTuple):
-    """The identity behind the current request, as far as it is known."""
+    """The identity behind the current request, as far as it is known, and why it acts."""
 
     actor_id: str | None = None
     tenant_id: str | None = None
     trace_id: str | None = None
+    request_id: str | None = None
+    source: Source = Source.CODE
+    reason: str | None = None
 
 
 class Asking(Protocol):
@@ -30,8 +51,36 @@ def caller() -> Caller:
     return _NOBODY if request is None else request.caller()
 
 
+class _Speaker:
+    """Somebody in whose name a block of code acts, inside a request or outside."""
+
+    def __init__(self, who: Caller, outer: Asking | None) -> None:
+        self._who = who
+        self._outer = outer
+
+    def caller(self) -> Caller:
+        return self._who
+
+    def keep_answer_secret(self) -> None:
+        _keep_secret(self._outer)
+
+
+@contextmanager
+def speak_as(who: Caller) -> Iterator[None]:
+    """A block that acts in the name of `who`, whoever is asking."""
+    before = asking.set(_Speaker(who, asking.get()))
+    try:
+        yield
+    finally:
+        asking.reset(before)
+
+
 def keep_answer_secret() -> None:
     """Let no store keep the answer of the current request, which shows a secret once."""
-    keep = getattr(asking.get(), "keep_answer_secret", None)
+    _keep_secret(asking.get())
+
+
+def _keep_secret(request: Asking | None) -> None:
+    keep = getattr(request, "keep_answer_secret", None)
     if keep is not None:  # a run has no answer
         keep()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import Any, TypeVar, overload
 
+from maniflex._caller import caller, speak_as
 from maniflex.app.assembly import Assembly
 from maniflex.db.current import transaction
 from maniflex.db.port import Adapter, Isolation, Tx
@@ -44,8 +45,13 @@ class WithDataAccess:
     @asynccontextmanager
     async def scoped(self, *, auth: AuthInfo) -> AsyncIterator[Scoped]:
         """Bind the code of a block outside requests by the scope rules, as they bind this identity."""
-        with scoped_code(Scoped(self._seal().runtime, auth)) as scoped:
+        who = caller()._replace(actor_id=auth.user_id or None, tenant_id=auth.tenant_id or None)
+        with scoped_code(Scoped(self._seal().runtime, auth)) as scoped, speak_as(who):
             yield scoped
+
+    def acting_as(self, actor_id: str, *, reason: str | None = None) -> AbstractContextManager[None]:
+        """A block of a script whose changes are this person's, in history and audit, and why."""
+        return speak_as(caller()._replace(actor_id=actor_id, reason=reason))
 
     def transaction(self, *, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
         """A transaction on the default database; code inside joins it by itself."""

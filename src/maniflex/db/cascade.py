@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from maniflex.db.changes import ChangeKind, tell
+from maniflex._caller import Source
+from maniflex.db import changes
+from maniflex.db.changes import ChangeKind, images, tell, tell_rows
 from maniflex.db.current import transaction
 from maniflex.db.port import Tx
 from maniflex.db.references import StoresByModel
@@ -171,7 +173,7 @@ class _Removal:
 
     async def run(self, store: Store, ids: Sequence[str], *, physically: bool = False) -> None:
         try:
-            await self._delete_rows(store, ids, physically)
+            await self._delete_rows(store, ids, physically, source=None)
             while self._open:
                 link, parents = self._open[-1]
                 ids = await self._children(link, parents)
@@ -200,12 +202,31 @@ class _Removal:
         if has_read(model, self._tx):
             query = sql.children(model, link.key, parents, _ALL, versioned=True)
             changed_ids = changed_rows(model, await self._tx.fetch(query), self._tx)
-        row_count = await self._tx.execute(sql.unlink(model, link.key, parents, stamps))
-        if row_count and link.store.listeners:
-            await tell(link.store, ChangeKind.UPDATE, self._tx)
+        if link.store.needs_rows:
+            await self._unlink_and_tell(link, parents, stamps)
+        elif await self._tx.execute(sql.unlink(model, link.key, parents, stamps)) and link.store.listeners:
+            await tell(link.store, ChangeKind.UPDATE, self._tx, source=Source.SET_NULL)
         mark_changed(model, changed_ids, self._tx)
 
-    async def _delete_rows(self, store: Store, ids: Sequence[str], physically: bool = False) -> None:
+    async def _unlink_and_tell(self, link: Link, parents: Sequence[str], stamps: Mapping[str, Any]) -> None:
+        """Empty the keys batch by batch: those of one batch are empty when the next is looked up."""
+        store, stamps = link.store, {**stamps, link.key: None}
+        while True:
+            stored_rows = await self._tx.fetch(sql.referring(store.sql, link.key, parents, changes.BATCH))
+            rows = stored_rows if store.decode is None else [store.decode(row) for row in stored_rows]
+            place = store.sql.names.index("id")
+            await self._tx.execute(sql.stamp(store.sql, [row[place] for row in rows], stamps))
+            await tell_rows(store, ChangeKind.UPDATE, self._tx, rows, stamps, Source.SET_NULL)
+            if len(rows) < changes.BATCH:
+                return
+
+    async def _delete_rows(
+        self,
+        store: Store,
+        ids: Sequence[str],
+        physically: bool = False,
+        source: Source | None = Source.CASCADE,
+    ) -> None:
         """Delete these rows and see to what refers to them."""
         marks = {} if physically else deletion(store.meta, self._now)
         links = [link for link in store.links if not (link.implicit and marks)]
@@ -215,14 +236,31 @@ class _Removal:
             elif link.store.meta.locks:
                 await self._refuse_if_held(link, ids, locked=True)
         self._touched = True
-        await self._tx.execute(sql.remove(store.sql, ids, marks, marked=physically))
-        if store.listeners:
-            await tell(store, ChangeKind.DELETE, self._tx)
+        if store.needs_rows:
+            await self._remove_and_tell(store, ids, marks, physically, source)
+        else:
+            await self._tx.execute(sql.remove(store.sql, ids, marks, marked=physically))
+            if store.listeners:
+                await tell(store, ChangeKind.DELETE, self._tx, source=source)
         for link in links:
             if link.action is OnDelete.SET_NULL:
                 await self._unlink(link, ids)
             elif link.action is OnDelete.CASCADE:
                 self._open.append((link, ids))
+
+    async def _remove_and_tell(
+        self,
+        store: Store,
+        ids: Sequence[str],
+        marks: Mapping[str, Any],
+        physically: bool,
+        source: Source | None,
+    ) -> None:
+        for start in range(0, len(ids), changes.BATCH):
+            some = ids[start : start + changes.BATCH]
+            rows = await images(store, self._tx, some)
+            await self._tx.execute(sql.remove(store.sql, some, marks, marked=physically))
+            await tell_rows(store, ChangeKind.DELETE, self._tx, rows, marks or None, source)
 
     async def _restrict(self, store: Store, link: Link, ids: Sequence[str]) -> None:
         apart = link.store is store  # a row that goes along restricts nothing

@@ -6,11 +6,12 @@ one or its own, in which the listeners are told.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from maniflex.db.changes import ChangeKind, ChangeListener, tell
+from maniflex._caller import Source
+from maniflex.db.changes import ChangeKind, ChangeListener, images, tell
 from maniflex.db.current import transaction
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
@@ -24,57 +25,51 @@ def listen(store: Store, listener: ChangeListener) -> None:
     if not isinstance(store, ListenedStore):
         store.__class__ = ListenedStore
     store.listeners = (*store.listeners, listener)
+    store.needs_rows = store.needs_rows or listener.needs_rows
 
 
 class ListenedStore(Store):
-    """Tells of its own writes; cascades and restored circles tell by themselves, and `revise` by `update`."""
+    """Tells of writes of single rows; what removes rows and brings them back tells by itself."""
 
     async def create(self, record: Model, *, scope: Scope = (), tx: Tx | None = None) -> Row:
         async with self._transaction(tx) as own_tx:
             row = await super().create(record, scope=scope, tx=own_tx)
-            await tell(self, ChangeKind.CREATE, own_tx, record.id, row)
+            await tell(self, ChangeKind.CREATE, own_tx, record.id, after=row)
             return row
 
-    async def provision(self, record: Model) -> None:
+    async def provision(self, record: Model) -> Row | None:
         async with self._transaction(None) as own_tx:
-            await super().provision(record)
-            await tell(self, ChangeKind.CREATE, own_tx, record.id)
+            row = await super().provision(record)
+            if row is not None:
+                await tell(self, ChangeKind.CREATE, own_tx, record.id, after=row, source=Source.PROVISION)
+            return row
 
     async def update(
-        self, record_id: str, changes: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
+        self,
+        record_id: str,
+        changes: Mapping[str, Any],
+        *,
+        scope: Scope = (),
+        tx: Tx | None = None,
+        held: Row | None = None,
     ) -> Row:
         async with self._transaction(tx) as own_tx:
-            row = await super().update(record_id, changes, scope=scope, tx=own_tx)
-            await tell(self, ChangeKind.UPDATE, own_tx, record_id, row)
+            if held is None and self.needs_rows:
+                held = await self.lock_unchanged(record_id, tx=own_tx, scope=scope)
+            row = await super().update(record_id, changes, scope=scope, tx=own_tx, held=held)
+            await tell(self, ChangeKind.UPDATE, own_tx, record_id, before=held, after=row)
             return row
 
     async def increment(
         self, record_id: str, deltas: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
     ) -> Row:
+        if any(self.meta.by_name[name].kind is Kind.DECIMAL for name in deltas if name in self.meta.by_name):
+            return await super().increment(record_id, deltas, scope=scope, tx=tx)  # by `update`, which tells
         async with self._transaction(tx) as own_tx:
+            before = await images(self, own_tx, [record_id]) if self.needs_rows else []
             row = await super().increment(record_id, deltas, scope=scope, tx=own_tx)
-            if all(self.meta.by_name[name].kind is not Kind.DECIMAL for name in deltas):
-                await tell(self, ChangeKind.UPDATE, own_tx, record_id, row)  # decimals are added by `update`
-            return row
-
-    async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
-        async with self._transaction(tx) as own_tx:
-            await super().delete(record_id, scope=scope, tx=own_tx)
-            if not self.links:
-                await tell(self, ChangeKind.DELETE, own_tx, record_id)
-
-    async def restore(
-        self,
-        record_id: str,
-        changes: Mapping[str, Any] | None = None,
-        *,
-        scope: Scope = (),
-        tx: Tx | None = None,
-        check: Callable[[Row], None] | None = None,
-    ) -> Row:
-        async with self._transaction(tx) as own_tx:
-            row = await super().restore(record_id, changes, scope=scope, tx=own_tx, check=check)
-            await tell(self, ChangeKind.RESTORE, own_tx, record_id, row)
+            held = before[0] if before else None
+            await tell(self, ChangeKind.UPDATE, own_tx, record_id, before=held, after=row)
             return row
 
     @asynccontextmanager

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from maniflex.db.changes import ChangeKind, tell
+from maniflex._caller import Source
+from maniflex.db.changes import ChangeKind, images, tell, tell_rows
 from maniflex.db.port import Tx
 from maniflex.sql import cascade as sql
 from maniflex.sql.where import Scope
@@ -42,9 +43,13 @@ async def circle_of(store: Store, row: Mapping[str, Any], scope: Scope, tx: Tx) 
 async def bring_back(circle: Circle, stamps: Mapping[str, Any], tx: Tx) -> None:
     """Take the mark of deletion off all of these."""
     for store, ids in circle.items():
-        await tx.execute(sql.unmark(store.sql, ids, {**stamps, **undeletion(store)}))
-        if store.listeners:
-            await tell(store, ChangeKind.RESTORE, tx)
+        marks = {**stamps, **undeletion(store)}
+        rows = await images(store, tx, ids) if store.needs_rows else ()
+        await tx.execute(sql.stamp(store.sql, ids, marks))
+        if store.needs_rows:
+            await tell_rows(store, ChangeKind.RESTORE, tx, rows, marks, Source.CASCADE)
+        elif store.listeners:
+            await tell(store, ChangeKind.RESTORE, tx, source=Source.CASCADE)
 
 
 def undeletion(store: Store) -> dict[str, Any]:

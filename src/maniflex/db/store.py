@@ -16,7 +16,7 @@ from maniflex._clock import Clock
 from maniflex._limits import Limits
 from maniflex.db.budget import Budget
 from maniflex.db.cascade import Link, deletion, links_to, remove
-from maniflex.db.changes import ChangeListener
+from maniflex.db.changes import ChangeKind, ChangeListener, tell
 from maniflex.db.current import executor, transaction
 from maniflex.db.increments import increment
 from maniflex.db.indexed_texts import IndexedTexts
@@ -47,6 +47,7 @@ class Store:
     """Reads and writes rows of one model."""
 
     listeners: Sequence[ChangeListener] = ()  # told of changes, of a `ListenedStore`
+    needs_rows = False  # whether a listener looks at the rows
 
     def __init__(self, meta: ModelMeta, adapter: Adapter, metadata: sa.MetaData, clock: Clock) -> None:
         self.meta = meta
@@ -223,14 +224,16 @@ class Store:
             raise await self._dangling(references, values, scope, tx)
         return rows[0] if self.decode is None else self.decode(rows[0])
 
-    async def provision(self, record: Model) -> None:
-        """Store the record unless there is one of that id already."""
+    async def provision(self, record: Model) -> Row | None:
+        """Store the record unless there is one of that id already; the row, if it is new."""
         values = {**record.__dict__, "created_at": (now := self.clock.now()), "updated_at": now}
         run = executor(self.adapter)
-        inserted_rows = await run.write(write.insert(self.sql, values, ignore_existing=True))
+        inserted_rows: Sequence[Row] = await run.write(write.insert(self.sql, values, ignore_existing=True))
         # Another record may have one of its unique values; the one that was deleted may not.
         if not inserted_rows and self.meta.soft_delete is None and await self.find(record.id) is None:
-            await self.execute_write(write.insert(self.sql, values), run)
+            inserted_rows = await self.execute_write(write.insert(self.sql, values), run)
+        row = inserted_rows[0] if inserted_rows else None
+        return row if row is None or self.decode is None else self.decode(row)
 
     def record(self, row: Row, fields: Sequence[FieldMeta] | None = None) -> Model:
         """The row as an instance of the model; with `fields`, of those attributes only."""
@@ -249,16 +252,25 @@ class Store:
         self.links = links_to(self, stores_by_model)
 
     async def update(
-        self, record_id: str, changes: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
+        self,
+        record_id: str,
+        changes: Mapping[str, Any],
+        *,
+        scope: Scope = (),
+        tx: Tx | None = None,
+        held: Row | None = None,
     ) -> Row:
-        """Change fields of a live row inside the scope that is not locked."""
+        """Change fields of a live row inside the scope that no `lock_when` locks.
+
+        `held` is the row as it is, where this transaction holds its lock already.
+        """
         if self._indexed.can_change:
             self._indexed.check(changes)
         values = {**changes, "updated_at": self.clock.now()}
         references = await self.references.to_check(changes, scope) if self.references is not None else ()
         run = executor(self.adapter, tx)
         try:
-            if run.read_versions is None:
+            if run.read_versions is None or held is not None:
                 rows = await run.write(write.update(self.sql, record_id, values, scope, references))
             else:
                 rows = await self._update_unchanged(record_id, values, scope, references, run)
@@ -310,7 +322,7 @@ class Store:
         if check is not None and (work := check(row)) is not None:
             await work
         changes = self._merge(row, changes)
-        return await self.update(record_id, changes, scope=scope, tx=tx) if changes else row
+        return await self.update(record_id, changes, scope=scope, tx=tx, held=row) if changes else row
 
     def _merge(self, row: Row, changes: Mapping[str, Any]) -> Mapping[str, Any]:
         """The changes as the model's own validators leave them."""
@@ -329,7 +341,7 @@ class Store:
 
     async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
         """Remove the row, or mark it when the model deletes softly; see to those that refer to it."""
-        if self.links:
+        if self.links or self.listeners:
             await remove(self, record_id, scope, tx)
             return
         stamps = deletion(self.meta, self.clock.now())
@@ -350,7 +362,7 @@ class Store:
         *,
         scope: Scope = (),
         tx: Tx | None = None,
-        check: Callable[[Row], None] | None = None,
+        check: Callable[[Row], Awaitable[None]] | None = None,
     ) -> Row:
         """Bring a soft-deleted row inside the scope back; what must not dangle has to be there.
 
@@ -368,7 +380,7 @@ class Store:
             raise self._missing(record_id)
         row = stored_row if self.decode is None else self.decode(stored_row)
         if check is not None:
-            check(row)
+            await check(row)
         time_stamp = {"updated_at": self.clock.now()}
         stamps = {**(changes or {}), **undeletion(self), **time_stamp}
         self._indexed.check(stamps)
@@ -382,7 +394,10 @@ class Store:
                 raise await self.references.dangling(references, values, scope, tx)
             await bring_back(circle, time_stamp, tx)
             rows = await self.execute_write(statement, executor(self.adapter, tx))
-        return rows[0] if self.decode is None else self.decode(rows[0])
+        after = rows[0] if self.decode is None else self.decode(rows[0])
+        if self.listeners:
+            await tell(self, ChangeKind.RESTORE, tx, record_id, before=row, after=after)
+        return after
 
     async def execute_write(self, statement: Sql, run: Executor) -> Sequence[Row]:
         """Run a write; a refused constraint names the fields as clients know them."""

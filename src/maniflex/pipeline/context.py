@@ -15,7 +15,7 @@ from weakref import ref
 from starlette.requests import Request
 
 from maniflex import _json
-from maniflex._caller import Caller
+from maniflex._caller import Caller, Source
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.includes import attach
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Tx
@@ -36,7 +36,7 @@ from maniflex.pipeline.request_state import Columns, State
 from maniflex.pipeline.response import Response, status_of
 from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.query.parse import pairs
-from maniflex.query.query import Forced, ModellessQuery, Query
+from maniflex.query.query import Forced, ModellessQuery, Narrowed, Query
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
@@ -88,6 +88,8 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
     files: Mapping[str, Any] = {}
     response: Response | None = None
     trace_id: str = ""
+    change_reason: str | None = None  # why this request changes records, for their history
+    called_from: Caller | None = None  # of a request that the application makes itself: whose code does
     parent: Context | None = (
         None  # of a view for the middleware of a reached model: the request's own context
     )
@@ -177,13 +179,16 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
 
     def caller(self) -> Caller:
         """Who is asking, as durable work notes it."""
-        auth = self.auth
-        trace = self.trace_id[:200] or None
-        return (
-            Caller(None, None, trace)
-            if auth is None
-            else Caller(auth.user_id or None, auth.tenant_id or None, trace)
-        )
+        auth, outer = self.auth, self.called_from
+        actor, tenant = (None, None) if auth is None else (auth.user_id or None, auth.tenant_id or None)
+        source, reason = Source.REQUEST, self.change_reason
+        if self.operation is Operation.ACTION:
+            source = Source.ACTION
+        elif outer is not None:
+            source = outer.source
+        if reason is None and outer is not None:
+            reason = outer.reason
+        return Caller(actor, tenant, self.trace_id[:200] or None, self.request_id or None, source, reason)
 
     def has_role(self, role: str) -> bool:
         """Whether the caller holds the role; a caller without an identity holds none."""
@@ -367,8 +372,8 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         """The scope rules that bind code here, by the name of the model."""
         return self.runtime.scopes
 
-    async def _condition(self, rule: TableRule) -> Forced | None:
-        return await rule.rule.condition(self)
+    async def _conditions_by(self, rule: TableRule) -> Sequence[Forced | Narrowed]:
+        return await rule.rule.conditions(self)
 
     def require_raw_sql(self) -> None:
         """Refuse SQL of the application in an action that rules bind: they cannot be put into it."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
+from maniflex._caller import caller
 from maniflex.errors import DeclarationError, InvalidJson, NotFound
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
@@ -51,7 +52,9 @@ def in_process_context(
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return context(runtime, scope, receive, operation, request_id)
+    ctx = context(runtime, scope, receive, operation, request_id)
+    ctx.called_from = caller()
+    return ctx
 
 
 class InProcess:

@@ -69,6 +69,30 @@ def _unlink(model: ModelSql, key: str, names: tuple[str, ...]) -> Compiled:
     return compile_statement(statement.where(one_of(model.dialect, column, _IDS)), model.dialect)
 
 
+def referring(model: ModelSql, key: str, parents: Sequence[str], most: int) -> Sql:
+    """Some rows that refer to any of `parents`, deleted ones too, locked until the transaction ends."""
+    statement = model.shapes.get(("referring", key), _referring, model, key)
+    return statement.bind({_IDS: list_value(model.dialect, parents), _MOST: most})
+
+
+def _referring(model: ModelSql, key: str) -> Compiled:
+    refers = one_of(model.dialect, model.at(model.table, key), _IDS)
+    statement = sa.select(*model.columns).where(refers).order_by(model.id)
+    statement = statement.limit(sa.bindparam(_MOST, type_=sa.Integer())).offset(sa.literal_column("0"))
+    return compile_statement(lock_rows(statement, model.dialect), model.dialect)
+
+
+def rows(model: ModelSql, ids: Sequence[str]) -> Sql:
+    """The rows of these ids, deleted ones too, locked until the transaction ends."""
+    statement = model.shapes.get(("rows",), _rows, model)
+    return statement.bind({_IDS: list_value(model.dialect, ids)})
+
+
+def _rows(model: ModelSql) -> Compiled:
+    statement = sa.select(*model.columns).where(*_among(model, ())).order_by(model.id)
+    return compile_statement(lock_rows(statement, model.dialect), model.dialect)
+
+
 def parents_in_use(
     model: ModelSql,
     key: str,
@@ -179,14 +203,14 @@ def _alive(model: ModelSql, scope: Scope) -> Compiled:
     return compile_statement(statement, model.dialect)
 
 
-def unmark(model: ModelSql, ids: Sequence[str], stamps: Mapping[str, Any]) -> Sql:
-    """Write `stamps`, which take the mark of deletion off, into these rows."""
+def stamp(model: ModelSql, ids: Sequence[str], stamps: Mapping[str, Any]) -> Sql:
+    """Write `stamps` into these rows, deleted ones too."""
     names = tuple(stamps)
-    statement = model.shapes.get(("unmark", names), _unmark, model, names)
+    statement = model.shapes.get(("stamp", names), _stamp, model, names)
     return statement.bind({**encode_values(model, stamps), _IDS: list_value(model.dialect, ids)})
 
 
-def _unmark(model: ModelSql, names: tuple[str, ...]) -> Compiled:
+def _stamp(model: ModelSql, names: tuple[str, ...]) -> Compiled:
     statement = sa.update(model.table).values(assignments(model, names)).where(*_among(model, ()))
     return compile_statement(statement, model.dialect)
 

@@ -76,12 +76,14 @@ async def test_a_write_by_another_process_is_noticed(database_url: str) -> None:
 class Noting:
     """A listener that keeps what it is told."""
 
+    needs_rows = False
+
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
         self.fails = False
 
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
-        self.told += [(change.meta.name, str(change.kind)) for change in changes]
+        self.told += [(change.meta.name, str(change.operation)) for change in changes]
         if self.fails:
             raise RuntimeError("no")
 

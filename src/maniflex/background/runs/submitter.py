@@ -125,7 +125,7 @@ class Submitter:
         parent_id: str | None = None,
     ) -> RunDraft:
         if actor_id is None and tenant_id is None and trace_id is None:
-            actor_id, tenant_id, trace_id = caller()
+            actor_id, tenant_id, trace_id = caller()[:3]
         handler = self._handlers.get(check_type(type))
         if handler is None:
             self._warn_unknown(type)

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from maniflex._caller import Caller, Source, speak_as
 from maniflex._clock import Clock
 from maniflex._fence import Fence
 from maniflex.background.scheduled_fields.observers import Observer, Subscribers, SweepEvent
 from maniflex.background.scheduled_fields.report import Failure, Tally
 from maniflex.db.cascade import remove_all, undeletable_ids
-from maniflex.db.changes import ChangeKind, tell
+from maniflex.db.changes import ChangeKind, tell, tell_rows
 from maniflex.db.current import transaction
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
@@ -90,7 +91,7 @@ class IndexSweep:
         self._tally = tally
         self._counts = tally.of(target.model)
         self._batches = 0
-        self._whole = bool(settings.subscribers.observers)
+        self._whole = bool(settings.subscribers.observers) or target.store.needs_rows
         self._skipped = self._logged = False
 
     async def advance(self) -> bool:
@@ -108,7 +109,8 @@ class IndexSweep:
 
     async def _batch(self) -> bool:
         self._batches += 1
-        due_rows, changed_ids = await self._serve()
+        with speak_as(Caller(source=Source.SWEEP)):
+            due_rows, changed_ids = await self._serve()
         if due_rows:
             self._place = self._key(due_rows[-1])
         await self._tell(changed_ids)
@@ -180,18 +182,28 @@ class IndexSweep:
         if self._schedule_index.schedule.action is ScheduledAction.SET_FIELD:
             statement = scheduled_fields.change(self._store.sql, self._schedule_index, self._now, ids, stamp)
             ids = [row[0] for row in await tx.write(statement)]
-            if self._store.listeners:
-                await tell(self._store, ChangeKind.UPDATE, tx)
+            await self._tell_listeners(tx, rows, ids, stamp)
         else:
             physically = self._schedule_index.schedule.action is ScheduledAction.HARD_DELETE
             await remove_all(self._store, ids, tx, stamp, physically=physically)
-        if self._whole:
-            swept = SweepEvent(
-                self._store.meta, self._schedule_index.schedule, stamp, self._records(rows, set(ids))
-            )
-            for observer in self._settings.subscribers.observers:
+        observers = self._settings.subscribers.observers
+        if observers:
+            records = [
+                dict(zip(self._store.sql.names, row, strict=True)) for row in self._whole_rows(rows, ids)
+            ]
+            swept = SweepEvent(self._store.meta, self._schedule_index.schedule, stamp, records)
+            for observer in observers:
                 await self._show(observer, tx, swept)
         return ids
+
+    async def _tell_listeners(self, tx: Tx, rows: Sequence[Row], ids: Sequence[str], stamp: datetime) -> None:
+        """Tell those who listen to every write of the model that the field was set."""
+        store, schedule = self._store, self._schedule_index.schedule
+        if store.needs_rows:
+            stamps = {schedule.target: schedule.to, "updated_at": stamp}
+            await tell_rows(store, ChangeKind.UPDATE, tx, self._whole_rows(rows, ids), stamps)
+        elif store.listeners:
+            await tell(store, ChangeKind.UPDATE, tx)
 
     async def _show(self, observer: Observer, tx: Tx, swept: SweepEvent) -> None:
         fence = Fence()
@@ -226,17 +238,12 @@ class IndexSweep:
     def _key(self, row: Row) -> scheduled_fields.Place:
         return tuple(row[: 2 if self._schedule_index.rival is None else 3])
 
-    def _records(self, rows: Sequence[Row], ids: set[str]) -> list[dict[str, Any]]:
-        sql = self._store.sql
-        records = []
-        for row in rows:
-            key = self._key(row)
-            if key[-1] in ids:
-                values = row[len(key) :]
-                records.append(
-                    dict(zip(sql.names, sql.decode(values) if sql.decode else values, strict=True))
-                )
-        return records
+    def _whole_rows(self, rows: Sequence[Row], ids: Sequence[str]) -> list[Row]:
+        """Those rows of these ids, without the key that `take` puts before them."""
+        changed_ids, decode = set(ids), self._store.decode
+        width = len(self._key(rows[0]))
+        whole_rows = [row[width:] for row in rows if row[width - 1] in changed_ids]
+        return whole_rows if decode is None else [decode(row) for row in whole_rows]
 
     def _skip(self, id: str, error: Exception) -> None:
         self._skipped = True

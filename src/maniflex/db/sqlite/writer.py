@@ -21,15 +21,18 @@ from typing import Any
 from maniflex.db.port import CommitRefused
 from maniflex.db.sqlite.connect import begin_when_free
 from maniflex.db.sqlite.errors import begin_error, commit_error, translate
-from maniflex.db.sqlite.requests import BatchRequest, Finish, Session, Write
 from maniflex.db.sqlite.threads import (
     STALL_SECONDS,
+    BatchRequest,
     Collect,
     Connect,
+    Finish,
     Outcomes,
+    Session,
     Statement,
     StatementTimeout,
     ThreadConnection,
+    Write,
 )
 from maniflex.errors import DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import LossyText, Sql
