@@ -264,15 +264,15 @@ class PostgresAdapter:
     # -- transactions
 
     def transaction(
-        self, *, isolation: Isolation | None = None, read_only: bool = False
+        self, *, isolation: Isolation | None = None, read_only: bool = False, late: bool = False
     ) -> AbstractAsyncContextManager[PostgresTx]:
-        return self._transaction(self._writes, isolation, read_only=read_only)
+        return self._transaction(self._writes, isolation, read_only=read_only, late=late)
 
     def _transaction(
-        self, pool: Pool, isolation: Isolation | None = None, *, read_only: bool = False
+        self, pool: Pool, isolation: Isolation | None = None, *, read_only: bool = False, late: bool = False
     ) -> PostgresTx:
         begin = _BEGIN[isolation, read_only] + self._set_local
-        return PostgresTx(pool, begin, read_only=read_only)
+        return PostgresTx(pool, begin, read_only=read_only, late=late and not self._pooler)
 
     async def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
         begin = _BEGIN[None, True] + self._set_local + _NO_TIMEOUTS

@@ -102,20 +102,26 @@ class BatchRequest(Write):
 class Finish:
     """The last call of a session."""
 
-    __slots__ = ("commit", "future")
+    __slots__ = ("commit", "future", "guard")
 
-    def __init__(self, commit: bool, future: asyncio.Future[None]) -> None:
+    def __init__(self, commit: bool, future: asyncio.Future[None], guard: Sql | None = None) -> None:
         self.commit = commit
         self.future = future
+        self.guard = guard
 
 
 class Session:
-    """A transaction that is open between calls; `future` resolves when it has begun."""
+    """A transaction that is open between calls; `future` resolves when it has begun.
 
-    __slots__ = ("abandoned", "calls", "deadline", "failed", "future", "started")
+    One that is late does not stand in line before it has a statement to run.
+    """
 
-    def __init__(self, future: asyncio.Future[None]) -> None:
+    __slots__ = ("abandoned", "calls", "deadline", "failed", "future", "is_late", "never_began", "started")
+
+    def __init__(self, future: asyncio.Future[None], *, is_late: bool = False) -> None:
         self.future = future
+        self.is_late = is_late
+        self.never_began = False
         self.calls: SimpleQueue[Statement | Finish] = SimpleQueue()
         self.started = self.abandoned = self.failed = False
         self.deadline = 0.0
