@@ -1,14 +1,14 @@
 """The policies of a server by model: functions of the application that judge single rows.
 
 `auth.enforce` registers them; the steps that touch rows of a model look them up here when the server is
-sealed. A server without policies has an empty table.
+sealed. A server without policies has an empty table. A context knows this table, so `ctx` has no type here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from maniflex.db.port import Row
 from maniflex.db.store import Store
@@ -16,9 +16,6 @@ from maniflex.errors import Forbidden
 from maniflex.model.base import Model
 from maniflex.pipeline.callbacks import ask
 from maniflex.pipeline.operation import Operation, covered
-
-if TYPE_CHECKING:
-    from maniflex.pipeline.context import Context
 
 Policy = Callable[[Any, Any], Any]  # of the context and the record: whether the caller may
 
@@ -43,7 +40,7 @@ class RowPolicies:
         self._functions = tuple(one.policy for one in policies)
         self.hides_rows = not all(one.has_where for one in policies)  # that SQL does not leave out
 
-    async def allow(self, ctx: Context, record: Model) -> bool:
+    async def allow(self, ctx: Any, record: Model) -> bool:
         """Whether the caller may touch the record."""
         views = ctx.policy_views
         if views is not None and self._model in views:
@@ -53,7 +50,7 @@ class RowPolicies:
                 return False
         return True
 
-    async def require(self, ctx: Context, record: Model) -> None:
+    async def require(self, ctx: Any, record: Model) -> None:
         """403 unless the caller may touch the record."""
         if not await self.allow(ctx, record):
             raise Forbidden()
@@ -84,7 +81,7 @@ class ModelPolicies:
 PolicyTable = Mapping[str, ModelPolicies]
 
 
-async def require_changeable(ctx: Context, store: Store, row: Row) -> None:
+async def require_changeable(ctx: Any, store: Store, row: Row) -> None:
     """403 unless the caller may change the row, for refusals that would tell of it."""
     policies = ctx.runtime.policies[store.meta.name].of(Operation.UPDATE, item=True)
     if policies is not None:
