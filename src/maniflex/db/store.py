@@ -260,7 +260,7 @@ class Store:
         tx: Tx | None = None,
         held: Row | None = None,
     ) -> Row:
-        """Change fields of a live row inside the scope that no `lock_when` locks; `held` is that row, if ours."""
+        """Change fields of a live row inside the scope that is not locked; `held` is that row, if we have it."""
         if self._indexed.can_change:
             self._indexed.check(changes)
         values = {**changes, "updated_at": self.clock.now()}
