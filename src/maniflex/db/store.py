@@ -260,7 +260,7 @@ class Store:
         tx: Tx | None = None,
         held: Row | None = None,
     ) -> Row:
-        """Change fields of a live row inside the scope that is not locked; `held` is that row, if we have it."""
+        """Change fields of a live, unlocked row inside the scope; `held` is the row, if we hold its lock."""
         if self._indexed.can_change:
             self._indexed.check(changes)
         values = {**changes, "updated_at": self.clock.now()}
