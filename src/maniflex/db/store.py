@@ -261,10 +261,7 @@ class Store:
         tx: Tx | None = None,
         held: Row | None = None,
     ) -> Row:
-        """Change fields of a live row inside the scope that no `lock_when` locks.
-
-        `held` is the row as it is, where this transaction holds its lock already.
-        """
+        """Change fields of a live, unlocked row inside the scope; `held` is the row, if we hold its lock."""
         if self._indexed.can_change:
             self._indexed.check(changes)
         values = {**changes, "updated_at": self.clock.now()}
