@@ -90,9 +90,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
     trace_id: str = ""
     change_reason: str | None = None  # why this request changes records, for their history
     called_from: Caller | None = None  # of a request that the application makes itself: whose code does
-    parent: Context | None = (
-        None  # of a view for the middleware of a reached model: the request's own context
-    )
+    parent: Context | None = None  # of a view for a reached model's middleware: the request's own context
     _export_columns: Columns | None = None
     _state: State | None = None
     _logger: logging.LoggerAdapter[logging.Logger] | None = None
@@ -181,13 +179,10 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         """Who is asking, as durable work notes it."""
         auth, outer = self.auth, self.called_from
         actor, tenant = (None, None) if auth is None else (auth.user_id or None, auth.tenant_id or None)
-        source, reason = Source.REQUEST, self.change_reason
+        source = Source.REQUEST if outer is None else outer.source
         if self.operation is Operation.ACTION:
             source = Source.ACTION
-        elif outer is not None:
-            source = outer.source
-        if reason is None and outer is not None:
-            reason = outer.reason
+        reason = self.change_reason if outer is None else self.change_reason or outer.reason
         return Caller(actor, tenant, self.trace_id[:200] or None, self.request_id or None, source, reason)
 
     def has_role(self, role: str) -> bool:

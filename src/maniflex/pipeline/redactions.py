@@ -10,27 +10,44 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from maniflex.db.store import Store
-from maniflex.errors import CallbackFailed, RequestError
+from maniflex.errors import RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.callbacks import callback_failure
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.serializer import Serializer
 from maniflex.query.hiding import NOTHING, Hiding, Undetermined
-from maniflex.query.query import models_included, reachable_models
+from maniflex.query.query import Query, models_included, reachable_models
 from maniflex.query.search_text import SearchText
 from maniflex.sql.listing import Listing
 from maniflex.sql.search import searchable_fields
-
-if TYPE_CHECKING:
-    from maniflex.pipeline.context import Context
 
 T = TypeVar("T")
 When = Callable[..., Any]  # of the context: whether the field is hidden, or an awaitable of that
 Names = frozenset[str]
 NONE: Names = frozenset()
+
+
+class Asked(Protocol):
+    """The context of a request, as far as rules of redaction look at it."""
+
+    redaction_answers: dict[int, tuple[Any, bool]] | None
+    _query: Query | None
+
+    @property
+    def operation(self) -> Operation: ...
+    @property
+    def model(self) -> ModelMeta | None: ...
+    @property
+    def auth(self) -> Any: ...
+    @property
+    def scope(self) -> Mapping[str, Any]: ...
+    @property
+    def runtime(self) -> Any: ...
+    def current_query(self) -> Query: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +109,7 @@ class Redactions:
 
     # -- of one request
 
-    def hidden(self, ctx: Context, model: type[Model]) -> Names | Awaitable[Names]:
+    def hidden(self, ctx: Asked, model: type[Model]) -> Names | Awaitable[Names]:
         """The keys that this caller does not see in records of the model, or an awaitable of them."""
         names = NONE
         rules = self._acting.get((model, ctx.operation, ctx.model)) or self._rules_for(ctx, model)
@@ -105,7 +122,7 @@ class Redactions:
             names |= {rule.name}
         return names
 
-    def _rules_for(self, ctx: Context, model: type[Model]) -> tuple[RedactionRule, ...]:
+    def _rules_for(self, ctx: Asked, model: type[Model]) -> tuple[RedactionRule, ...]:
         about: ModelMeta | None = ctx.model
         rules = self._acting.get((model, ctx.operation, about))
         if rules is None:
@@ -115,13 +132,13 @@ class Redactions:
             self._acting[model, ctx.operation, about] = rules
         return rules
 
-    async def serializer(self, ctx: Context, model: type[Model]) -> Serializer:
+    async def serializer(self, ctx: Asked, model: type[Model]) -> Serializer:
         """How this caller sees records of a model."""
         names = self.hidden(ctx, model)
-        serializer = ctx.runtime.serializers[model]
+        serializer: Serializer = ctx.runtime.serializers[model]
         return serializer.without(names if isinstance(names, frozenset) else await names)
 
-    async def included_serializers(self, ctx: Context) -> Mapping[type[Model], Serializer]:
+    async def included_serializers(self, ctx: Asked) -> Mapping[type[Model], Serializer]:
         """How this caller sees the records that the request includes; no other model with rules is there."""
         runtime = ctx.runtime
         if self._open_serializers is None:
@@ -132,7 +149,7 @@ class Redactions:
             return self._open_serializers
         return self._open_serializers | {cls: await self.serializer(ctx, cls) for cls in models}
 
-    async def read(self, ctx: Context, read: Callable[[Hiding], T]) -> T:
+    async def read(self, ctx: Asked, read: Callable[[Hiding], T]) -> T:
         """What `read` makes of a query to this caller, who is asked about as far as the query needs it."""
         hiding = _RequestHiding(self._of_field)
         while True:
@@ -141,7 +158,7 @@ class Redactions:
             except Undetermined as undetermined:
                 hiding.known[undetermined.field] = await self._look_at(ctx, undetermined.field)
 
-    def hides_any(self, ctx: Context, fields: Collection[FieldMeta]) -> bool | Awaitable[bool]:
+    def hides_any(self, ctx: Asked, fields: Collection[FieldMeta]) -> bool | Awaitable[bool]:
         """Whether one of these fields is hidden; something to await if that takes waiting."""
         for field in fields:
             for rule in self._of_field.get(field, ()):
@@ -150,7 +167,7 @@ class Redactions:
                     return value
         return False
 
-    async def _look_at(self, ctx: Context, field: FieldMeta) -> tuple[bool, bool]:
+    async def _look_at(self, ctx: Asked, field: FieldMeta) -> tuple[bool, bool]:
         """Whether a field is hidden, and whether it is closed."""
         rules = self._of_field.get(field, ())
         acting = [r for r in rules if r in self._rules_for(ctx, r.model)]
@@ -159,7 +176,7 @@ class Redactions:
 
 
 class _RequestHiding:
-    """What is known so far of the fields that are hidden from one caller."""
+    """How much a request has asked so far about fields that are hidden from its caller."""
 
     def __init__(self, guarded: Collection[FieldMeta]) -> None:
         self._guarded = guarded
@@ -189,7 +206,7 @@ class RefuseHidden:
         self._redactions = redactions
         self._store = store
 
-    def __call__(self, ctx: Context) -> Awaitable[None] | None:
+    def __call__(self, ctx: Asked) -> Awaitable[None] | None:
         query_string = ctx.scope["query_string"]
         if not query_string:
             return None
@@ -200,7 +217,7 @@ class RefuseHidden:
         return None if hides is False else self._judge(ctx, query_string, listing, hides)
 
     async def _judge(
-        self, ctx: Context, query_string: bytes, listing: Listing, hides: bool | Awaitable[bool] = True
+        self, ctx: Asked, query_string: bytes, listing: Listing, hides: bool | Awaitable[bool] = True
     ) -> None:
         if not isinstance(hides, bool):
             await hides  # what it says is noted, and read again below with what else there is
@@ -221,7 +238,7 @@ class RefuseHidden:
 
 
 async def _hidden_later(
-    ctx: Context, rules: Collection[RedactionRule], names: Names, first_answer: Awaitable[bool]
+    ctx: Asked, rules: Collection[RedactionRule], names: Names, first_answer: Awaitable[bool]
 ) -> Names:
     """The names and those of these rules, the first of which was asked already."""
     first, *rest = rules
@@ -233,7 +250,7 @@ async def _hidden_later(
     return names
 
 
-def _ask(ctx: Context, when: When) -> Any:
+def _ask(ctx: Asked, when: When) -> Any:
     """True, False, or something to await that says it."""
     answers = ctx.redaction_answers
     if answers is None:
@@ -245,7 +262,7 @@ def _ask(ctx: Context, when: When) -> Any:
     except RequestError:
         raise
     except Exception as error:
-        raise _failed(when) from error
+        raise callback_failure(when) from error
     if value is not True and value is not False:
         if inspect.isawaitable(value):
             return _await_answer(ctx, when, value)
@@ -254,23 +271,19 @@ def _ask(ctx: Context, when: When) -> Any:
     return value
 
 
-async def _answer_of(ctx: Context, when: When) -> bool:
+async def _answer_of(ctx: Asked, when: When) -> bool:
     value = _ask(ctx, when)
     answer: bool = value if isinstance(value, bool) else await value
     return answer
 
 
-async def _await_answer(ctx: Context, when: When, waiting: Awaitable[Any]) -> bool:
+async def _await_answer(ctx: Asked, when: When, waiting: Awaitable[Any]) -> bool:
     try:
         value = bool(await waiting)
     except RequestError:
         raise
     except Exception as error:
-        raise _failed(when) from error
+        raise callback_failure(when) from error
     assert ctx.redaction_answers is not None
     ctx.redaction_answers[id(when)] = (ctx.auth, value)
     return value
-
-
-def _failed(when: When) -> CallbackFailed:
-    return CallbackFailed(f"{getattr(when, '__qualname__', when)} failed")

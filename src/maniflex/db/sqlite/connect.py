@@ -19,7 +19,6 @@ from maniflex.errors import ConfigError, DatabaseError
 MEMORY = ":memory:"
 _SHARED_MEMORY = "/dev/shm"
 _CACHE_KIB = 8 * 1024
-_RETRY_SECONDS = 0.001
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 
 
@@ -84,25 +83,6 @@ class ConnectionSource:
                 continue
             if mode != "wal":
                 raise DatabaseError("the file system of this database does not support write-ahead logging")
-            return
-
-
-def begin_when_free(connection: sqlite3.Connection, text: str, patience: float) -> None:
-    """Begin a transaction, waiting for another process that has the lock."""
-    deadline = 0.0
-    while True:
-        try:
-            connection.execute(text)
-        except sqlite3.OperationalError as error:
-            now = time.monotonic()
-            deadline = deadline or now + patience
-            # Another process committed between our look at the file and our lock on it.
-            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                continue
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or now > deadline:
-                raise
-            time.sleep(_RETRY_SECONDS)
-        else:
             return
 
 

@@ -24,6 +24,7 @@ from maniflex.sql.statement import Sql
 Connect = Callable[[], sqlite3.Connection]
 Collect = Callable[[sqlite3.Cursor], Any]
 STALL_SECONDS = 0.005
+_RETRY_SECONDS = 0.001
 
 
 class Statement:
@@ -204,6 +205,25 @@ class ThreadConnection:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+
+def begin_when_free(connection: sqlite3.Connection, text: str, patience: float) -> None:
+    """Begin a transaction, waiting for another process that has the lock."""
+    deadline = 0.0
+    while True:
+        try:
+            connection.execute(text)
+        except sqlite3.OperationalError as error:
+            now = time.monotonic()
+            deadline = deadline or now + patience
+            # Another process committed between our look at the file and our lock on it.
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                continue
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or now > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
 
 
 class StatementTimeout:

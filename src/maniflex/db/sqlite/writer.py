@@ -19,7 +19,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from maniflex.db.port import CommitRefused
-from maniflex.db.sqlite.connect import begin_when_free
 from maniflex.db.sqlite.errors import begin_error, commit_error, translate
 from maniflex.db.sqlite.threads import (
     STALL_SECONDS,
@@ -33,6 +32,7 @@ from maniflex.db.sqlite.threads import (
     StatementTimeout,
     ThreadConnection,
     Write,
+    begin_when_free,
 )
 from maniflex.errors import DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import LossyText, Sql
