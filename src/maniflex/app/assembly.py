@@ -17,6 +17,7 @@ from maniflex.app.route_guards import GuardsByRoute, RouteGuards, production_not
 from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.errors import DeclarationError
+from maniflex.features.history import keep_histories
 from maniflex.http.asgi import App, HttpApp
 from maniflex.http.layers import Surroundings
 from maniflex.http.routing import Router
@@ -162,6 +163,7 @@ def _make_draft(
     databases = Databases(config)
     stores, problems = make_stores(models or (), databases, declaration.clock)
     problems += link_stores(config, stores, declaration.internal_tables.models)
+    keep_histories(stores)
     runtime = Runtime(
         config=config,
         clock=declaration.clock,
@@ -204,11 +206,11 @@ def _is_guarded(pipeline: Pipeline, composer: Composer, endpoint: Endpoint) -> b
         return False
     if endpoint.context is not Context:
         return True
-    item = "{" in endpoint.path or bool(endpoint.model and endpoint.model.options.singleton)
-    model, operation = endpoint.model, endpoint.operation
+    item = endpoint.on_one
     matching = (
         r.matches(model, operation, item=item) and r.middleware(model, operation) is not None
         for r in pipeline.auth.registrations
+        for model, operation in endpoint.targets
     )
     return any(matching) or bool(composer.guards_of_reachable(endpoint.model, endpoint.operation, item=item))
 
@@ -273,6 +275,6 @@ def _middleware_problems(
     names = [meta.name for meta in draft.models] if draft.is_readable else None
     if not draft.is_readable or len(draft.stored_models) < len(draft.models):
         return pipeline.problems(names, None)
-    operations = {(e.model, e.operation) for e in endpoints if e.mount is Mount.API}
+    operations = {target for e in endpoints if e.mount is Mount.API for target in e.targets}
     operations |= {(None, Operation.ACTION) for _ in draft.declaration.actions}
     return pipeline.problems(names, operations)

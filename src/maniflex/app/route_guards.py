@@ -75,14 +75,13 @@ class GuardsByRoute:
         """Step, name and function of the middleware that a request to the endpoint may pass."""
         if endpoint.mount is not Mount.API or endpoint.context is not Context:
             return
-        item = "{" in endpoint.path or bool(endpoint.model and endpoint.model.options.singleton)
         for step in self._placement.pipeline.steps:
             for r in step.registrations:
-                if not r.matches(endpoint.model, endpoint.operation, item=item):
-                    continue
-                fn = r.middleware(endpoint.model, endpoint.operation)
-                if fn is not None:
-                    yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
+                for model, operation in endpoint.targets:
+                    is_passed = r.matches(model, operation, item=endpoint.on_one)
+                    fn = r.middleware(model, operation) if is_passed else None
+                    if fn is not None:
+                        yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
         action = self._action(endpoint)
         for fn in action.middleware if action is not None else ():
             if isinstance(fn, Entry):

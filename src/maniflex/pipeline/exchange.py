@@ -59,6 +59,9 @@ class Exchange:
     key_claim: Any = None  # of a request with an idempotency key: its claim
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
 
+    as_of: Any = None  # of a request for the past: what it asks for
+    past: Any = None  # of such a request and of one for a history: what was found
+
     rule_values: dict[Any, Any] | None = None  # what scope rules asked callbacks for
     bound_action: bool = False  # by a scope rule among its own middleware
 
