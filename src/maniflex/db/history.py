@@ -78,7 +78,7 @@ class HistoryWriter:
             diff = {} if is_deleted else self._all_values(change.before, "new")
             moment = min(change.before[self._moment], entry.timestamp)
             yield self._make(change, HistoryOperation.BASELINE, diff, change.before, moment)
-            yield entry._replace(step=2)
+            yield entry._replace(id=new_id(), step=2)  # ids rise with the versions
 
     def _entry(self, change: Change) -> Iterator[HistoryEntry]:
         """The version that a change makes, if it makes one."""

@@ -213,22 +213,22 @@ class HistorySteps:
         query = self._asked(ctx)
         version = _version(ctx)
         if version is None or not await self._find_record(ctx):
-            raise NotFound(model=self._history.meta.name, record_id=ctx.url_param("version"))
+            raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
         query = query.with_filter("record_id", ctx.resource_id).with_filter("version", version)
-        await self._one(ctx, query, ctx.url_param("version"))
+        await self._one(ctx, query)
 
     async def read_one(self, ctx: Context) -> None:
-        await self._one(ctx, self._asked(ctx).with_filter("id", ctx.resource_id), ctx.resource_id)
+        await self._one(ctx, self._asked(ctx).with_filter("id", ctx.resource_id))
 
     async def read_state(self, ctx: Context) -> None:
         """Take the values of a version for the body of an update."""
+        version = _version(ctx)
         if self._model.options.singleton:
             ctx.resource_id = singleton_id(self._model, ctx.forced)
         await self._store.read(ctx.resource_id, scope=ctx.forced)  # 404, whatever its versions are
-        version = _version(ctx)
         values = None if version is None else await self._past.state(ctx.resource_id, version)
         if values is None:
-            raise NotFound(model=self._history.meta.name, record_id=ctx.url_param("version"))
+            raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
         closed = self._model.closed
         ctx._body = Body(
             {
@@ -271,10 +271,10 @@ class HistorySteps:
             ctx.row = row if self._store.decode is None else self._store.decode(row)
         return row is not None
 
-    async def _one(self, ctx: Context, query: Query, name: str) -> None:
+    async def _one(self, ctx: Context, query: Query) -> None:
         await self._list(ctx, query.with_(limit=1))
         if not ctx.past.rows:
-            raise NotFound(model=self._history.meta.name, record_id=name)
+            raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
 
     async def _list(self, ctx: Context, query: Query) -> None:
         scope = through_record(self._history.meta, ctx.current_query())
@@ -347,7 +347,7 @@ def _json(stored: Any) -> Any:
 
 
 def _version(ctx: Context) -> int | None:
-    text = ctx.url_param("version")
+    text = ctx.params.get("version", ctx.resource_id)  # the only parameter of a singleton's path
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 

@@ -142,7 +142,7 @@ def _sqlite_value(field: FieldMeta, snapshot: Any) -> Any:
 
 def _postgres_value(field: FieldMeta, snapshot: Any) -> Any:
     name: Any = sa.literal_column(f"'{field.api}'")
-    value: Any = snapshot.op("->>")(name)
+    value: Any = sa.type_coerce(snapshot.op("->>")(name), sa.Text())
     if field.kind is Kind.TEXT:
         return value.collate("C")
     if field.kind is Kind.BYTES:
