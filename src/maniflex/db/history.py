@@ -21,6 +21,7 @@ from maniflex.db.store import Store
 from maniflex.model.history_row import HistoryOperation
 from maniflex.model.meta import Kind
 from maniflex.sql.history import Author, HistoryEntry, append
+from maniflex.sql.statement import Sql
 
 Diff = dict[str, dict[str, Any]]
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +38,7 @@ class HistoryWriter:
         meta = store.meta
         marker = meta.soft_delete
         untold = {"id", "created_at", "updated_at", marker.field if marker else "id"}
-        self._history = history
+        self.history = history
         self._snapshots = snapshots
         self._clock = store.clock
         self._redaction = Redaction(meta)
@@ -49,22 +50,43 @@ class HistoryWriter:
 
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """Add a version of every record that has really changed."""
-        who = caller()
-        author = Author(who.actor_id, who.tenant_id, who.request_id, who.reason)
-        begun = [c for c in changes if c.operation is ChangeKind.CREATE]
-        others = [c for c in changes if c.operation is not ChangeKind.CREATE]
-        if begun:
-            entries = [entry for change in begun for entry in self._entry(change)]
-            await tx.write(append(self._history.sql, entries, author, known=False))
-        entries = [entry for change in others for entry in self._entry(change)]
+        author = author_of_changes()
+        for some in _by_beginning(changes):
+            entries = self.entries(some)
+            sql = self.append(some, entries, author)
+            rows = [] if sql is None else await tx.write(sql)
+            rest = self.append_rest(some, entries, rows, author)
+            if rest is not None:
+                await tx.write(rest)
+
+    def entries(self, changes: Sequence[Change]) -> list[HistoryEntry]:
+        """The versions that these changes make."""
+        return [entry for change in changes for entry in self._entry(change)]
+
+    def append(
+        self, changes: Sequence[Change], entries: Sequence[HistoryEntry], author: Author
+    ) -> Sql | None:
+        """What adds them, as far as their records have a history or begin one; all of them do, or none."""
         if not entries:
-            return
-        rows = await tx.write(append(self._history.sql, entries, author, known=True))
-        if len(rows) < len(entries):
-            told = {row[0] for row in rows}
-            missing = {entry.record_id: entry for entry in entries if entry.record_id not in told}
-            first = list(self._with_baselines(others, missing))
-            await tx.write(append(self._history.sql, first, author, known=False))
+            return None
+        known = changes[0].operation is not ChangeKind.CREATE
+        return append(self.history.sql, entries, author, known=known)
+
+    def append_rest(
+        self,
+        changes: Sequence[Change],
+        entries: Sequence[HistoryEntry],
+        rows: Sequence[Row],
+        author: Author,
+    ) -> Sql | None:
+        """What adds those that `append` left out: they come behind the states that their changes found."""
+        if len(rows) == len(entries):
+            return None
+        told = {row[0] for row in rows}
+        missing = {entry.record_id: entry for entry in entries if entry.record_id not in told}
+        return append(
+            self.history.sql, list(self._with_baselines(changes, missing)), author, known=False
+        )
 
     def _with_baselines(
         self, changes: Sequence[Change], missing: dict[str, HistoryEntry]
@@ -132,6 +154,19 @@ class HistoryWriter:
             elif old is None or new is None or not same_json(_decode(old), _decode(new)):
                 diff[name] = {"old": as_json(old), "new": as_json(new)}
         return diff
+
+
+def author_of_changes() -> Author:
+    """Who makes changes here."""
+    who = caller()
+    return Author(who.actor_id, who.tenant_id, who.request_id, who.reason)
+
+
+def _by_beginning(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """New records apart from those that were there."""
+    begun = [change for change in changes if change.operation is ChangeKind.CREATE]
+    others = [change for change in changes if change.operation is not ChangeKind.CREATE]
+    yield from (some for some in (begun, others) if some)
 
 
 def same_json(one: Any, other: Any) -> bool:

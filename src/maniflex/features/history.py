@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from maniflex.db.current import executor
-from maniflex.db.history import HistoryWriter
-from maniflex.db.listened_store import listen
 from maniflex.db.past_rows import PastRows, typed_value
 from maniflex.db.port import Row
 from maniflex.db.store import Store
+from maniflex.db.versioned_store import keep_history
 from maniflex.errors import InvalidQuery, NotFound
 from maniflex.features.history_docs import history_docs, list_docs, restore_docs, version_docs
 from maniflex.model.base import Model
@@ -61,7 +60,7 @@ def keep_histories(stores: Mapping[type[Model], Store]) -> None:
     for store in list(stores.values()):
         if is_versioned(store.meta.options) and history_model(store.meta.cls) in stores:
             history = stores[history_model(store.meta.cls)]
-            listen(store, HistoryWriter(store, history, snapshots=keeps_snapshots(store.meta.options)))
+            keep_history(store, history, snapshots=keeps_snapshots(store.meta.options))
 
 
 def keeps_snapshots(options: ModelOptions) -> bool:

@@ -19,6 +19,7 @@ from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from maniflex.db.port import BatchStatement
 from maniflex.db.sqlite.errors import translate
 from maniflex.db.sqlite.requests import BatchRequest, Finish, Session, Write
 from maniflex.db.sqlite.threads import (
@@ -86,7 +87,7 @@ class Writer:
         """Run one statement and commit it."""
         return self._run_write(Write(text, params, collect, self._loop.create_future()))
 
-    def batch(self, statements: Sequence[Sql]) -> Coroutine[Any, Any, Any]:
+    def batch(self, statements: Sequence[BatchStatement]) -> Coroutine[Any, Any, Any]:
         """Run several statements and commit them together."""
         return self._run_write(BatchRequest(statements, self._loop.create_future()))
 
@@ -123,7 +124,7 @@ class Writer:
         """Run one statement of a session."""
         return self._run_call(session, Statement(text, params, collect, self._loop.create_future()))
 
-    def call_batch(self, session: Session, statements: Sequence[Sql]) -> Coroutine[Any, Any, Any]:
+    def call_batch(self, session: Session, statements: Sequence[BatchStatement]) -> Coroutine[Any, Any, Any]:
         """Run several statements of a session, one after another."""
         return self._run_call(session, BatchRequest(statements, self._loop.create_future()))
 
