@@ -93,10 +93,16 @@ async def test_another_tenant_sees_nothing_on_any_surface(world: World) -> None:
         f"/hist_lines?as_of={moment}",
     ):
         answer = await world.http.get(path, headers=B)
-        assert (answer.status_code, answer.json()["data"], answer.json()["meta"]["total"]) == (200, [], 0), path
+        assert (answer.status_code, answer.json()["data"], answer.json()["meta"]["total"]) == (200, [], 0), (
+            path
+        )
     back = await world.http.post(f"/hist_invoices/{made['there']}/history/1/restore", headers=B)
     assert back.status_code == 404
-    for path in ("/invoice_histories", f"/hist_invoices/{made['there']}/history", f"/hist_invoices?as_of={moment}"):
+    for path in (
+        "/invoice_histories",
+        f"/hist_invoices/{made['there']}/history",
+        f"/hist_invoices?as_of={moment}",
+    ):
         assert (await world.http.get(path)).status_code == 403, path  # nobody's tenant
 
 

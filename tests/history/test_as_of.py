@@ -37,7 +37,13 @@ async def test_a_record_at_twenty_moments(world: World) -> None:
         elif n == 10:
             states.append((world.clock.now(), None))
         else:
-            body = {"number": str(n), "amount": f"{n}.50", "rate": n / 4, "data": {"n": n}, "paid": n % 2 == 0}
+            body = {
+                "number": str(n),
+                "amount": f"{n}.50",
+                "rate": n / 4,
+                "data": {"n": n},
+                "paid": n % 2 == 0,
+            }
             states.append((world.clock.now(), (await world.http.patch(url, json=body)).json()["data"]))
     world.tick()
     for moment, state in states:
@@ -121,7 +127,9 @@ async def test_a_list_equals_the_list_taken_then(world: World) -> None:
         if n % 4 == 0:
             await world.http.delete(f"/hist_invoices/{record_id}")
     await world.invoice(number="later")
-    await world.server.raw_exec("DELETE FROM hist_invoices WHERE id = ?", ids[1])  # without a word to the seam
+    await world.server.raw_exec(
+        "DELETE FROM hist_invoices WHERE id = ?", ids[1]
+    )  # without a word to the seam
     world.tick()
     for query, taken in lists.items():
         answer = (await world.http.get(f"/hist_invoices?{query}&as_of={then}")).json()
@@ -147,7 +155,7 @@ async def test_a_record_without_snapshots_is_replayed(world: World) -> None:
     before = text(world.clock.now())
     world.tick()
     entry = await world.server.db(Ledger).create(text="a", amount=1)
-    states = [(text(world.clock.now()), "a", "1")]
+    states: list[tuple[str, str | None, str]] = [(text(world.clock.now()), "a", "1")]
     for value, amount in ((None, "1"), ("b", "2.5")):
         world.tick()
         await world.server.db(Ledger).update(entry.id, text=value, amount=amount)

@@ -51,7 +51,10 @@ class Actor:
             self.ids[Line].append(line.id)
 
     async def do_patch(self) -> None:
-        body: dict[str, Any] = {"amount": self.dice.choice(("1", "1.0", "2.50")), "stars": self.dice.randint(0, 2)}
+        body: dict[str, Any] = {
+            "amount": self.dice.choice(("1", "1.0", "2.50")),
+            "stars": self.dice.randint(0, 2),
+        }
         if self.dice.random() < 0.3:
             body = {"password": str(self.dice.random())}
         await self.world.http.patch(f"/hist_invoices/{self.any(Invoice)}", json=body)

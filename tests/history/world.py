@@ -17,6 +17,7 @@ from maniflex import field as column
 from maniflex.middleware import db
 from maniflex.testing import FakeClock, client
 
+
 class Customer(Model, table="hist_customers", versioned=True):
     name: str = ""
     tenant_id: str = column(default="", relation=None, filterable=True)

@@ -84,9 +84,7 @@ class HistoryWriter:
             return None
         told = {row[0] for row in rows}
         missing = {entry.record_id: entry for entry in entries if entry.record_id not in told}
-        return append(
-            self.history.sql, list(self._with_baselines(changes, missing)), author, known=False
-        )
+        return append(self.history.sql, list(self._with_baselines(changes, missing)), author, known=False)
 
     def _with_baselines(
         self, changes: Sequence[Change], missing: dict[str, HistoryEntry]

@@ -149,7 +149,5 @@ class PostgresVersionedStore(VersionedStore):
         change = Change(self.meta, kind, record_id, before, after, caller().source)
         entries = self.writer.entries((change,))
         if entries:
-            statement = sql.append_with(
-                self.writer.history.sql, statement, entries[0], author_of_changes()
-            )
+            statement = sql.append_with(self.writer.history.sql, statement, entries[0], author_of_changes())
         return await self.execute_write(statement, self.adapter)

@@ -31,14 +31,19 @@ def _forced(history: ModelMeta, query: Query) -> Iterator[Forced | Narrowed]:
 
 
 def _filtered(history: ModelMeta, item: Filter, models: Models) -> Forced | Narrowed:
-    if isinstance(item, Compare) and not isinstance(item.value, FieldMeta):
-        if all(relation.kind is RelationKind.BELONGS_TO for relation in item.path):
-            name = ".".join((RECORD, *(relation.name for relation in item.path), item.field.name))
-            return Forced(name, item.op, item.value, item.field.kind, history.name, models)
+    if isinstance(item, Compare) and _leads_to_one(item):
+        name = ".".join((RECORD, *(relation.name for relation in item.path), item.field.name))
+        return Forced(name, item.op, item.value, item.field.kind, history.name, models)
     record = history.relations[RECORD]
     if isinstance(item, AnyOf):
         return Narrowed(AnyOf(tuple(_behind(record, one) for one in item.conditions)), history.name)
     return Narrowed(_behind(record, item), history.name)
+
+
+def _leads_to_one(item: Compare) -> bool:
+    """Whether it compares a value with that of the record itself, or of one it belongs to."""
+    is_value = not isinstance(item.value, FieldMeta)
+    return is_value and all(relation.kind is RelationKind.BELONGS_TO for relation in item.path)
 
 
 def _behind(record: RelationMeta, item: Compare) -> Compare:

@@ -128,7 +128,7 @@ def _in_utc(value: datetime) -> datetime:
 
 
 def _plain_decimal(value: Decimal) -> Decimal:
-    return Decimal(format(value if value else abs(value), "f"))  # PostgreSQL has no negative zero
+    return Decimal(format(value or abs(value), "f"))  # PostgreSQL has no negative zero
 
 
 # What PostgreSQL gives back of a value that was written; None where it is the value itself.

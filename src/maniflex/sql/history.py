@@ -140,7 +140,8 @@ _POSTGRES_WITH = """
 WITH written AS ({main}), told AS (
 INSERT INTO {table} ({columns})
 SELECT {p5}::text, {p6}::text, coalesce(last.version, 0) + {p7}::bigint, {p8}::text, {p1}::text, {p2}::text,
-       greatest({p9}::timestamptz, last.timestamp), {p3}::text, {p10}::text, {p4}::text, {p11}::json, {p12}::json
+       greatest({p9}::timestamptz, last.timestamp), {p3}::text, {p10}::text, {p4}::text, {p11}::json,
+       {p12}::json
   FROM written LEFT JOIN (SELECT version, timestamp FROM {table} WHERE record_id = {p6}
                            ORDER BY version DESC LIMIT 1) AS last ON true)
 SELECT * FROM written"""

@@ -171,9 +171,7 @@ def delete(
     return statement.bind({**arguments, **model.lock_values})
 
 
-def _delete(
-    model: ModelSql, names: tuple[str, ...], scope: Scope, versioned: bool, told: bool
-) -> Compiled:
+def _delete(model: ModelSql, names: tuple[str, ...], scope: Scope, versioned: bool, told: bool) -> Compiled:
     statement: Any = sa.delete(model.table)
     if names:
         statement = sa.update(model.table).values(assignments(model, names))

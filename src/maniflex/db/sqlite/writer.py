@@ -32,7 +32,6 @@ from maniflex.db.sqlite.threads import (
     ThreadConnection,
 )
 from maniflex.errors import Conflict, DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
-from maniflex.sql.statement import Sql
 
 GROUP_LIMIT = 128
 RETRY_SECONDS = 0.001
