@@ -79,9 +79,8 @@ async def _seconds(world: World, url: str) -> float:
 async def _fill(world: World, count: int) -> None:
     rows: list[Any] = []
     for n in range(count):
-        rows.append(
-            f"('{new_id()}', '{n // 10:036d}', {n % 10 + 1}, 'update', '{text(world.clock.now())}', 'code', '{{}}')"
-        )
+        key = f"'{new_id()}', '{n // 10:036d}', {n % 10 + 1}"
+        rows.append(f"({key}, 'update', '{text(world.clock.now())}', 'code', '{{}}')")
         if len(rows) == 2000:
             columns = "id, record_id, version, operation, timestamp, source, diff"
             await world.server.raw_exec(f"INSERT INTO invoice_histories ({columns}) VALUES {', '.join(rows)}")
