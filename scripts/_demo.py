@@ -1,4 +1,4 @@
-"""The body of `scripts/demo`: an environment, then the examples, the blog with sample data."""
+"""The body of `scripts/demo`: an environment, then the examples with sample data, each on its path."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import asyncio
 import socket
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import _venv
 
@@ -15,45 +16,90 @@ if TYPE_CHECKING:
     from maniflex import Server
 
 HOST = "127.0.0.1"
+SEND = "-H 'Content-Type: application/json' -d"
+# Puts the access token of an answer into a variable of the shell.
+TOKEN = 'sed \'s/.*"access_token":"\\([^"]*\\).*/\\1/\''
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        "scripts/demo", description="Serve the examples, a blog and a shop, until Ctrl-C."
+        "scripts/demo",
+        description="Serve the examples, a blog, a shop and a service for companies, until Ctrl-C.",
     )
     parser.add_argument("--port", type=_port, default=8080, help="the port to listen on (8080)")
-    parser.add_argument("--database", help="sqlite:///… or postgresql://… (a file in .demo/)")
+    parser.add_argument("--database", help="sqlite:///… or postgresql://… (files in .demo/)")
     options = parser.parse_args()
     if _busy(options.port):
         print(f"scripts/demo: port {options.port} is in use; choose another with --port", file=sys.stderr)
         return 1
     needs = ["postgres"] if (options.database or "").startswith("postgres") else []
-    _venv.reexec_inside(_venv.ensure(*needs))
-    serve(options.database or _default_database(), options.port)
+    _venv.reexec_inside(_venv.ensure("auth", *needs))
+    serve(options.database or f"sqlite:///{_venv.ROOT}/.demo/blog.db", options.port)
     return 0
 
 
 def serve(database: str, port: int) -> None:
     sys.path.insert(0, str(_venv.ROOT))
     from examples.blog.app import create_server
-    from examples.blog.sample_data import load
-    from examples.orders.app import add_shop
+    from examples.secret_files import secret_in
 
-    server = create_server(database, port)
-    add_shop(server)
+    data = _data_directory(database)
+    password = secret_in(data / "demo_password", 9)
+    blog = create_server(database, port)
+    beside = Beside(database, data, password)
+    blog.add_service(beside)
+    blog.use(beside.mount)
 
     async def fill() -> None:
-        await load(server)
+        from examples.blog.sample_data import load
+
+        await load(blog)
 
     async def announce() -> None:
         await _listening(port)
-        print(await _welcome(server, f"http://{HOST}:{port}"), flush=True)
+        print(await _welcome(blog, beside, f"http://{HOST}:{port}", data, password), flush=True)
 
-    server.on_start(fill)
-    server.go(announce)
+    blog.on_start(fill)
+    blog.go(announce)
     with suppress(KeyboardInterrupt):
-        server.run()
+        blog.run()
     print("scripts/demo: stopped", flush=True)
+
+
+class Beside:
+    """The shop and the service for companies: started and stopped with the blog, each below its path."""
+
+    def __init__(self, database: str, data: Path, password: str) -> None:
+        from examples.orders.server import create_server as create_shop
+        from examples.saas.server import create_server as create_saas
+        from examples.secret_files import secret_in
+        from maniflex import Config
+
+        def config(name: str) -> Config:
+            schema = name if database.startswith("postgres") else None
+            return Config(database=_beside(database, name), schema=schema)
+
+        self.shop = create_shop(config("shop"), secret_in(data / "shop_secret"))
+        self.saas = create_saas(config("saas"), secret_in(data / "saas_secret"))
+        self._password = password
+        self._running = AsyncExitStack()
+
+    def mount(self, app: Any) -> Any:
+        from starlette.routing import Mount, Router
+
+        return Router([Mount("/shop", self.shop), Mount("/saas", self.saas)], default=app)
+
+    async def start(self) -> None:
+        from examples.orders.sample_data import load as fill_shop
+        from examples.saas.sample_data import load as fill_saas
+
+        await self._running.enter_async_context(self.shop.lifespan())
+        await self._running.enter_async_context(self.saas.lifespan())
+        await fill_shop(self.shop, self._password)
+        await fill_saas(self.saas, self._password)
+
+    async def stop(self) -> None:
+        await self._running.aclose()
 
 
 def _port(text: str) -> int:
@@ -73,10 +119,21 @@ def _busy(port: int) -> bool:
     return False
 
 
-def _default_database() -> str:
-    directory = _venv.ROOT / ".demo"
-    directory.mkdir(exist_ok=True)
-    return f"sqlite:///{directory}/blog.db"
+def _data_directory(database: str) -> Path:
+    """Where passwords and secrets are kept: beside the files of SQLite, else in .demo."""
+    scheme, _, path = database.partition(":///")
+    is_file = scheme == "sqlite" and path != ":memory:"
+    directory = Path(path).parent if is_file else _venv.ROOT / ".demo"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _beside(database: str, name: str) -> str:
+    """The database of a further example: a file beside the first one, on PostgreSQL the same."""
+    scheme, _, path = database.partition(":///")
+    if scheme != "sqlite" or path == ":memory:":
+        return database
+    return f"sqlite:///{Path(path).with_stem(f'{Path(path).stem}_{name}')}"
 
 
 async def _listening(port: int) -> None:
@@ -90,42 +147,94 @@ async def _listening(port: int) -> None:
             return
 
 
-async def _welcome(server: Server, url: str) -> str:
+async def _welcome(blog: Server, beside: Beside, url: str, data: Path, password: str) -> str:
+    lines = [
+        *await _blog(blog, url),
+        *await _shop(beside.shop, f"{url}/shop"),
+        *await _saas(beside.saas, f"{url}/saas"),
+        f"The password of all these accounts is {password}. It was made for this machine, and is kept in",
+        f"{data} with the secrets that sign tokens.",
+        "Ctrl-C stops it; the data stays.",
+    ]
+    return "\n".join(lines).replace("PASSWORD", password)
+
+
+def _block(title: str, lines: list[str]) -> list[str]:
+    return [title, *(f"  {line}" for line in lines), ""]
+
+
+def _sign_in(url: str, variable: str, email: str) -> str:
+    body = f'{{"email": "{email}", "password": "PASSWORD"}}'
+    return f"{variable}=$(curl -s {url}/api/auth/login {SEND} '{body}' | {TOKEN})"
+
+
+async def _blog(blog: Server, url: str) -> list[str]:
     from examples.blog.app import Post, User
 
-    users = await server.db(User).list(limit=1)
-    posts = await server.db(Post).list(limit=1)
-    send = "-H 'Content-Type: application/json' -d"
+    users = await blog.db(User).list(limit=1)
+    posts = await blog.db(Post).list(limit=1)
     lines = [
-        f"The blog is at {url}/api: users, posts, comments. Its reference is at {url}/docs. Try:",
         f"curl '{url}/api/posts?filter=status:eq:published&sort=title:asc&limit=3'",
         f"curl '{url}/api/users?sort=name:asc'",
     ]
     if users:
         body = f'{{"title": "Hello", "body": "From curl", "user_id": "{users[0].id}"}}'
-        lines.append(f"curl -X POST {url}/api/posts {send} '{body}'")
+        lines.append(f"curl -X POST {url}/api/posts {SEND} '{body}'")
     if posts:
-        lines.append(f'curl -X PATCH {url}/api/posts/{posts[0].id} {send} \'{{"title": "Changed"}}\'')
-    lines.append(f'curl -X POST {url}/api/posts {send} \'{{"status": "weekly"}}\'   # 422, and why')
-    return "\n".join(["\n  ".join(lines), *_shop(url, send), "Ctrl-C stops it; the data stays."])
+        lines.append(f'curl -X PATCH {url}/api/posts/{posts[0].id} {SEND} \'{{"title": "Changed"}}\'')
+    lines.append(f'curl -X POST {url}/api/posts {SEND} \'{{"status": "weekly"}}\'   # 422, and why')
+    return _block(f"The blog is at {url}/api, open to all; its reference is at {url}/docs.", lines)
 
 
-def _shop(url: str, send: str) -> list[str]:
-    """What there is to try about durable work."""
-    place = f"curl -X POST {url}/api/orders/place -H 'X-User: ada' {send}"
-    last, ada = "sort=created_at:desc&limit=1", "-H 'X-User: ada'"
+async def _shop(shop: Server, url: str) -> list[str]:
+    """What there is to try about accounts and about durable work."""
+    from examples.orders.models import Product
+    from examples.orders.sample_data import ADMIN, CUSTOMER
+
+    [tea] = await shop.db(Product).list({"name": "Tea"})
+    ada, admin = '-H "Authorization: Bearer $ADA"', '-H "Authorization: Bearer $ADMIN"'
+    place, last = f"curl -X POST {url}/api/orders/place {SEND}", "sort=created_at:desc&limit=1"
     lines = [
-        "In the shop, an order, the run that sends its receipt and the message to the warehouse are one"
-        " transaction:",
-        f"""{place} '{{"item": "Tea", "price": "4.50"}}'""",
-        f"curl '{url}/api/receipts?{last}'   # the receipt has arrived",
-        f"curl '{url}/api/shipments?{last}'   # the warehouse knows",
+        f"curl '{url}/api/products?sort=price:asc'   # open to all",
+        f"""{place} '{{"product_id": "{tea.id}"}}'   # 401: writes need an account""",
+        _sign_in(url, "ADA", CUSTOMER),
+        f"""{place} '{{"product_id": "{tea.id}"}}' {ada}""",
+        f"curl '{url}/api/receipts?{last}' {ada}   # the receipt has arrived",
+        f"curl '{url}/api/shipments?{last}' {ada}   # the warehouse knows",
         f"curl '{url}/api/workflow_run?{last}' {ada}   # the run, shown to whose it is",
-        f"curl '{url}/api/workflow_event?sort=created_at:desc&limit=3' {ada}   # what happened to it",
-        f"curl '{url}/api/outbox_event?{last}' -H 'X-User: admin'   # the message",
-        f"""{place} '{{"item": "Tea", "price": "4.50", "fail": true}}'   # 409, and none of them is left""",
+        f"""{place} '{{"product_id": "{tea.id}", "fail": true}}' {ada}   # 409, and nothing of it is left""",
+        f"curl -X DELETE {url}/api/products/{tea.id} {ada}   # 403: for admins",
+        _sign_in(url, "ADMIN", ADMIN),
+        f"curl '{url}/api/outbox_event?{last}' {admin}   # the message to the warehouse",
+        f"""curl -X POST {url}/api/users {SEND} '{{"email": "you", "password": "1234"}}'   # 422, and why""",
     ]
-    return ["\n  ".join(lines)]
+    title = f"The shop is at {url}/api; its reference is at {url}/docs. Accounts: {CUSTOMER}, {ADMIN}."
+    return _block(title, lines)
+
+
+async def _saas(saas: Server, url: str) -> list[str]:
+    """What there is to try about tenants."""
+    from examples.saas.models import Member, Organization
+    from examples.saas.sample_data import MEMBERS
+
+    [alice] = await saas.db(Member).list({"email": "alice@acme.example"})
+    [globex] = await saas.db(Organization).list({"name": "Globex"}, limit=1)
+    as_alice, as_carol = '-H "Authorization: Bearer $ALICE"', '-H "Authorization: Bearer $CAROL"'
+    project = f'"name": "Moon", "owner_id": "{alice.id}"'
+    create = f"curl -X POST {url}/api/projects {SEND}"
+    lines = [
+        _sign_in(url, "ALICE", "alice@acme.example"),
+        _sign_in(url, "CAROL", "carol@globex.example"),
+        f"curl '{url}/api/organizations?include=members,projects' {as_alice}",
+        f"curl '{url}/api/projects?filter=owner_id:eq:{alice.id}' {as_carol}   # another tenant's: none",
+        f"""{create} '{{{project}, "organization_id": "{globex.id}"}}' {as_alice}   # 403 TENANT_MISMATCH""",
+        f"""{create} '{{{project}}}' {as_alice}   # the plan has room for three; then 402 PROJECT_LIMIT""",
+    ]
+    accounts = ", ".join(email for members in MEMBERS.values() for email in members)
+    title = (
+        f"The service for companies is at {url}/api; its reference is at {url}/docs. Accounts: {accounts}."
+    )
+    return _block(title, lines)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from maniflex.background import statements
 from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.background.outbox.model import MessageStatus
 from maniflex.background.outbox.store import OutboxStore
@@ -24,21 +23,25 @@ from maniflex.background.parameters import parameters_of
 from maniflex.background.runs.model import Status
 from maniflex.background.schedules.rows import Due
 from maniflex.background.schedules.store import ScheduleStore
-from maniflex.background.statements import COMMON, SCHEMA, folder, load, read, schema_statements
 from maniflex.db.port import Adapter
 from maniflex.db.primary import Primary
 from maniflex.model.meta import Kind
 from maniflex.model.query_model import DIALECTS
 from maniflex.query.operators import Op
+from maniflex.sql import statement_files
 from maniflex.sql.codec import decoder, encoder
 from maniflex.sql.literal import literal
 from maniflex.sql.operators import WRITERS, list_value, one_of
 from maniflex.sql.statement import Dialect, by_dialect
+from maniflex.sql.statement_files import COMMON, SCHEMA, folder, load, read, schema_statements
 from maniflex.sql.tables import column_type, sa_dialect
 
 SOURCE = Path(__file__).parent.parent / "src" / "maniflex"
 SQL = SOURCE / "background" / "sql"
-PARTS = ("jobs", "outbox", "runs", "schedules")
+BACKGROUND = "maniflex.background"
+PARTS = sorted(
+    {(f"maniflex.{path.parts[-4]}", path.stem) for path in SOURCE.glob("*/sql/*/*.sql")},
+)
 FOLDERS = [folder(dialect) for dialect in Dialect]
 
 
@@ -54,8 +57,8 @@ ADAPTER = cast(Adapter, SimpleNamespace(dialect=THIRD, label="third"))
 
 CHOOSERS: dict[str, Callable[[], Any]] = {
     "by_dialect": lambda: by_dialect(THIRD, sqlite=1, postgres=2),
-    "statements": lambda: load("outbox", THIRD),
-    "schema": lambda: schema_statements("runs", THIRD),
+    "statements": lambda: load(BACKGROUND, "outbox", THIRD),
+    "schema": lambda: schema_statements(BACKGROUND, "runs", THIRD),
     "folder": lambda: folder(THIRD),
     "parameters": lambda: parameters_of(THIRD),
     "outbox": lambda: OutboxStore(ADAPTER),
@@ -137,22 +140,22 @@ def test_every_table_by_dialect_has_them_all() -> None:
 # -- files of SQL
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("package", "part"), PARTS)
 @pytest.mark.parametrize("dialect", Dialect)
-def test_no_statement_stands_in_common_and_in_a_dialect(part: str, dialect: Dialect) -> None:
-    assert read(COMMON, part).keys() & read(folder(dialect), part).keys() == set()
+def test_no_statement_stands_in_common_and_in_a_dialect(package: str, part: str, dialect: Dialect) -> None:
+    assert read(package, COMMON, part).keys() & read(package, folder(dialect), part).keys() == set()
 
 
 def test_a_statement_that_stands_in_both_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "read", lambda folder, name: read("sqlite", "outbox"))
+    monkeypatch.setattr(statement_files, "read", lambda *place: read(BACKGROUND, "sqlite", "outbox"))
 
     with pytest.raises(ValueError, match=r"outbox\.sql: .*claim.* stands in common and in sqlite"):
-        load.__wrapped__("outbox", Dialect.SQLITE)
+        load.__wrapped__(BACKGROUND, "outbox", Dialect.SQLITE)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_statement_of_one_dialect_is_in_all_others_or_marked(part: str) -> None:
-    by_folder = {name: read(name, part) for name in FOLDERS}
+@pytest.mark.parametrize(("package", "part"), PARTS)
+def test_a_statement_of_one_dialect_is_in_all_others_or_marked(package: str, part: str) -> None:
+    by_folder = {name: read(package, name, part) for name in FOLDERS}
     names = {title for own in by_folder.values() for title, one in own.items() if not one.only_here}
     missing = [
         f"{name}: {title}"
@@ -164,29 +167,33 @@ def test_a_statement_of_one_dialect_is_in_all_others_or_marked(part: str) -> Non
     assert missing == []
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_statement_marked_as_of_one_dialect_is_in_no_other(part: str) -> None:
-    by_folder = {name: read(name, part) for name in FOLDERS}
+@pytest.mark.parametrize(("package", "part"), PARTS)
+def test_a_statement_marked_as_of_one_dialect_is_in_no_other(package: str, part: str) -> None:
+    by_folder = {name: read(package, name, part) for name in FOLDERS}
     titles = [title for own in by_folder.values() for title in own]
     marked = {title for own in by_folder.values() for title, one in own.items() if one.only_here}
 
     assert [title for title in sorted(marked) if titles.count(title) > 1] == []
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_what_every_dialect_says_alike_is_said_once(part: str) -> None:
-    first, *others = ({one.text for one in read(name, part).values()} for name in FOLDERS)
+@pytest.mark.parametrize(("package", "part"), PARTS)
+def test_what_every_dialect_says_alike_is_said_once(package: str, part: str) -> None:
+    first, *others = ({one.text for one in read(package, name, part).values()} for name in FOLDERS)
 
     assert first.intersection(*others) == set()
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("package", "part"), PARTS)
 @pytest.mark.parametrize("dialect", Dialect)
-def test_the_schema_of_a_part_is_made_in_the_order_of_its_numbers(part: str, dialect: Dialect) -> None:
-    loaded = load(part, dialect)
+def test_the_schema_of_a_part_is_made_in_the_order_of_its_numbers(
+    package: str, part: str, dialect: Dialect
+) -> None:
+    loaded = load(package, part, dialect)
     numbers = sorted(int(title.removeprefix(SCHEMA)) for title in loaded if title.startswith(SCHEMA))
 
-    assert schema_statements(part, dialect) == [loaded[f"{SCHEMA}{number}"].bind() for number in numbers]
+    assert schema_statements(package, part, dialect) == [
+        loaded[f"{SCHEMA}{number}"].bind() for number in numbers
+    ]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +208,7 @@ def test_the_diagram_names_every_status_and_only_statements_there_are(
     drawn = set(
         re.findall(r"[a-z_]+", "".join(line for line in head.splitlines(True) if re.search("[─│▶]", line)))
     )
-    known = set.intersection(*(set(load(part, dialect)) for dialect in Dialect))
+    known = set.intersection(*(set(load(BACKGROUND, part, dialect)) for dialect in Dialect))
 
     assert set(statuses) <= drawn
     assert drawn - set(statuses) - {"removed"} <= known
@@ -225,7 +232,7 @@ def columns_of(text: str) -> list[str]:
 
 @pytest.mark.parametrize("dialect", Dialect)
 def test_claimed_rows_have_the_columns_their_readers_name(dialect: Dialect) -> None:
-    messages, schedules = load("outbox", dialect), load("schedules", dialect)
+    messages, schedules = load(BACKGROUND, "outbox", dialect), load(BACKGROUND, "schedules", dialect)
 
     assert columns_of(messages["claim"].text.rpartition("RETURNING")[2]) == CLAIMED
     for name in ("claim", "claim_one"):

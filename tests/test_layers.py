@@ -20,8 +20,8 @@ LAYERS = (
     "sql",
     "query",
     "model",
-    "config server_keywords errors _backoff _caller _client_address _clock _shutdown _fence _ids _json"
-    " _limits _logging _names _service _tables",
+    "config server_keywords errors _backoff _callables _caller _client_address _clock _shutdown _fence _ids"
+    " _json _limits _logging _names _service _tables",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
 LEAVES = len(LAYERS) - 1

@@ -98,11 +98,18 @@ def plain_address(text: str) -> str | None:
     return str(address)
 
 
+@lru_cache(4096)
 def caller_network(address: str) -> str:
     """The part of an address that stands for one caller: of IPv6 the /64 that a household is given."""
-    if ":" not in address:
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:  # a socket file, or a name that a test gave
         return address
-    return str(ip_network(f"{address}/64", strict=False))
+    if not isinstance(ip, IPv6Address):
+        return str(ip)
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ip_network((ip, 64), strict=False))
 
 
 def trust_problem(trust: Any) -> str | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from maniflex.errors import ConfigError
@@ -28,8 +30,11 @@ class Clock(Protocol):
         """Return when `delay` has passed."""
 
 
-# Linux stops CLOCK_MONOTONIC while the machine is suspended; its leases run out meanwhile all the same.
-_SINCE_BOOT = time.CLOCK_BOOTTIME if sys.platform == "linux" else None
+if sys.platform == "linux":
+    # CLOCK_MONOTONIC stops while the machine is suspended; its leases run out meanwhile all the same.
+    _monotonic: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+else:
+    _monotonic = time.monotonic
 
 
 class SystemClock:
@@ -40,8 +45,7 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def monotonic(self) -> float:
-        return time.monotonic() if _SINCE_BOOT is None else time.clock_gettime(_SINCE_BOOT)
+    monotonic = staticmethod(_monotonic)
 
     async def sleep(self, delay: timedelta) -> None:
         await asyncio.sleep(delay.total_seconds())

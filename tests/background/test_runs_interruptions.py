@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 
 from maniflex import Run, Server
-from maniflex.background.runs.rows import ClaimCursor
+from maniflex.background.runs.rows import ClaimCursor, ClaimTerms
+from maniflex.background.runs.settler import RETRY_DELAY
 from maniflex.errors import DatabaseError, DeclarationError, Fatal, TransactionError
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import ExpiredLeases
 from tests.kit.runs import (
     is_free,
     kinds,
@@ -30,6 +34,7 @@ from tests.kit.waiting import eventually
 
 SHORT = seconds(0.6)
 OFTEN = timedelta(milliseconds=50)
+TRIES = 3
 
 
 def hearts() -> int:
@@ -88,8 +93,11 @@ async def test_a_drain_that_cannot_write_renews_nothing_any_more(database_url: s
 # -- held up
 
 
-async def test_a_run_is_not_taken_over_because_somebody_had_its_row_locked(postgres_url: str) -> None:
+async def test_a_run_is_not_taken_over_because_somebody_had_its_row_locked(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Server(postgres_url, pool_size=6, work_poll_interval=OFTEN)
+    expired = ExpiredLeases(monkeypatch)
     go = asyncio.Event()
     starts = waiting(server, go)
     async with working(server) as work:
@@ -101,8 +109,7 @@ async def test_a_run_is_not_taken_over_because_somebody_had_its_row_locked(postg
         for _ in range(3):
             async with server.transaction():
                 await work.signal(made.id, "never heard")
-                # A real lease runs out under a real lock: no signal tells that nothing happened.
-                await asyncio.sleep(2 * SHORT.total_seconds())
+                await expired.seen_by(workers, times=3)
         go.set()
         done = await work.wait(made.id, 20)
         for worker in workers:
@@ -111,8 +118,11 @@ async def test_a_run_is_not_taken_over_because_somebody_had_its_row_locked(postg
         assert await kinds(work, made.id) == ["created", "leased", "succeeded"]
 
 
-async def test_a_run_is_not_taken_over_because_somebody_had_the_file_locked(sqlite_url: str) -> None:
+async def test_a_run_is_not_taken_over_because_somebody_had_the_file_locked(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Server(sqlite_url, work_poll_interval=OFTEN)
+    expired = ExpiredLeases(monkeypatch)
     go = asyncio.Event()
     starts = waiting(server, go)
     async with working(server) as work:
@@ -124,8 +134,7 @@ async def test_a_run_is_not_taken_over_because_somebody_had_the_file_locked(sqli
         for _ in range(3):
             connection = sqlite3.connect(urlsplit(sqlite_url).path[1:], isolation_level=None)
             connection.execute("BEGIN IMMEDIATE")
-            # A real lease runs out under a real lock: no signal tells that nothing happened.
-            await asyncio.sleep(2 * SHORT.total_seconds())
+            await expired.seen_by(workers)
             connection.close()
             await outlive_lease(work, made.id, SHORT, times=1)
         go.set()
@@ -234,9 +243,8 @@ async def test_a_claim_whose_answer_was_lost_is_begun_all_the_same(server: Serve
         made = await work.submit("default.ok", max_attempts=1)
         worker = work.worker()
         ranges, name, lease = worker.claimer.ranges, worker.name, worker.leases.usual
-        assert await work.engine.store.claim(
-            ranges, 1, name, clock.now(), lease, {}, "the token", ClaimCursor()
-        )
+        terms = ClaimTerms(ranges, 1, name, clock.now(), lease, {}, "the token")
+        assert await work.engine.store.claim(terms, ClaimCursor())
         worker.claimer.unanswered["the token"] = clock.now() + worker.leases.usual
         assert await worker.drain() == 1
         done = await work.get(made.id)
@@ -259,10 +267,14 @@ async def test_an_outcome_that_is_refused_is_not_tried_without_pause(server: Ser
             )
         for one in claimed:
             worker.settler.succeed(one, "not json")
+        began = time.monotonic()
         await worker.settler.start()
-        await asyncio.sleep(1)  # the pauses between tries are real, and a rate needs a stretch of time
+        errors = partial(work.environment.metrics.value, "runs_settle_errors_total")
+        await eventually(lambda: errors() >= 3 * TRIES, "tries of each outcome")
+        passed = time.monotonic() - began
         worker.settler.give_up()
-        assert 3 <= work.environment.metrics.value("runs_settle_errors_total") <= 30
+        pauses = sum(RETRY_DELAY * 2**n for n in range(1, TRIES))  # twice as long each time
+        assert passed >= pauses - RETRY_DELAY / 2
         assert worker.settler.waiting == 3
 
 

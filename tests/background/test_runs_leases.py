@@ -15,6 +15,7 @@ from maniflex.background.runs.outcomes import Done, Failed, Released, settle
 from maniflex.background.runs.rows import ClaimedRun
 from maniflex.errors import LeaseLost
 from maniflex.testing.clock import FakeClock
+from tests.kit.internals import ExpiredLeases
 from tests.kit.runs import (
     is_free,
     kinds,
@@ -374,9 +375,12 @@ async def test_a_handler_is_told_that_it_was_cancelled_without_asking(real: Serv
         assert await status(work, made.id) == "cancelled"
 
 
-async def test_a_run_that_is_locked_costs_the_others_no_lease(postgres_url: str) -> None:
+async def test_a_run_that_is_locked_costs_the_others_no_lease(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody's open transaction holds one row for several leases; the heart does not wait for it."""
     server = Server(postgres_url, pool_size=6, work_poll_interval=timedelta(milliseconds=50))
+    expired = ExpiredLeases(monkeypatch)
     starts: list[int] = []
     go = asyncio.Event()
 
@@ -393,8 +397,8 @@ async def test_a_run_that_is_locked_costs_the_others_no_lease(postgres_url: str)
         await eventually(lambda: len(starts) == 5, "all to start")
         async with server.transaction():
             await work.signal(made[0].id, "never heard")
-            # A real lease runs out under a real lock: no signal tells that nothing happened.
-            await asyncio.sleep(3 * SHORT.total_seconds())
+            await outlive_lease(work, made[1].id, SHORT)
+            await expired.seen_by(workers, times=3)
         go.set()
         done = [await work.wait(run.id, 20) for run in made]
         for worker in workers:

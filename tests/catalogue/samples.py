@@ -12,7 +12,7 @@ from typing import Any
 
 import maniflex
 from maniflex import AuthInfo, Model, Server
-from maniflex.middleware import stores, workflow
+from maniflex.middleware import auth, stores, workflow
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.registration import STEPS
 from tests.catalogue.factories import factories, homes_of
@@ -89,6 +89,7 @@ def pair(username: str, password: str) -> AuthInfo | None: ...
 
 
 NOBODY = AuthInfo()
+NO_POLICY: Any = None
 ADA = AuthInfo(user_id="ada")
 AWAY = stores.RedisStore("nowhere")
 SIGN_UP: dict[str, Any] = {"models": [Article], "operations": "create"}
@@ -130,7 +131,10 @@ SAMPLES: dict[str, Sample] = {
     "auth.require_role": sample(given("admin"), given(""), given(None)),
     "auth.require_scope": sample(given("read"), given(), given(""), given("a b"), given(None)),
     "auth.require_owner": sample(given("writer"), given(""), given("writer", admin_roles=[""])),
-    "auth.enforce": sample(given(anything), given(None)),
+    "auth.enforce": sample(
+        given(anything),
+        *(given(None), given(anything, where=1), given(auth.all_of()), given(auth.not_(NO_POLICY))),
+    ),
     "body.coerce_types": sample(given()),
     "body.max_body_size": sample(given("10KB"), given(0), given(-1), given("much"), given("2GB")),
     "body.reject_unknown_fields": sample(given()),

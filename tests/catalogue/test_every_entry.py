@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import runpy
 import subprocess
@@ -10,11 +11,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from openapi_spec_validator import validate
 
-from maniflex import Context, DeclarationError, Server
+from maniflex import Context, DeclarationError, Operation, Server
+from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
 from maniflex.pipeline.registration import At
-from tests.catalogue.factories import entry_classes, factories, homes_of, sections
-from tests.catalogue.samples import SAMPLES, make, misspelt, new_server, register, wrong_steps
+from tests.catalogue.factories import class_of, entry_classes, factories, homes_of, sections
+from tests.catalogue.samples import (
+    SAMPLES,
+    Article,
+    Section,
+    make,
+    misspelt,
+    new_server,
+    register,
+    wrong_steps,
+)
+from tests.kit.declarations import sealed
 from tests.kit.docs import DOCS
 from tests.kit.processes import ROOT
 
@@ -23,6 +37,17 @@ OPTIONAL = (
     *("jwt", "cryptography", "argon2", "bcrypt", "redis", "asyncpg", "re2", "openpyxl", "alembic", "jinja2"),
     *("nats", "aio_pika", "confluent_kafka", "boto3", "httpx"),
 )
+ARTICLE = sealed(Section, Article)["Article"]
+BRINGS_ANOTHER = {"auth.allow_public_read"}  # entry, which asks for an identity on writes
+# The refusals of rules for bodies are those that every write has; the sample of a filter is a constant;
+# OPTIONS is not shown unless told; the sample of an envelope has no schema.
+ADDS_NOTHING = {
+    *("body.max_body_size", "body.reject_unknown_fields", "db.force_filter"),
+    *("response.cors", "response.envelope"),
+    *(f"validate.{name}" for name in ("cross_field", "date_range", "exists", "forbidden_values")),
+    *(f"validate.{name}" for name in ("numeric_precision", "regex_field", "require_at_least_one")),
+    *(f"validate.{name}" for name in ("require_when", "unique_field")),
+}
 Case = tuple[str, Any, dict[str, Any], str]  # step, entry, options of the registration, part of the refusal
 
 
@@ -107,6 +132,38 @@ def test_an_action_takes_it_or_stops_the_start(name: str) -> None:
         server.seal()
     else:
         assert any("POST /act" in one and name in one for one in problems_of(server))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_tells_the_description_what_it_answers_or_that_it_is_nothing(name: str) -> None:
+    """X15: an entry has `docs`, or says `docs = describe_nothing`."""
+    assert class_of(name).docs is not Entry.docs, f"{name}: the API description knows nothing of it"
+    entry = make(name, SAMPLES[name].right)
+    for model in (None, ARTICLE):
+        for operation in Operation:
+            docs = entry.docs(model, operation) or EntryDocs()
+            assert all(400 <= status < 600 and codes for status, codes in docs.refusals.items())
+
+
+@pytest.fixture(scope="module")
+def plain_document() -> dict[str, Any]:
+    return asyncio.run(new_server().openapi())
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if SAMPLES[n].starts and not n.startswith("openapi.")])
+async def test_the_description_with_it_is_valid(name: str, plain_document: dict[str, Any]) -> None:
+    """X15: and differs from the one without it, unless there is nothing to say."""
+    sample, server = SAMPLES[name], new_server()
+    step, positions = next(iter(homes_of(name).items()))
+    entry = make(name, sample.right)
+    register(server, step, entry, name, {"at": str(positions[0]), **sample.register})
+    document = await server.openapi()
+    if (type(entry).docs is describe_nothing and name not in BRINGS_ANOTHER) or name in ADDS_NOTHING:
+        assert document == plain_document
+    else:
+        assert document != plain_document
+        some = {path: document["paths"][path] for path in ("/api/articles", "/api/articles/{id}")}
+        validate({**document, "paths": some})
 
 
 def test_importing_the_catalogue_loads_no_optional_library() -> None:

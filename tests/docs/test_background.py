@@ -16,9 +16,9 @@ from maniflex.background.runs.model import Status
 from maniflex.background.runs.options import Options
 from maniflex.background.runs.run import LOOK_AGAIN, Run
 from maniflex.background.runs.step_memory import UNDO_ATTEMPTS
-from maniflex.background.statements import load
 from maniflex.config import Config
 from maniflex.sql.statement import Dialect
+from maniflex.sql.statement_files import schema_statements
 from tests.kit.docs import DOCS, rows
 
 RUNS = (DOCS / "background" / "runs.md").read_text()
@@ -107,7 +107,7 @@ def test_the_numbers_of_the_pages_are_those_of_the_code() -> None:
 
 @pytest.mark.parametrize("dialect", Dialect)
 def test_a_group_is_kept_by_a_unique_index_as_the_page_says(dialect: Dialect) -> None:
-    schema = [str(statement.bind()) for name, statement in load("runs", dialect).items() if "schema" in name]
+    schema = [str(statement) for statement in schema_statements("maniflex.background", "runs", dialect)]
 
     assert any("UNIQUE INDEX" in text and "(group_key)" in text for text in schema)
 

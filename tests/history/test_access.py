@@ -9,7 +9,7 @@ import pytest
 
 from maniflex import AuthInfo, Context, Server
 from maniflex.errors import NotFound
-from maniflex.middleware import db, response
+from maniflex.middleware import auth, db, response
 from tests.history.world import Invoice, Ledger, Line, World, a_world, as_tenant
 
 A, B = as_tenant("a"), as_tenant("b")
@@ -225,6 +225,35 @@ async def test_middleware_binds_histories_by_the_record_and_by_their_own_fields(
         for author, versions in (("ada", [1]), ("bob", [3, 2])):
             answer = await world.http.get(url, headers={"x-author": author})
             assert [v["version"] for v in answer.json()["data"]] == versions
+
+
+async def test_a_policy_on_records_judges_their_histories(database_url: str) -> None:
+    def own(ctx: Context, record: Any) -> bool:
+        return bool(record.number == ctx.header("x-number"))
+
+    def prepare(server: Server) -> None:
+        server.pipeline.db.register(auth.enforce(own), models=[Invoice], operations=["read"])
+
+    async with a_world(database_url, prepare=prepare) as world:
+        invoice = await world.server.db(Invoice).create(number="a")
+        [row] = await world.versions(Invoice)
+        moment = world.tick().isoformat().replace("+00:00", "Z")
+        for number, item_status, listed in (("a", 200, 1), ("b", 403, 0)):
+            headers = {"x-number": number}
+            for path in (
+                f"/hist_invoices/{invoice.id}",
+                f"/hist_invoices/{invoice.id}/history",
+                f"/hist_invoices/{invoice.id}/history/1",
+                f"/hist_invoices/{invoice.id}?as_of={moment}",
+                f"/invoice_histories/{row.id}",
+            ):
+                assert (await world.http.get(path, headers=headers)).status_code == item_status, path
+            for path in ("/invoice_histories", f"/hist_invoices?as_of={moment}"):
+                answer = (await world.http.get(path, headers=headers)).json()
+                assert len(answer["data"]) == listed, path
+                assert "total" not in answer["meta"]
+            back = await world.http.post(f"/hist_invoices/{invoice.id}/history/1/restore", headers=headers)
+            assert back.status_code == item_status
 
 
 async def test_a_transformed_field_is_transformed_in_histories_too(database_url: str) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+
+import pytest
+
 from maniflex import Server
 from maniflex.background.environment import Environment
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.dispatcher import Dispatcher
 from maniflex.background.outbox.store import OutboxStore
+from maniflex.background.runs.rescuer import Rescuer
 from maniflex.background.runs.worker import RunWorker
 from maniflex.db.port import Adapter
+from tests.kit.waiting import eventually
 
 
 def adapter_of(server: Server) -> Adapter:
@@ -35,3 +43,25 @@ def a_dispatcher(outbox: Outbox, batch: int | None, concurrency: int) -> Dispatc
 async def rescue_expired(worker: RunWorker) -> bool:
     """Take back the runs whose leases ran out, without the second look; whether there were any."""
     return await worker.rescuer.at_once()
+
+
+class ExpiredLeases:
+    """Notes the rescuers that have seen a lease run out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._looks: Counter[Rescuer] = Counter()
+        look = Rescuer._had_a_chance
+
+        async def count(rescuer: Rescuer, now: datetime) -> bool:
+            self._looks[rescuer] += 1
+            return await look(rescuer, now)
+
+        monkeypatch.setattr(Rescuer, "_had_a_chance", count)
+
+    async def seen_by(self, workers: Iterable[RunWorker], times: int = 1) -> None:
+        """Wait until each of these workers has seen one, so many times from now on."""
+        enough = {worker.rescuer: self._looks[worker.rescuer] + times for worker in workers}
+        await eventually(
+            lambda: all(self._looks[rescuer] >= looks for rescuer, looks in enough.items()),
+            "leases that were seen to have run out",
+        )

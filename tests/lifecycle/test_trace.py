@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 
 from maniflex import Context, Model, Next, Operation, Server
 from maniflex.config import Trace
+from maniflex.middleware import db
 from maniflex.testing import client
 
 
@@ -83,6 +85,25 @@ async def test_steps_say_when_each_is_entered_and_left(caplog: pytest.LogCapture
     assert sorted(line[2:] for line in half if line.startswith("← ")) == sorted(ENTERED)
     assert half.index("→ auth:who") < half.index("→ db") < half.index("← db") < half.index("← auth:who")
     assert "→ db" not in seen[len(half) :]  # the second was refused before
+
+
+async def test_the_middleware_of_an_action_is_named_as_it_was_declared(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def audit(what: str, ctx: Context, next: Next) -> None:
+        await next()
+
+    server = Server(trace=Trace(steps=True))
+
+    @server.action("GET", "/look", middleware=[db.rate_limit(10), partial(audit, "looks")])
+    async def look(ctx: Context) -> int:
+        return 1
+
+    caplog.set_level(logging.DEBUG, "maniflex")
+    async with client(server) as http:
+        assert (await http.get("/api/look")).status_code == 200
+    entered = [r.getMessage()[2:] for r in caplog.records if r.getMessage().startswith("→ ")]
+    assert entered == ["db.rate_limit", "audit", "action", "response"]
 
 
 async def test_timings_are_on_the_lines_of_leaving(caplog: pytest.LogCaptureFixture) -> None:

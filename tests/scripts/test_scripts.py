@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -87,11 +88,11 @@ def test_a_busy_port_is_named_in_one_sentence(taken_port: int) -> None:
 
 @contextmanager
 def demo(port: int, database: str) -> Iterator[list[str]]:
-    """The running demo, as the curl lines it printed; afterwards it is stopped with Ctrl-C."""
+    """The running demo, as the lines it printed; afterwards it is stopped with Ctrl-C."""
     command = [str(DEMO), "--port", str(port), "--database", database]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        yield _curl_lines(process)
+        yield _printed(process)
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=30)
         assert process.returncode == 0, rest
@@ -102,27 +103,64 @@ def demo(port: int, database: str) -> Iterator[list[str]]:
             process.wait()
 
 
-def _curl_lines(process: subprocess.Popen[str]) -> list[str]:
+def _printed(process: subprocess.Popen[str]) -> list[str]:
     lines: list[str] = []
     assert process.stdout is not None
     for line in process.stdout:
-        lines.append(line)
+        lines.append(line.strip())
         if line.startswith("Ctrl-C"):
-            return [shown.strip() for shown in lines if shown.strip().startswith("curl")]
-    raise AssertionError("the demo ended early:\n" + "".join(lines))
+            return lines
+    raise AssertionError("the demo ended early:\n" + "\n".join(lines))
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the printed lines need curl")
 def test_the_demo_serves_what_it_prints_and_stops_cleanly(free_port: int, tmp_path: Path) -> None:
     with demo(free_port, f"sqlite:///{tmp_path}/blog.db") as lines:
-        statuses = [status_of(line) for line in lines]
+        statuses = typed(lines)
+        pages = [httpx.get(page).status_code for page in re.findall(r"http\S+/docs", " ".join(lines))]
 
-    assert statuses == ["200", "200", "201", "200", "422", *["200"] * 6, "409"]
+    blog, shop, saas = statuses[:5], statuses[5:15], statuses[15:]
+    assert blog == ["200", "200", "201", "200", "422"]
+    assert shop == ["200", "401", "200", "200", "200", "200", "409", "403", "200", "422"]
+    assert saas == ["200", "200", "403", "201"]
+    assert pages == [200, 200, 200]
 
 
-def status_of(line: str) -> str:
-    only_the_status = "-s -o /dev/null -w '%{http_code}'"
-    return run("bash", "-c", f"{line.split('#')[0]} {only_the_status}").stdout
+def typed(lines: list[str]) -> list[str]:
+    """The status of each curl line, all of them typed into one shell."""
+    script = ["set -eu"]
+    for line in lines:
+        if line.startswith("curl"):
+            script.append(f"{line.split('   #')[0]} -s -o /dev/null -w '%{{http_code}}\\n'")
+        elif re.match(r"[A-Z]+=", line):
+            script.append(line)
+    done = run("bash", "-c", "\n".join(script))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_secrets_of_the_demo_are_its_owners_alone(free_port: int, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port}"
+
+    with demo(free_port, f"sqlite:///{tmp_path}/blog.db") as lines:
+        made = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir() if not path.suffix}
+        password = (tmp_path / "demo_password").read_text()
+        accounts = re.findall(r"[a-z]+@[a-z.]+(?=[,.] |[,.]$)", " ".join(lines))
+        statuses = {account: sign_in(url, account, password).status_code for account in accounts}
+    with demo(free_port, f"sqlite:///{tmp_path}/blog.db") as later:
+        kept = (tmp_path / "demo_password").read_text()
+
+    assert made == {"demo_password": 0o600, "shop_secret": 0o600, "saas_secret": 0o600}
+    assert len(statuses) == 6
+    assert set(statuses.values()) == {200}
+    assert kept == password
+    assert password in " ".join(later)
+
+
+def sign_in(url: str, account: str, password: str) -> httpx.Response:
+    example = "shop" if account.endswith("@example.com") else "saas"
+    body = {"email": account, "password": password}
+    return httpx.post(f"{url}/{example}/api/auth/login", json=body)
 
 
 def test_a_second_run_of_the_demo_keeps_the_data(free_port: int, database_url: str) -> None:
@@ -141,18 +179,21 @@ def test_a_second_run_of_the_demo_keeps_the_data(free_port: int, database_url: s
 def test_the_demo_keeps_an_order_with_its_run_and_message_or_none_of_them(
     free_port: int, database_url: str
 ) -> None:
-    tea = {"item": "Tea", "price": "4.50"}
+    url = f"http://127.0.0.1:{free_port}"
 
-    with demo(free_port, database_url), httpx.Client(base_url=f"http://127.0.0.1:{free_port}/api") as shop:
-        refused = place(shop, **tea, fail=True)
-        kept_of_refused = counts(shop)
-        placed = place(shop, **tea)
+    with demo(free_port, database_url) as lines, httpx.Client(base_url=f"{url}/shop/api") as shop:
+        password = re.findall(r"password of all these accounts is (\S+)\.", " ".join(lines))[0]
+        ada, admin = [token(url, name, password) for name in ("ada@example.com", "admin@example.com")]
+        tea = {"product_id": shop.get("/products?filter=name:eq:Tea").json()["data"][0]["id"]}
+        refused = shop.post("/orders/place", json={**tea, "fail": True}, headers=ada)
+        kept_of_refused = counts(shop, admin)
+        placed = shop.post("/orders/place", json=tea, headers=ada)
         order = placed.json()["data"]["id"]
-        [receipt] = arrived(shop, "/receipts")
-        [shipment] = arrived(shop, "/shipments")
-        [run] = arrived(shop, "/workflow_run?filter=status:eq:succeeded", user="ada")
-        [message] = arrived(shop, "/outbox_event?filter=status:eq:delivered", user="admin")
-        kept = counts(shop)
+        [receipt] = arrived(shop, "/receipts", ada)
+        [shipment] = arrived(shop, "/shipments", ada)
+        [run] = arrived(shop, "/workflow_run?filter=status:eq:succeeded", ada)
+        [message] = arrived(shop, "/outbox_event?filter=status:eq:delivered", admin)
+        kept = counts(shop, admin)
 
     assert (refused.status_code, kept_of_refused) == (409, [0, 0, 0])
     assert (placed.status_code, kept) == (200, [1, 1, 1])
@@ -161,41 +202,21 @@ def test_the_demo_keeps_an_order_with_its_run_and_message_or_none_of_them(
     ] * 4
 
 
-def test_the_demo_shows_a_run_to_nobody_else(free_port: int, tmp_path: Path) -> None:
-    with (
-        demo(free_port, f"sqlite:///{tmp_path}/shop.db"),
-        httpx.Client(base_url=f"http://127.0.0.1:{free_port}/api") as shop,
-    ):
-        place(shop, item="Tea", price="4.50")
-        anonymous = [
-            shop.get(path).status_code for path in ("/workflow_run", "/workflow_event", "/outbox_event")
-        ]
-        seen = {user: total(shop, "/workflow_run", user) for user in ("ada", "grace", "admin")}
-        written = shop.post("/receipts", json={"order_id": "1", "text": "paid"}, headers={"x-user": "ada"})
-
-    assert anonymous == [401, 401, 401]
-    assert seen == {"ada": 1, "grace": 0, "admin": 1}
-    assert written.status_code == 403
+def token(url: str, account: str, password: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {sign_in(url, account, password).json()['data']['access_token']}"}
 
 
-def place(shop: httpx.Client, **order: object) -> httpx.Response:
-    return shop.post("/orders/place", json=order, headers={"x-user": "ada"})
-
-
-def arrived(shop: httpx.Client, path: str, user: str = "") -> list[dict[str, Any]]:
+def arrived(shop: httpx.Client, path: str, caller: dict[str, str]) -> list[dict[str, Any]]:
     """What is there once anything is."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        found: list[dict[str, Any]] = shop.get(path, headers={"x-user": user}).json()["data"]
+        found: list[dict[str, Any]] = shop.get(path, headers=caller).json()["data"]
         if found:
             return found
     raise AssertionError(f"nothing came to {path}")
 
 
-def counts(shop: httpx.Client) -> list[int]:
+def counts(shop: httpx.Client, caller: dict[str, str]) -> list[int]:
     """How many orders, runs and messages there are."""
-    return [total(shop, path) for path in ("/orders", "/workflow_run", "/outbox_event")]
-
-
-def total(shop: httpx.Client, path: str, user: str = "admin") -> int:
-    return int(shop.get(path, headers={"x-user": user}).json()["meta"]["total"])
+    paths = ("/orders", "/workflow_run", "/outbox_event")
+    return [int(shop.get(path, headers=caller).json()["meta"]["total"]) for path in paths]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from maniflex.app.databases import Databases, link_stores, make_stores
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.app.entry_tables import computed_problems
 from maniflex.app.features import FEATURES
+from maniflex.app.route_descriptions import RouteDescriptions
 from maniflex.app.route_guards import GuardsByRoute, RouteGuards, production_notes, production_problems
 from maniflex.config import Config
 from maniflex.db.port import Adapter
@@ -25,12 +25,13 @@ from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
 from maniflex.openapi.serve import Description
 from maniflex.pipeline.chain import Composer
-from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.entry import Placement, place_entries
 from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.policies import policy_table
+from maniflex.pipeline.policy_table import hidden_models
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
@@ -97,11 +98,11 @@ def _build(declaration: Declaration) -> Assembly:
         declaration.layers, declaration.observers, [entry for entry, _ in placement.seats]
     )
     problems += surroundings.problems()
-    internal_tables.add_marked(models or ())
+    internal_tables.add_registered(models or ())
     endpoints: list[Endpoint] = []
     guards = GuardsByRoute(placement, declaration.actions)
     draft, store_problems = _make_draft(
-        declaration, models, pipeline=pipeline, endpoints=endpoints, guards=guards
+        declaration, models, placement=placement, endpoints=endpoints, guards=guards
     )
     for entry, seat in placement.seats:
         for model, transform in entry.transforms(seat):
@@ -154,16 +155,17 @@ def _make_draft(
     declaration: Declaration,
     models: Sequence[ModelMeta] | None,
     *,
-    pipeline: Pipeline,
+    placement: Placement,
     endpoints: Sequence[Endpoint],
     guards: GuardsByRoute,
 ) -> tuple[ServerDraft, list[str]]:
     """What features start from, and the problems of the models' databases; `endpoints` will be described."""
-    config, logger = declaration.config, declaration.logger
+    config, logger, pipeline = declaration.config, declaration.logger, placement.pipeline
     databases = Databases(config)
     stores, problems = make_stores(models or (), databases, declaration.clock)
     problems += link_stores(config, stores, declaration.internal_tables.models)
     keep_histories(stores)
+    policies = policy_table(pipeline, models or ())
     runtime = Runtime(
         config=config,
         clock=declaration.clock,
@@ -171,18 +173,20 @@ def _make_draft(
         stores=stores,
         logger=logger,
         scopes=scope_table(pipeline, models or ()),
+        policies=policies,
     )
     metas = {store.meta.name: store.meta for store in stores.values()}
-    composer = Composer(pipeline, config.trace, logger, models=metas)
+    composer = Composer(pipeline, config.trace, logger, models=metas, hidden=hidden_models(policies))
+    descriptions = RouteDescriptions(guards, composer, placement, declaration.layers)
     document = Document(
         config=config,
         models=models or (),
         computed=declaration.computed,
-        is_guarded=partial(_is_guarded, pipeline, composer),
+        is_guarded=descriptions.is_guarded,
         home=lambda meta: stores[meta.cls].adapter,
         title=declaration.title,
-        entry_docs=guards.docs,
-        is_exempt=lambda endpoint: bool(guards.of(endpoint).exemptions),
+        entry_docs=descriptions.docs,
+        security=descriptions.security,
     )
     spec_composer = Composer(pipeline.openapi, config.trace, logger)
     draft = ServerDraft(
@@ -198,21 +202,6 @@ def _make_draft(
         ),
     )
     return draft, problems
-
-
-def _is_guarded(pipeline: Pipeline, composer: Composer, endpoint: Endpoint) -> bool:
-    """Whether auth middleware may refuse a request for this endpoint, its own or that of a reached model."""
-    if endpoint.about is not None and endpoint.about.security == ():
-        return False
-    if endpoint.context is not Context:
-        return True
-    item = endpoint.on_one
-    matching = (
-        r.matches(model, operation, item=item) and r.middleware(model, operation) is not None
-        for r in pipeline.auth.registrations
-        for model, operation in endpoint.targets
-    )
-    return any(matching) or bool(composer.guards_of_reachable(endpoint.model, endpoint.operation, item=item))
 
 
 def _with_prefix(config: Config, endpoints: Sequence[Endpoint]) -> tuple[Prefixed, Prefixed]:

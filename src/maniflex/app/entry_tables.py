@@ -17,7 +17,7 @@ from maniflex.features.actions import Action
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import Registry
-from maniflex.pipeline.entry import Entry, is_own_table
+from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.registration import Pipeline, middleware_of_model
 from maniflex.query.query import reachable_models
 from maniflex.sql.expired_rows import EXPIRY
@@ -83,7 +83,7 @@ class EntryTables:
                 continue
             roots = [meta for meta in metas.values() if names is None or meta.name in names]
             listened_metas = (one for root in roots for one in (root, *reachable_models(root, metas)))
-            for name in dict.fromkeys(meta.name for meta in listened_metas if not is_own_table(meta)):
+            for name in dict.fromkeys(meta.name for meta in listened_metas if not meta.is_internal):
                 if entry not in stores[name].listeners:
                     listen(stores[name], entry)
 

@@ -21,9 +21,9 @@ class InternalTables:
             self._registry.register(model, *(() if options is None else (options,)))
             self._models.add(model)
 
-    def add_marked(self, models: Sequence[ModelMeta]) -> None:
-        """Those of catalogue entries, which are registered by their entries and say so of themselves."""
-        self._models.update(meta.cls for meta in models if getattr(meta.cls, "__internal_table__", False))
+    def add_registered(self, models: Sequence[ModelMeta]) -> None:
+        """Those of catalogue entries, which are registered by their entries."""
+        self._models.update(meta.cls for meta in models if meta.is_internal)
 
     @property
     def models(self) -> frozenset[type[Model]]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from maniflex._limits import Limits
 from maniflex.config import Config
 from maniflex.features.actions import Action
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.chain import in_order
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.entry import Entry, Placement
-from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware
+from maniflex.pipeline.registration import UNSEEN_BY, Middleware, Step
 from maniflex.pipeline.scope_rules import ScopeRule
 
 MOST_ROWS = 10_000  # of one page; a larger limit is as good as none
@@ -47,45 +48,53 @@ class GuardsByRoute:
     def of(self, endpoint: Endpoint) -> RouteGuards:
         """The guards of an endpoint."""
         authenticators, exemptions, others = [], [], []
-        for step, name, fn in self._middleware(endpoint):
+        for step, name, fn in self.middleware(endpoint):
             if getattr(fn, "is_exemption", False):
                 exemptions.append(name)
             elif getattr(fn, "is_authenticator", False) or (step == "auth" and not isinstance(fn, Entry)):
                 authenticators.append(name)
             elif step == "auth" or (isinstance(fn, Entry) and step != "response"):
-                others.append(name)
+                others.append(_with_terms(name, fn))
         action = self._action(endpoint)
         if action is not None and action.security is not None and not action.security:
             exemptions.append("security=[]")
         unique = (tuple(dict.fromkeys(names)) for names in (authenticators, exemptions, others))
         return RouteGuards(*unique)
 
-    def docs(self, endpoint: Endpoint) -> list[EntryDocs]:
-        """What the entries of an endpoint add to its description."""
-        entries = dict.fromkeys(fn for _, _, fn in self._middleware(endpoint) if isinstance(fn, Entry))
-        docs = (entry.docs(endpoint.model, endpoint.operation) for entry in entries)
-        return [doc for doc in docs if doc is not None]
-
     def _action(self, endpoint: Endpoint) -> Action | None:
         if endpoint.operation is not Operation.ACTION:
             return None
         return self._actions.get((endpoint.method, endpoint.path))
 
-    def _middleware(self, endpoint: Endpoint) -> Iterator[tuple[str, str, Middleware]]:
-        """Step, name and function of the middleware that a request to the endpoint may pass."""
+    def middleware(self, endpoint: Endpoint) -> Iterator[tuple[str, str, Middleware]]:
+        """Step, name and function of the middleware that a request to the endpoint may pass, as it runs."""
         if endpoint.mount is not Mount.API or endpoint.context is not Context:
             return
-        for step in self._placement.pipeline.steps:
-            for r in step.registrations:
-                for model, operation in endpoint.targets:
-                    is_passed = r.matches(model, operation, item=endpoint.on_one)
-                    fn = r.middleware(model, operation) if is_passed else None
-                    if fn is not None:
-                        yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
         action = self._action(endpoint)
-        for fn in action.middleware if action is not None else ():
-            if isinstance(fn, Entry):
-                yield "action", fn.name, fn
+        own = [fn for fn in action.middleware if isinstance(fn, Entry)] if action is not None else []
+        yield from (("action", fn.name, fn) for fn in own if fn.is_exemption)
+        for step in self._placement.pipeline.steps:
+            if step.name == "response":
+                yield from (("action", fn.name, fn) for fn in own if not fn.is_exemption)
+            for model, operation in endpoint.targets:
+                if operation not in UNSEEN_BY.get(step.name, ()):
+                    yield from _of_step(step, model, operation, item=endpoint.on_one)
+
+
+def _of_step(
+    step: Step, model: ModelMeta | None, operation: Operation, *, item: bool
+) -> Iterator[tuple[str, str, Middleware]]:
+    for r, fn in in_order(step, model, operation, item=item):
+        yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
+    for r in step.registrations:
+        judges = isinstance(r.fn, Entry) and r.fn.judges_rows
+        if judges and r.matches(model, operation, item=item):
+            yield step.name, r.name, r.fn
+
+
+def _with_terms(name: str, fn: Middleware) -> str:
+    terms = fn.terms if isinstance(fn, Entry) else ""
+    return f"{name}({terms})" if terms else name
 
 
 def production_problems(
@@ -107,8 +116,12 @@ def production_problems(
     for meta in {e.model.name: e.model for e in endpoints if e.model is not None}.values():
         if meta.options.limits is not None:
             yield from _limit_problems(f"{meta.name}: limits", meta.options.limits)
-    for entry, seat in placement.seats:
-        yield from (f"{entry.name}: {problem}" for problem in entry.production_problems(seat))
+    entries = (
+        f"{entry.name}: {problem}"
+        for entry, seat in (*placement.seats, *placement.other_seats)
+        for problem in entry.production_problems(seat)
+    )
+    yield from dict.fromkeys(entries)
 
 
 def _limit_problems(where: str, limits: Limits) -> Iterator[str]:
@@ -118,13 +131,17 @@ def _limit_problems(where: str, limits: Limits) -> Iterator[str]:
 
 def production_notes(placement: Placement) -> Iterator[str]:
     """What may be meant, and should be looked at."""
+    yield from dict.fromkeys(_wide_uniqueness(placement))
+    yield from placement.warnings
+
+
+def _wide_uniqueness(placement: Placement) -> Iterator[str]:
+    """Values of bound models that must differ from those of rows their callers do not see."""
     for entry, seat in placement.seats:
-        models = entry.bound_models(seat) if isinstance(entry, ScopeRule) else seat.models
-        for meta in models if entry.varies_by_caller else ():
+        for meta in entry.bound_models(seat) if isinstance(entry, ScopeRule) else ():
             for field in meta.fields:
                 if field.unique and not field.unique_within and field.name != "id":
                     yield (
                         f"{meta.name}.{field.name} is unique among the rows of all callers, which tells one "
-                        f"what another has; {entry.name} binds the model, so unique= may name its field"
+                        "what another has; where that is not meant, unique= names the field of their scope"
                     )
-    yield from placement.warnings

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -130,27 +130,28 @@ class LeaseKeeper(Generic[L]):
         """Restart the renewal after any error: without it, every run of this process would lose its lease."""
         while True:
             try:
-                asyncio.run(self._live(self._adapter.sibling(), ending, on_start))
+                asyncio.run(self._live(ending, on_start))
             except BaseException as error:
                 self._logger.error("the renewal of leases ended; it begins again", exc_info=error)
             if ending.wait(REVIVE_AFTER):
                 return
 
-    async def _live(self, adapter: L, ending: threading.Event, on_start: Callable[[], object]) -> None:
+    async def _live(self, ending: threading.Event, on_start: Callable[[], object]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._beside = set()
         with suppress(RuntimeError):  # the loop that waited for it is closed
             on_start()
         if ending.is_set():  # before it knew whom to tell
             return
-        self.spawn(self._beat(adapter))
+        connection = AsyncExitStack()
+        self.spawn(self._beat(connection))
         await self._stop.wait()
         for task in self._beside:
             task.cancel()  # a database that hangs must not keep us
         await asyncio.wait(self._beside, timeout=STOP_WITHIN)
         with suppress(Exception):
             async with asyncio.timeout(STOP_WITHIN):
-                await adapter.close()
+                await connection.aclose()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task on the keeper's thread until the keeper stops."""
@@ -162,13 +163,17 @@ class LeaseKeeper(Generic[L]):
         """Renew again soon, because not all leases could be renewed."""
         self._hurried = True
 
-    async def _beat(self, adapter: L) -> None:
+    async def _beat(self, connection: AsyncExitStack) -> None:
+        adapter: L | None = None
         is_open = failing = False
         fence = Fence()
         while True:
             await asyncio.sleep(self._interval / 4 if failing or self._hurried else self._interval)
             self._hurried, began = False, monotonic()
             try:
+                if adapter is None:  # most workers that only drain are done before
+                    adapter = self._adapter.sibling()
+                    connection.push_async_callback(adapter.close)
                 if not is_open:
                     await adapter.open()
                     is_open = True

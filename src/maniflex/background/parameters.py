@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-import msgspec
-
-from maniflex.sql.codec import encode_datetime
+from maniflex.sql.codec import encode_datetime, encode_plain
 from maniflex.sql.statement import Dialect, by_dialect
+
+PACKAGE = "maniflex.background"  # whose folder `sql` has the statements
 
 
 class Parameters(Protocol):
@@ -31,10 +31,10 @@ class SqliteParameters:
         return None if moment is None else encode_datetime(moment)
 
     def texts(self, values: Sequence[str]) -> str:
-        return _json(values)
+        return encode_plain(values)
 
     def rows(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        return {"rows": _json(rows)}
+        return {"rows": encode_plain(rows)}
 
 
 class PostgresParameters:
@@ -55,7 +55,3 @@ def parameters_of(dialect: Dialect) -> Parameters:
     sqlite: Parameters = SqliteParameters()
     postgres: Parameters = PostgresParameters()
     return by_dialect(dialect, sqlite=sqlite, postgres=postgres)
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

@@ -123,7 +123,7 @@ def _on_database(server: Server, work: Callable[[], Coroutine[Any, Any, T]]) -> 
 
 @asynccontextmanager
 async def _open_databases(server: Server) -> AsyncIterator[None]:
-    adapter = server.work.ready().adapter
+    adapter = server.work.require_sealed().adapter
     _check_file(adapter)
     await adapter.open()
     try:

@@ -111,7 +111,8 @@ class HistoryWriter:
                 assert before is not None
                 diff, shown = self._all_values(before, "old"), before
             case ChangeKind.UPDATE:
-                assert before is not None and after is not None
+                assert before is not None
+                assert after is not None
                 diff, shown = self._differences(before, after), after
                 if not diff and all(before[i] == after[i] for i in self._redaction.dropped):
                     return

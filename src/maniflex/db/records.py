@@ -18,7 +18,8 @@ from maniflex.errors import DeclarationError, InvalidQuery
 from maniflex.model.base import Model
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import ModelMeta, RelationKind
-from maniflex.query.query import Include, Models, Query, Scope, fields_fixed_by, models_reached
+from maniflex.query.query import Include, Models, Query, Scope, models_reached
+from maniflex.query.written_rows import fields_fixed_by
 
 M = TypeVar("M", bound=Model)
 Filters = Mapping[str, Any] | Iterable[tuple[str, Any] | tuple[str, str, Any]]

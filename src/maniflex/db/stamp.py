@@ -7,30 +7,30 @@ here its key must be there, and the statement checks the record (`sql.where.pare
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from maniflex.errors import ValidationFailed
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query.match import holds
-from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Forced, Scope
+from maniflex.query.written_rows import fixed_values, is_for_reading
 
 
 def stamp(
     model: ModelMeta, scope: Scope, values: MutableMapping[str, Any], *, only_present: bool = False
 ) -> None:
     """Bring values about to be written inside the scope; on update only those that are written."""
-    for item in _comparisons(model, scope):
-        if item.op is Op.EQ and not item.path and (item.field.name in values or not only_present):
+    for item in fixed_values(model, scope):
+        if item.field.name in values or not only_present:
             values[item.field.name] = item.value
     check(model, scope, values, only_present=only_present)
 
 
 def complete(model: ModelMeta, scope: Scope, values: MutableMapping[str, Any]) -> None:
     """Add what the scope settles and the values leave open."""
-    for item in _comparisons(model, scope):
-        if item.op is Op.EQ and not item.path and values.get(item.field.name) is None:
+    for item in fixed_values(model, scope):
+        if values.get(item.field.name) is None:
             values[item.field.name] = item.value
 
 
@@ -39,7 +39,7 @@ def check(
 ) -> None:
     """Refuse values that would end outside the scope; on update only those that are written."""
     for rule in scope:
-        condition = rule.on(model)
+        condition = None if is_for_reading(rule) else rule.on(model)
         if condition is None:
             continue
         items = condition.conditions if isinstance(condition, AnyOf) else (condition,)
@@ -48,13 +48,6 @@ def check(
             continue
         if not any(_inside(model, item, values, isinstance(rule, Forced)) for item in items):
             raise ValidationFailed(details=[_outside(f) for f in fields])
-
-
-def _comparisons(model: ModelMeta, scope: Scope) -> Iterator[Compare]:
-    for rule in scope:
-        condition = rule.on(model)
-        if isinstance(condition, Compare):
-            yield condition
 
 
 def _deciding_field(model: ModelMeta, item: Compare) -> FieldMeta | None:

@@ -362,7 +362,7 @@ class Store:
         *,
         scope: Scope = (),
         tx: Tx | None = None,
-        check: Callable[[Row], None] | None = None,
+        check: Callable[[Row], Awaitable[None]] | None = None,
     ) -> Row:
         """Bring a soft-deleted row inside the scope back; what must not dangle has to be there.
 
@@ -380,7 +380,7 @@ class Store:
             raise self._missing(record_id)
         row = stored_row if self.decode is None else self.decode(stored_row)
         if check is not None:
-            check(row)
+            await check(row)
         time_stamp = {"updated_at": self.clock.now()}
         stamps = {**(changes or {}), **undeletion(self), **time_stamp}
         self._indexed.check(stamps)

@@ -11,9 +11,10 @@ from typing import Any
 from pydantic import PydanticUndefinedAnnotation, TypeAdapter, ValidationError
 from starlette.responses import Response as StarletteResponse
 
+from maniflex._callables import is_async, label_of
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.binding import binder
-from maniflex.pipeline.chain import Default, is_async
+from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import AnswersEarly
 from maniflex.pipeline.endpoints import Endpoint
@@ -79,7 +80,7 @@ class Action:
             if not callable(fn):
                 yield f"{where}: middleware: {fn!r} is not callable"
             elif not takes(fn, 2):
-                name = getattr(fn, "__name__", type(fn).__name__)
+                name = label_of(fn)
                 yield f"{where}: {name}: middleware is called with (ctx, next), which it does not take"
             elif isinstance(fn, Entry):
                 yield from (f"{where}: {problem}" for problem in action_problems(fn))
@@ -118,10 +119,13 @@ def _type_name(kind: Any) -> str:
 
 def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
     """The action behind auth and its own middleware, in front of the response step."""
-    own: list[Any] = [_of_action(middleware) for middleware in action.middleware]
-    named_middleware = [(getattr(m, "__name__", type(m).__name__), m) for m in own]
+    named_middleware: list[tuple[str, Any]] = [(label_of(m), _of_action(m)) for m in action.middleware]
     outer = [(label, m) for label, m in named_middleware if isinstance(m, Entry) and m.is_exemption]
-    inner = [pair for pair in named_middleware if pair not in outer]
+    # On the response step, so that a refusal of the auth step passes it too.
+    answering = [
+        (label, m) for label, m in named_middleware if isinstance(m, Entry) and "response" in m.homes
+    ]
+    inner = [pair for pair in named_middleware if pair not in outer and pair not in answering]
     enclosing = [m for _, m in inner if isinstance(m, AnswersEarly)]
     defaults: dict[str, Default] = {"action": _ActionCall(action, enclosing)}
     endpoint = routes.endpoint(
@@ -132,6 +136,7 @@ def action_endpoint(routes: RouteBuilder, action: Action) -> Endpoint:
         defaults=defaults,
         inner=inner,
         outer=outer,
+        answering=answering,
         respond=_answer_action,
         owner=f"action {action.name}",
         about=_about(action),

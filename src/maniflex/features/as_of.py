@@ -15,6 +15,7 @@ from typing import Any
 from maniflex.db.past_rows import PastRecord
 from maniflex.errors import InvalidQuery
 from maniflex.features.history import hidden_names, keeps_snapshots, past_rows
+from maniflex.features.history_policies import RecordPolicies, page_meta
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default, Handler
@@ -140,6 +141,8 @@ class PastSteps:
         transforms = runtime.transforms.get(model.cls, ())
         self._transforms = [t for t in transforms if t.covers(Operation.READ_HISTORY)]
         self._snapshots = keeps_snapshots(model.options)
+        self._of_one = RecordPolicies(runtime, self._store, item=True)
+        self._of_many = RecordPolicies(runtime, self._store, item=False)
 
     def read_query(self, ctx: Context) -> None:
         text, count = ctx.as_of
@@ -165,6 +168,8 @@ class PastSteps:
             ctx.resource_id = singleton_id(self._model, ctx.forced)
         query, scope = self._asked(ctx)
         record = await self._past.at(ctx.resource_id, ctx.as_of, query, scope)
+        await self._of_one.require_now(ctx, ctx.resource_id)
+        await self._of_one.require(ctx, record.row)
         ctx.past = {ctx.resource_id: record}
         ctx.row = record.row
 
@@ -173,9 +178,14 @@ class PastSteps:
             raise InvalidQuery("as_of: without snapshots only single records can be read as they were")
         query, scope = self._asked(ctx)
         records, ctx.total = await self._past.list(query, scope, ctx.as_of)
-        ids = [str(record.row[self._store.sql.names.index("id")]) for record in records]
-        ctx.past = dict(zip(ids, records, strict=True))
-        ctx.rows = [record.row for record in records]
+        place = self._store.sql.names.index("id")
+        allowed = await self._of_many.allowed(ctx, [str(record.row[place]) for record in records])
+        ctx.past = {
+            str(record.row[place]): record
+            for record in records
+            if str(record.row[place]) in allowed and await self._of_many.allows(ctx, record.row)
+        }
+        ctx.rows = [record.row for record in ctx.past.values()]
         ctx.listing = self._store.listing(query.with_(select=None))
 
     async def answer_one(self, ctx: Context) -> None:
@@ -198,8 +208,8 @@ class PastSteps:
         if isinstance(ctx._result, Page):
             rows = [self._serializer.row(record) for record in ctx._result.items]
         data, missing = await self._show(ctx, ctx.past, rows)
-        limit, total = query.limit or 1, ctx.total
-        paging = {"total": total, "page": query.page, "limit": limit, "pages": -(-total // limit)}
+        counted = not self._of_many.hides_rows
+        paging = page_meta(total=ctx.total, page=query.page, limit=query.limit or 1, counted=counted)
         ctx.response = Response(200, data, meta={**paging, "as_of": ctx.as_of, "missing": missing})
 
     def _asked(self, ctx: Context) -> tuple[Query, Scope]:

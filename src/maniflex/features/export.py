@@ -23,6 +23,7 @@ from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.policy_table import RowPolicies
 from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
@@ -122,6 +123,9 @@ class Export:
         self._clock = runtime.clock
         transforms = runtime.transforms.get(model.cls, ())
         self._transforms = [t for t in transforms if t.covers(Operation.EXPORT)]
+        policies = runtime.policies.get(model.name)
+        self._policies = None if policies is None else policies.of(Operation.EXPORT, item=False)
+        self._tells_count = self._policies is None or not self._policies.hides_rows
         self._places = places
         self._formats = available_formats()
 
@@ -158,7 +162,8 @@ class Export:
         query, most = ctx.current_query(), self._most(self._format(ctx))
         count = await self._store.count(query.filters, scope=query.forced, search=query.search)
         if count > most:
-            raise ExportTooLarge(f"{count} rows match and an export has at most {most}; narrow the filters")
+            found = f"{count} rows match" if self._tells_count else "too many rows match"
+            raise ExportTooLarge(f"{found} and an export has at most {most}; narrow the filters")
         self._places.check()
         ctx.exports = True
 
@@ -181,7 +186,11 @@ class Export:
     async def _file(self, ctx: Context, format: Format) -> AsyncGenerator[bytes, None]:
         with self._places.take():
             fields = self._columns(ctx)
-            rows = self._limit_rows(self._rows(ctx, fields, format), self._most(format))
+            policies = self._policies if ctx._result is None and ctx.exports else None
+            read_fields = fields if policies is None else self._model.fields
+            rows = self._limit_rows(self._rows(ctx, read_fields, format), self._most(format))
+            if policies is not None:
+                rows = self._drop_denied(ctx, policies, fields, rows)
             if self._transforms:
                 rows = change_rows(ctx, self._transforms, fields, rows)
             if format is Format.CSV:
@@ -221,6 +230,17 @@ class Export:
                 if count > most:
                     raise ExportTooLarge(f"an export has at most {most} rows; narrow the filters")
                 yield rows
+
+    async def _drop_denied(
+        self, ctx: Context, policies: RowPolicies, fields: Sequence[FieldMeta], batches: Batches
+    ) -> Batches:
+        """These fields of the rows that the caller may see; they come with all fields."""
+        places = [self._model.fields.index(f) for f in fields]
+        record = self._store.record
+        async with aclosing(batches):
+            async for rows in batches:
+                allowed_rows = [row for row in rows if await policies.allow(ctx, record(row))]
+                yield [[row[i] for i in places] for row in allowed_rows]
 
     def _most(self, format: Format) -> int:
         most = min(self._model.options.max_export_rows or MAX_EXPORT_ROWS, _MOST_ROWS)

@@ -19,6 +19,7 @@ from maniflex.db.store import Store
 from maniflex.db.versioned_store import keep_history
 from maniflex.errors import InvalidQuery, NotFound
 from maniflex.features.history_docs import history_docs, list_docs, restore_docs, version_docs
+from maniflex.features.history_policies import RecordPolicies, page_meta
 from maniflex.model.base import Model
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta, ModelOptions
@@ -175,6 +176,8 @@ class HistorySteps:
         self._newest_of_record = (Sort(history.by_name["version"], descending=True),)
         self._newest = (Sort(history.by_name["id"], descending=True),)  # ids rise with time
         self._shower = HistoryShower(runtime, model, history)
+        self._of_one = RecordPolicies(runtime, self._store, item=True)
+        self._of_many = RecordPolicies(runtime, self._store, item=False)
 
     async def begin(self, ctx: Context, next: Next) -> None:
         """Whatever binds or narrows the request is about the records; the query string is about versions."""
@@ -207,6 +210,10 @@ class HistorySteps:
     async def list_all(self, ctx: Context) -> None:
         query = self._asked(ctx)
         await self._list(ctx, query.with_(sorts=query.sorts or self._newest))
+        page: HistoryPage = ctx.past
+        allowed = await self._of_many.allowed(ctx, [self._record_id(row) for row in page.rows])
+        rows = [row for row in page.rows if self._record_id(row) in allowed]
+        ctx.past = page._replace(rows=rows, counted=not self._of_many.hides_rows)
 
     async def read_version(self, ctx: Context) -> None:
         query = self._asked(ctx)
@@ -218,13 +225,15 @@ class HistorySteps:
 
     async def read_one(self, ctx: Context) -> None:
         await self._one(ctx, self._asked(ctx).with_filter("id", ctx.resource_id))
+        await self._of_many.require_now(ctx, self._record_id(ctx.past.rows[0]))
 
     async def read_state(self, ctx: Context) -> None:
         """Take the values of a version for the body of an update."""
         version = _version(ctx)
         if self._model.options.singleton:
             ctx.resource_id = singleton_id(self._model, ctx.forced)
-        await self._store.read(ctx.resource_id, scope=ctx.forced)  # 404, whatever its versions are
+        row = await self._store.read(ctx.resource_id, scope=ctx.forced)  # 404, whatever its versions are
+        await self._of_one.require(ctx, row)
         values = None if version is None else await self._past.state(ctx.resource_id, version)
         if values is None:
             raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
@@ -242,8 +251,8 @@ class HistorySteps:
         if ctx.response is not None:
             return
         page = _found(ctx)
-        limit, total = page.query.limit or 1, page.total
-        meta = {"total": total, "page": page.query.page, "limit": limit, "pages": -(-total // limit)}
+        query = page.query
+        meta = page_meta(total=page.total, page=query.page, limit=query.limit or 1, counted=page.counted)
         ctx.response = Response(200, await self._shower.show(ctx, page), meta=meta)
 
     async def answer_one(self, ctx: Context) -> None:
@@ -268,7 +277,11 @@ class HistorySteps:
             raise NotFound(model=self._model.name, record_id=ctx.resource_id)
         if row is not None:  # middleware that judges records finds it where a read leaves it
             ctx.row = row if self._store.decode is None else self._store.decode(row)
+            await self._of_one.require(ctx, ctx.row)
         return row is not None
+
+    def _record_id(self, row: Row) -> str:
+        return str(row[self._history.sql.names.index("record_id")])
 
     async def _one(self, ctx: Context, query: Query) -> None:
         await self._list(ctx, query.with_(limit=1))
@@ -288,6 +301,7 @@ class HistoryPage(NamedTuple):
     query: Query
     rows: Sequence[Row]
     total: int
+    counted: bool = True
 
 
 class HistoryShower:

@@ -97,7 +97,7 @@ def _list_parameters() -> Sequence[Mapping[str, Any]]:
         _query("limit", "How many versions a page has.", {**number, "default": 20}),
         _query(
             "filter",
-            f"Only versions for which `field:operator:value` holds, by {fields}. Operations are {operations}.",
+            f"Only versions for which `field:operator:value` holds, by {fields}; operations are {operations}",
             {"type": "array", "items": {"type": "string"}},
         ),
         _query("sort", "`version` or `timestamp`, with `:desc` to turn the order round.", {"type": "string"}),

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from maniflex._names import did_you_mean
-from maniflex.errors import InvalidQuery, OutOfScope, RequestError
+from maniflex.errors import Forbidden, InvalidQuery, OutOfScope, RequestError
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.policy_table import ModelPolicies
 from maniflex.pipeline.reach import Guard, Refused, admit
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import TRIMMED, RouteBuilder
 from maniflex.pipeline.search import DEFAULT_HITS, SearchHit, global_models
 from maniflex.query.parse import pairs
+from maniflex.query.query import Query
 from maniflex.sql.search import VECTOR, index_table, numbers_table, searchable_fields
 
 _MOST = 1_000_000_000  # what a limit may say; it gives `max_limit` at the most
@@ -66,12 +68,19 @@ def search_endpoints(
     """The routes on the configured path, behind the auth step and in front of the response step."""
     searchable = [m for m in models if m.options.global_searchable]
     guards = routes.composer.guards_of_reachable(None, Operation.SEARCH, item=False)
+    policies = {
+        m.name: routes.runtime.policies[m.name] for m in searchable if m.name in routes.runtime.policies
+    }
+    for model in searchable:
+        if model.name in policies and policies[model.name].hides_rows:
+            guards[model] = _refuse_behind(guards.get(model))
 
     async def find(ctx: Context) -> None:
         text, names, limit = _read_request(ctx, search)
         if guards:
             names = await _admit_models(ctx, names, guards)
-        ctx.result = await ctx.search(text, models=names, limit=limit)
+        hits = await ctx.search(text, models=names, limit=limit)
+        ctx.result = await _drop_denied(ctx, policies, hits) if policies else hits
 
     def respond(ctx: Context) -> None:
         if ctx.response is None:
@@ -179,6 +188,36 @@ async def _admit_models(
     if refusals and not admitted_names:
         raise refusals[0]
     return admitted_names
+
+
+def _refuse_behind(guard: Guard | None) -> Guard:
+    """The guard of a model whose rows only a policy hides: where they are found would tell of them."""
+
+    async def refuse(view: Context) -> None:
+        if guard is not None:
+            await guard(view)
+        raise Forbidden()
+
+    return refuse
+
+
+async def _drop_denied(
+    ctx: Context, policies: Mapping[str, ModelPolicies], hits: Sequence[SearchHit]
+) -> list[SearchHit]:
+    """The hits that the caller may see; their rows are read to be judged."""
+    denied: set[tuple[str, str]] = set()
+    for name, of_model in policies.items():
+        ids = [hit.id for hit in hits if hit.model == name]
+        judges = of_model.of(Operation.LIST, item=False)
+        if not ids or judges is None:
+            continue
+        store = ctx.runtime.store(name)
+        query = Query(store.meta, store.models, limit=None).with_filter("id", ids, "in")
+        rows, _ = await store.page(store.listing(query))
+        records = [store.record(row) for row in rows]
+        allowed = {record.id for record in records if await judges.allow(ctx, record)}
+        denied |= {(name, id) for id in ids if id not in allowed}
+    return [hit for hit in hits if (hit.model, hit.id) not in denied]
 
 
 def _number(text: str) -> int:

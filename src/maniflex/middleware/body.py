@@ -16,6 +16,7 @@ from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Piece, Seat
+from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 from maniflex.pipeline.unknown_fields import UnknownFields, known_names
@@ -67,6 +68,10 @@ class BodySize(Entry):
         if type(self._size) is not int or not 0 < self._size <= LARGEST:
             self.mistakes.append(f"{size!r} is no size between 1 byte and 1 GB")
 
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        has_body = operation in _BODIES or operation is Operation.ACTION
+        return EntryDocs(refusals={413: ["BODY_READ_ERROR"]}) if has_body else None
+
     async def __call__(self, ctx: Context, next: Next) -> None:
         ctx.max_body_size = self._size
         await next()
@@ -77,6 +82,7 @@ class BodyEntry(Entry):
 
     homes: ClassVar = {"deserialize": (At.AFTER,), "validate": (At.BEFORE,)}
     acts_for = _BODIES
+    docs = describe_nothing
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         return None if model is None or operation not in _BODIES else self.of_model(model)
@@ -110,6 +116,9 @@ class RejectUnknown(BodyEntry):
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return ()
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        return EntryDocs(refusals={422: ["VALIDATION_FAILED"]}) if operation in _BODIES else None
 
     def checks(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         return (UnknownFields(model),) if operation in _BODIES else ()

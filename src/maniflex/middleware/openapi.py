@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from maniflex.pipeline.entry import ANYWHERE, Entry
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.registration import Next
 
 Spec = dict[str, Any]
@@ -18,6 +19,7 @@ class SpecEdit(Entry):
     """Changes the document once it is there."""
 
     homes: ClassVar = {"openapi.generate": ANYWHERE}
+    docs = describe_nothing
     route: tuple[str, str] | None = None  # method and path that the description must have
 
     def __init__(self, name: str, change: Callable[[Spec], Any], *mistakes: str | None) -> None:

@@ -22,7 +22,7 @@ from maniflex.model.declared import Kind
 from maniflex.model.field import FieldSpec, LocaleString
 
 # The annotation of a kind; None: JSON has several (`_is_json`).
-_TYPES: dict[Kind, type | None] = {
+TYPES: dict[Kind, type | None] = {
     Kind.TEXT: str,
     Kind.INT: int,
     Kind.FLOAT: float,
@@ -35,7 +35,7 @@ _TYPES: dict[Kind, type | None] = {
     Kind.BYTES: bytes,
     Kind.JSON: None,
 }
-_SCALARS: dict[Any, Kind] = {cls: kind for kind, cls in _TYPES.items() if cls is not None}
+_SCALARS: dict[Any, Kind] = {cls: kind for kind, cls in TYPES.items() if cls is not None}
 SUPPORTED = (
     f"{', '.join(cls.__name__ for cls in _SCALARS)}, Literal, StrEnum, dict, list, "
     "a dataclass, a TypedDict or a pydantic model, each with or without `| None`"

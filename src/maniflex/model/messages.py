@@ -78,8 +78,22 @@ def details(error: ValidationError | Iterable[ErrorDetails], model: type[BaseMod
     return [_detail(item, model) for item in errors]
 
 
+def part_detail(item: ErrorDetails) -> Detail:
+    """One offence against a type that is no model, such as the body of an action, in the same words."""
+    path = ".".join(map(str, item["loc"]))
+    if item["type"] == "missing":
+        return detail(path, "required", "is required")
+    if item["input"] is None and item["type"].endswith("_type"):
+        return detail(path, "not_null", "must not be null")
+    sentence = _sentence(item, None)
+    if sentence is None:
+        return {"field": path, "message": _own_words(item), "code": _custom_code(item)}
+    return detail(path, *sentence)
+
+
 def detail(field: str, code: str, text: str) -> Detail:
-    return {"field": field, "message": f'field "{field}" {text}', "code": code}
+    what = f'field "{field}"' if field else "the value"
+    return {"field": field, "message": f"{what} {text}", "code": code}
 
 
 def unknown_field(name: str, known_names: Iterable[str]) -> Detail:

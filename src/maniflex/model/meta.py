@@ -135,6 +135,11 @@ class ModelMeta:
         return f"<ModelMeta {self.name} table={self.table!r}>"
 
     @property
+    def is_internal(self) -> bool:
+        """Whether it is a table of the framework, such as runs, which has guards and ways of its own."""
+        return self.cls.__module__.startswith("maniflex.")
+
+    @property
     def closed(self) -> frozenset[str]:
         """Attributes a client can never set."""
         return frozenset(f.name for f in self.fields if f.readonly or f.hidden or f.name == "id")

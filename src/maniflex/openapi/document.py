@@ -10,8 +10,8 @@ from maniflex.config import Config
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors, texts
-from maniflex.openapi.entries import add_entry_docs, statuses_of
-from maniflex.openapi.operations import HEADERS, Operations, in_order
+from maniflex.openapi.entries import add_entry_docs, codes_of, statuses_of
+from maniflex.openapi.operations import HEADERS, Operations, in_order, is_usual
 from maniflex.openapi.reachable import Reachable
 from maniflex.openapi.schema import Schema, Schemas, documentation
 from maniflex.pipeline.computed import Computed
@@ -71,7 +71,7 @@ class Document:
         home: Callable[[ModelMeta], object],
         title: str = "",
         entry_docs: Callable[[Endpoint], Sequence[EntryDocs]] = lambda endpoint: (),
-        is_exempt: Callable[[Endpoint], bool] = lambda endpoint: False,
+        security: Callable[[Endpoint], Sequence[Schema] | None] = lambda endpoint: None,
     ) -> None:
         self._config = config
         self._models = models
@@ -80,7 +80,7 @@ class Document:
         self._home = home
         self._title = title
         self._entry_docs = entry_docs
-        self._is_exempt = is_exempt
+        self._security = security
 
     def make(self, endpoints: Iterable[tuple[str, Endpoint]]) -> dict[str, Any]:
         """The document of these endpoints, each with the prefix it is mounted under."""
@@ -95,9 +95,15 @@ class Document:
             operation = operations.describe(endpoint)
             docs = self._entry_docs(endpoint)
             if docs:
-                add_entry_docs(operation, endpoint, docs, exempt=self._is_exempt(endpoint))
+                add_entry_docs(operation, endpoint, docs)
                 operations.statuses |= statuses_of(docs)
                 schemes.update({name: dict(scheme) for doc in docs for name, scheme in doc.security.items()})
+            alternatives = self._security(endpoint)
+            if alternatives is not None:
+                operation.setdefault("security", alternatives)
+            codes = codes_of(operation)
+            if codes:
+                operation["x-error-codes"] = codes
             paths.setdefault(prefix + endpoint.path, {})[endpoint.method.lower()] = operation
             for tag in operation["tags"]:
                 own = endpoint.operation is Operation.ACTION  # its words mean what the application says
@@ -125,8 +131,9 @@ class Document:
         return {"title": title, "version": self._config.openapi_version}
 
     def _add_models(self, schemas: Schemas, endpoints: Iterable[Endpoint]) -> None:
-        usual = [e for e in endpoints if e.model is not None and e.about is None]
-        offers = {(e.model.name, e.operation) for e in usual if e.model is not None}
+        offers = {
+            (e.model.name, e.operation) for e in endpoints if e.model is not None and is_usual(e, e.model)
+        }
         for model in self._models:
             schemas.components[model.name] = schemas.record(model, self._computed.get(model.cls, ()))
             if (model.name, Operation.CREATE) in offers:

@@ -5,6 +5,7 @@ Every status has one response component; an operation that refers to it says whi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Set
 from functools import cache, lru_cache
 from http import HTTPStatus
@@ -12,6 +13,7 @@ from typing import Any
 
 from maniflex import errors
 from maniflex.openapi.schema import Schema, ref
+from maniflex.pipeline.entry_docs import RETRY_AFTER, answer_header
 
 MEANINGS = {
     400: "The request cannot be understood.",
@@ -26,6 +28,7 @@ MEANINGS = {
     414: "The query string is too long.",
     415: "The body is not JSON.",
     422: "One or more fields break their rules.",
+    429: "The caller asks too often.",
     500: "The server failed.",
     503: "The service is not available right now.",
     504: "The request took too long.",
@@ -38,6 +41,15 @@ LOCK_CODES = frozenset({"RECORD_LOCKED"})
 EXPORT_CODES = frozenset({"EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"})
 SCHEDULE_CODES = frozenset({"INVALID_SCHEDULE"})
 CODES_OF_SOME = BODY_CODES | QUERY_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES
+
+_CODES = re.compile(r" Codes: (.*)\.$")
+# What refusals of a status tell besides; each is there when there is something to tell.
+_OWN_HEADERS: dict[int, Schema] = {
+    401: {"WWW-Authenticate": answer_header("How a caller proves who it is.")},
+    405: {"Allow": answer_header("The methods that are left.")},
+    429: {"Retry-After": RETRY_AFTER},
+    503: {"Retry-After": RETRY_AFTER},
+}
 
 ERROR: Schema = {
     "type": "object",
@@ -77,7 +89,7 @@ def response(status: int, headers: Schema) -> Schema:
     """The response component of a status."""
     return {
         "description": meaning(status),
-        "headers": headers,
+        "headers": {**headers, **_OWN_HEADERS.get(status, {})},
         "content": {"application/json": {"schema": ref("ErrorResponse")}},
     }
 
@@ -91,9 +103,25 @@ def meaning(status: int) -> str:
 def text(status: int, codes: frozenset[str]) -> str:
     """What a status means here, and the codes an operation gives with it."""
     known_codes = codes_by_status().get(status, set())
-    names = sorted((known_codes - CODES_OF_SOME) | (known_codes & codes))
-    code_list = ", ".join(f"`{code}`" for code in names)
-    return f"{meaning(status)} Codes: {code_list}." if code_list else meaning(status)
+    names = (known_codes - CODES_OF_SOME) | (known_codes & codes)
+    return with_codes(meaning(status), names)
+
+
+def with_codes(sentence: str, codes: Iterable[str]) -> str:
+    """The text of a refusal and the codes it comes with."""
+    code_list = ", ".join(f"`{code}`" for code in sorted(codes))
+    return f"{sentence} Codes: {code_list}." if code_list else sentence
+
+
+def with_further_codes(description: str, codes: Iterable[str]) -> str:
+    """The text of a refusal that comes with these codes too."""
+    return with_codes(_CODES.sub("", description), {*codes_in(description), *codes})
+
+
+def codes_in(description: str) -> list[str]:
+    """The codes that the text of a refusal names."""
+    match = _CODES.search(description)
+    return re.findall(r"`(\w+)`", match[1]) if match else []
 
 
 @cache
@@ -111,6 +139,10 @@ def list_refusals(statuses: Iterable[int], codes: Set[str], *, empty: bool) -> d
     refusals: dict[str, Any] = {}
     for status in sorted(set(statuses)):
         own_text = {"description": text(status, frozenset(codes))}
-        whole = {} if empty else {"$ref": f"#/components/responses/{name(status)}"}
-        refusals[str(status)] = {**whole, **own_text}
+        refusals[str(status)] = {**usual_form(status, is_empty=empty), **own_text}
     return refusals
+
+
+def usual_form(status: int, *, is_empty: bool) -> Schema:
+    """The answer of a status as every operation gives it."""
+    return {} if is_empty else {"$ref": f"#/components/responses/{name(status)}"}

@@ -81,7 +81,7 @@ class Operations:
     def describe(self, endpoint: Endpoint) -> Schema:
         """The operation of one endpoint."""
         model = endpoint.model
-        if model is not None and _only_named(endpoint.about) and endpoint.path in _paths_of(model):
+        if model is not None and is_usual(endpoint, model):
             return self._model_operation(endpoint, model)
         about = endpoint.about or RouteDocs()
         if endpoint.operation is Operation.OPTIONS and not about.name:
@@ -279,6 +279,11 @@ class Operations:
             candidate = f"{plain}_{number}"
         self._ids.add(candidate)
         return candidate
+
+
+def is_usual(endpoint: Endpoint, model: ModelMeta) -> bool:
+    """Whether it is one of the routes that every model has."""
+    return _only_named(endpoint.about) and endpoint.path in _paths_of(model)
 
 
 def _paths_of(model: ModelMeta) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar, overload
 
@@ -20,7 +20,7 @@ from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.pipeline.search import SearchHit, search, stores_to_search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import ConditionReader, Where
-from maniflex.query.query import Forced, Query, Scope, leaves, models_along, with_conditions
+from maniflex.query.query import Forced, Narrowed, Query, Scope, leaves, models_along, with_conditions
 from maniflex.query.through_record import through_record
 
 M = TypeVar("M", bound=Model)
@@ -65,11 +65,10 @@ class DatabaseAccess:
                 scope = with_conditions(scope, await self._conditions(rules, Operation.LIST))
         return scope
 
-    async def _conditions(self, rules: Iterable[TableRule], operation: Operation) -> list[Forced]:
-        conditions = [await self._condition(r) for r in rules if r.covers(operation)]
-        return [condition for condition in conditions if condition is not None]
+    async def _conditions(self, rules: Iterable[TableRule], operation: Operation) -> list[Forced | Narrowed]:
+        return [c for r in rules if r.covers(operation) for c in await self._conditions_by(r)]
 
-    async def _condition(self, rule: TableRule) -> Forced | None:
+    async def _conditions_by(self, rule: TableRule) -> Sequence[Forced | Narrowed]:
         raise NotImplementedError  # who has rules says who is asking
 
     def require_raw_sql(self) -> None:

@@ -15,6 +15,7 @@ from maniflex._limits import DEFAULT_LIMITS
 from maniflex.errors import InvalidJson, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.floods import BoundedValidator
+from maniflex.model.messages import part_detail
 from maniflex.pipeline.client_schema import RECORD, Rewriter
 
 _MOST_BINDERS = 256
@@ -78,6 +79,4 @@ def _detail(error: Any) -> dict[str, str]:
     if names_field is not None:
         message = f'field "{name}" {error["msg"]}' if names_field else error["msg"]
         return {"field": name, "message": message, "code": error["type"]}
-    if error["type"] == "missing":
-        return {"field": name, "message": f'field "{name}" is required', "code": "required"}
-    return {"field": name, "message": error["msg"], "code": error["type"]}
+    return part_detail(error)

@@ -7,12 +7,12 @@ middleware sees every answer. An endpoint without middleware is just its default
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from maniflex._callables import is_async
 from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.checks import Check
@@ -54,20 +54,19 @@ class SyncMiddleware:
         await ctx.runtime.threads.finish(call)
 
 
-def is_async(fn: Any) -> bool:
-    """Whether calling it gives something to await."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
-
-
 class Composer:
     """Builds the chains of one server."""
 
     def __init__(
-        self, pipeline: Pipeline | OpenAPIPipeline, trace: Trace, logger: Any, models: Models | None = None
+        self,
+        pipeline: Pipeline | OpenAPIPipeline,
+        trace: Trace,
+        logger: Any,
+        models: Models | None = None,
+        hidden: frozenset[str] = frozenset(),
     ) -> None:
         self._models: Models = models or {}
+        self._hidden = hidden  # the models with rows that only a policy hides
         self._pipeline = pipeline
         self._trace = trace
         self._logger = logger
@@ -107,6 +106,8 @@ class Composer:
                 links.append((name, None, self._wrap_default(step, defaults[name], model, operation, item)))
             if name == "deserialize" and model is not None:
                 links += self._reach(model, operation, item)
+            if name == "db" and "policies" in defaults:
+                links.append(("policies", None, defaults["policies"]))
             links += links_at[At.AFTER]
         if early_answer is not None:
             early_answer.hand_to(middleware for _, middleware, _ in links)
@@ -141,42 +142,65 @@ class Composer:
         return links
 
     def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
-        """The step for reached models, where any of them has middleware of its own."""
+        """The step for reached models, where any of them has middleware of its own or hidden rows."""
         guards = self.guards_of_reachable(model, operation, item=item)
-        return [("reach", None, Reach(model, operation, guards))] if guards else []
+        hidden = self.hidden_from(model, operation)
+        return [("reach", None, Reach(model, operation, guards, hidden))] if guards or hidden else []
+
+    def hidden_from(self, model: ModelMeta | None, operation: Operation) -> frozenset[str]:
+        """The models with hidden rows that the query of such a request may ask about."""
+        if not self._hidden or model is None or operation not in Operation.READS:
+            return frozenset()
+        return self._hidden & {model.name, *(meta.name for meta in reachable_models(model, self._models))}
 
     def guards_of_reachable(
         self, model: ModelMeta | None, operation: Operation, *, item: bool
     ) -> dict[ModelMeta, Guard]:
         """The guards of every model that such a request can reach."""
+        return self.guards(self._reachable(model, operation), model, operation, item=item)
+
+    def entries_of_reachable(
+        self, model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> Iterator[Middleware]:
+        """What was registered to guard the models that such a request can reach."""
+        models = self._reachable(model, operation)
+        for _, own in self._not_passed(models, model, operation, item=item):
+            yield from (fn if isinstance(fn, Entry) else r.fn for r, fn in own)
+
+    def _reachable(self, model: ModelMeta | None, operation: Operation) -> list[ModelMeta]:
         if operation is Operation.SEARCH:
-            models = [m for m in self._models.values() if m.options.global_searchable]
-        elif model is None or operation in (Operation.DELETE, Operation.OPTIONS):
-            models = []
-        else:
-            models = [model, *reachable_models(model, self._models)]
-        return self.guards(models, model, operation, item=item)
+            return [m for m in self._models.values() if m.options.global_searchable]
+        if model is None or operation in (Operation.DELETE, Operation.OPTIONS):
+            return []
+        return [model, *reachable_models(model, self._models)]
 
     def guards(
         self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
     ) -> dict[ModelMeta, Guard]:
-        """For each of these models, its auth middleware for lists that such a request has not passed.
+        """For each of these models, its auth middleware for lists that such a request has not passed."""
+        guards: dict[ModelMeta, Guard] = {}
+        for meta, own in self._not_passed(models, model, operation, item=item):
+            links: list[Link] = [_link(f"auth:{r.name} of {meta.name}", fn) for r, fn in own]
+            guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
+        return guards
+
+    def _not_passed(
+        self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
+    ) -> Iterator[tuple[ModelMeta, list[tuple[Registration, Middleware]]]]:
+        """The models with auth middleware for lists that such a request has not passed, and that middleware.
 
         A middleware for all models runs once in a request; one for some models, once for each of them.
         """
         step: Step | SpecStep = self._pipeline.auth
-        route_middleware = _in_order(step, model, operation, item=item)
-        guards: dict[ModelMeta, Guard] = {}
+        route_middleware = in_order(step, model, operation, item=item)
         for meta in models:
             route_functions = [fn for r, fn in route_middleware if r.models is None or meta is model]
-            of_model = _in_order(step, meta, Operation.LIST, item=False)
+            of_model = in_order(step, meta, Operation.LIST, item=False)
             if _exempts_more(route_middleware, of_model):
                 route_functions = [fn for fn in route_functions if not _concerns_identity(fn)]
-            own = [(r, fn) for r, fn in of_model if fn not in route_functions]
+            own = _still_to_pass(of_model, route_functions)
             if own:
-                links: list[Link] = [_link(f"auth:{r.name} of {meta.name}", fn) for r, fn in own]
-                guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
-        return guards
+                yield meta, own
 
     def _matching(
         self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool
@@ -275,7 +299,7 @@ def _matching(
     return sorted(matching, key=lambda r: r.rank)
 
 
-def _in_order(
+def in_order(
     step: Step | SpecStep, model: ModelMeta | None, operation: Operation, *, item: bool
 ) -> list[tuple[Registration, Middleware]]:
     """The middleware of a step that runs for such a request; of several in its place, the last."""
@@ -295,12 +319,29 @@ def _is_for_reads(r: Registration, operation: Operation) -> bool:
     return is_replacement and Operation.READ_HISTORY not in (r.operations or ())
 
 
+def _still_to_pass(
+    of_model: Sequence[tuple[Registration, Middleware]], passed: Sequence[Middleware]
+) -> list[tuple[Registration, Middleware]]:
+    """The middleware of a model that a request has not passed; an authenticator keeps its exemptions.
+
+    They are passed again, because what the route was exempted from says nothing of this model.
+    """
+    own = [pair for pair in of_model if pair[1] not in passed]
+    if not any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in own):
+        return own
+    return [pair for pair in of_model if pair in own or _is_exemption(pair[1])]
+
+
+def _is_exemption(fn: Middleware) -> bool:
+    return isinstance(fn, Entry) and fn.is_exemption
+
+
 def _exempts_more(
     route: Sequence[tuple[Registration, Middleware]], of_model: Sequence[tuple[Registration, Middleware]]
 ) -> bool:
     """Whether an anonymous caller of the route was let pass by an exemption that the model does not have."""
-    exemptions = [fn for _, fn in of_model if isinstance(fn, Entry) and fn.is_exemption]
-    return any(isinstance(fn, Entry) and fn.is_exemption and fn not in exemptions for _, fn in route)
+    exemptions = [fn for _, fn in of_model if _is_exemption(fn)]
+    return any(_is_exemption(fn) and fn not in exemptions for _, fn in route)
 
 
 def _concerns_identity(fn: Middleware) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from maniflex.pipeline.chain import is_async
+from maniflex._callables import is_async
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.threads import refuse_when_over
 

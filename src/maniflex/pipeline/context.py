@@ -36,7 +36,7 @@ from maniflex.pipeline.request_state import Columns, State
 from maniflex.pipeline.response import Response, status_of
 from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.query.parse import pairs
-from maniflex.query.query import Forced, ModellessQuery, Query
+from maniflex.query.query import Forced, ModellessQuery, Narrowed, Query
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime, Work
@@ -372,8 +372,8 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         """The scope rules that bind code here, by the name of the model."""
         return self.runtime.scopes
 
-    async def _condition(self, rule: TableRule) -> Forced | None:
-        return await rule.rule.condition(self)
+    async def _conditions_by(self, rule: TableRule) -> Sequence[Forced | Narrowed]:
+        return await rule.rule.conditions(self)
 
     def require_raw_sql(self) -> None:
         """Refuse SQL of the application in an action that rules bind: they cannot be put into it."""

@@ -8,17 +8,17 @@ fields looked up once. A wrong step, a field that does not exist and a wrong arg
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
+from maniflex._callables import label_of
 from maniflex._names import did_you_mean
 from maniflex.db.changes import Change
 from maniflex.db.port import Tx
-from maniflex.errors import CallbackFailed, RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.callbacks import ask as ask
 from maniflex.pipeline.checks import Check, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry_docs import EntryDocs
@@ -95,6 +95,8 @@ class Entry:
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
     varies_by_caller: ClassVar[bool] = False  # it makes answers differ by who asks
+    skips_reached: ClassVar[bool] = False  # it does nothing where a request to another model reaches its own
+    judges_rows: ClassVar[bool] = False  # it stands before the rows of its models without being middleware
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
     stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
@@ -111,6 +113,11 @@ class Entry:
     def label(self) -> str:
         """What entries share that only their number tells apart, in every process of an application."""
         return self.name
+
+    @property
+    def terms(self) -> str:
+        """What it asks for, as the list of guards shows it behind the name."""
+        return ", ".join(self.fields)
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         """Act on a request, where the entry is one piece that needs to know no model."""
@@ -160,6 +167,14 @@ class Entry:
         """What the API description says of such a route because of the entry."""
         return None
 
+    def method_docs(self, method: str, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        """The same for one HTTP method, where that makes a difference."""
+        return self.docs(model, operation)
+
+    def silences(self, other: Entry) -> bool:
+        """Whether the other does nothing on a route that this one opens."""
+        return False
+
     def transforms(self, seat: Seat) -> Iterable[tuple[type[Model], Transform]]:
         """The fields whose values it changes in answers, by model."""
         return ()
@@ -178,6 +193,7 @@ class Placement:
     warnings: list[str]
     claims: set[tuple[str, Operation]]  # of the entries placed so far
     seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # every entry that was placed, and where
+    other_seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # in actions, before the description
 
 
 def place_entries(
@@ -198,6 +214,8 @@ def place_entries(
     for registration in pipeline.openapi.auth.registrations:
         if isinstance(registration.fn, Entry):
             placement.problems.extend(_description_problems(registration, registration.fn))
+            seat = Seat("openapi.auth", registration.at, (), None, False, {}, registration, (), ())
+            placement.other_seats.append((registration.fn, seat))
     for registration in (*pipeline.openapi.generate.registrations, *pipeline.openapi.response.registrations):
         if isinstance(registration.fn, Entry):
             placement.problems.extend(_document_problems(registration, registration.fn))
@@ -266,10 +284,7 @@ def _judge_action(
     action: DeclaredAction, pipeline: Pipeline, models: Sequence[ModelMeta], placement: Placement
 ) -> None:
     """Ask the entries in the middleware= of an action, which see the auth step before it too."""
-    own = [
-        Registration(fn, "action", At.BEFORE, getattr(fn, "__name__", type(fn).__name__))
-        for fn in action.middleware
-    ]
+    own = [Registration(fn, "action", At.BEFORE, label_of(fn)) for fn in action.middleware]
     before = [
         r
         for r in sorted(pipeline.auth.registrations, key=lambda r: _ORDER[r.at])
@@ -285,6 +300,7 @@ def _judge_action(
             "action", At.BEFORE, (), operations, False, by_name, registration, (*before, *own), (action,)
         )
         where = f"action {action.method} {action.path}: {entry.name}"
+        placement.other_seats.append((entry, seat))
         placement.problems.extend(f"{where}: {problem}" for problem in entry.problems(seat))
         placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
 
@@ -384,19 +400,3 @@ def require_field(meta: ModelMeta, name: str) -> FieldMeta:
     field = find_field(meta, name)
     assert field is not None, f"{meta.name} has no field {name!r}"
     return field
-
-
-def is_own_table(meta: ModelMeta) -> bool:
-    """Whether the model is a table of the framework, such as runs, which is written by other ways too."""
-    return meta.cls.__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
-async def ask(ctx: Context, fn: Callable[..., Any], *args: Any) -> Any:
-    """The result of a callback, plain or async; what it raises refuses the request, never lets it pass."""
-    try:
-        outcome = fn(*args)
-        return await outcome if inspect.isawaitable(outcome) else outcome
-    except RequestError:
-        raise
-    except Exception as error:
-        raise CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed") from error

@@ -57,6 +57,7 @@ class Exchange:
     aggregation: Any = None
     allowance: Any = None  # of a limited request: the bucket that has the least left
     key_claim: Any = None  # of a request with an idempotency key: its claim
+    policy_views: dict[str, Any] | None = None  # by model: who asks, where its own middleware says so
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
 
     as_of: Any = None  # of a request for the past: what it asks for
@@ -72,6 +73,7 @@ class Exchange:
     total: int = 0
     more: bool = False  # rows, behind those of a page that is not counted
     related: Sequence[Related] = ()
+    page_ends: tuple[Row, Row] | None = None  # of a page with policies: the rows a walk goes on from
     budget: Budget | None = None  # of the rows that were read
     deleted: bool = False  # a delete leaves nothing else behind
     early_response: Any = None  # the answer that the response step gave before the transaction ended

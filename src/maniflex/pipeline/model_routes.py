@@ -15,9 +15,12 @@ from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.judge import Judge
+from maniflex.pipeline.steps.policed_writes import PolicedWrites
 from maniflex.pipeline.steps.response import Respond
+from maniflex.pipeline.steps.shown_rows import ShownRows
 from maniflex.pipeline.steps.validate import Validate
 from maniflex.pipeline.unknown_fields import UnknownFields
+from maniflex.query.query import reachable_models
 
 
 def model_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:
@@ -61,11 +64,15 @@ class _ModelRoutes:
         self._validate = Validate(store)
         self._checks = row_checks(model, routes.composer.checks(model, Operation.UPDATE))
         self._db = Database(store, serializer, runtime, self._checks)
+        policies = runtime.policies.get(model.name)
+        self._policies = policies
+        self._writes = None if policies is None else PolicedWrites(self._db, policies)
         self._respond = Respond(
             serializer,
             computed_fields,
             etags=bool(model.options.optimistic_lock),
             transforms=runtime.transforms.get(model.cls, ()),
+            counts=policies is None or not policies.hides_rows,
         )
 
     def collection(self) -> Iterator[Endpoint]:
@@ -73,9 +80,14 @@ class _ModelRoutes:
             yield self._endpoint(
                 method,
                 operation,
-                defaults={"deserialize": self._deserialize.query, "db": self._db.list},
+                defaults={
+                    "deserialize": self._deserialize.query,
+                    "db": self._db.list,
+                    **self._policy_steps(operation, item=False),
+                },
                 respond=self._respond.answer_list,
             )
+        policed = self._writes
         if self._model.options.query is None:
             yield self._endpoint(
                 "POST",
@@ -83,7 +95,7 @@ class _ModelRoutes:
                 defaults={
                     "deserialize": self._deserialize.body,
                     **self._validate_steps(Operation.CREATE, self._validate.create),
-                    "db": self._db.create,
+                    "db": self._db.create if policed is None else policed.around_create(self._db.create),
                 },
                 respond=self._respond.answer_created,
             )
@@ -108,7 +120,11 @@ class _ModelRoutes:
                 operation,
                 below=below,
                 item=True,
-                defaults={"deserialize": self._deserialize.selection, "db": read},
+                defaults={
+                    "deserialize": self._deserialize.selection,
+                    "db": read,
+                    **self._policy_steps(operation, item=True),
+                },
                 respond=self._respond.answer_record,
             )
 
@@ -140,12 +156,22 @@ class _ModelRoutes:
             defaults={
                 "deserialize": deserialize or self._deserialize.body,
                 **self._validate_steps(Operation.UPDATE, check),
-                "db": write,
+                "db": write if self._writes is None else self._writes.around_update(write),
             },
             respond=self._respond.answer_record,
             about=about or _update_docs(self._checks),
             also=also,
         )
+
+    def _policy_steps(self, operation: Operation, *, item: bool) -> dict[str, Default]:
+        """The step that judges rows, where those of the model or of one it reaches have policies."""
+        table, store = self._routes.runtime.policies, self._db.store
+        own = None if self._policies is None else self._policies.of(operation, item=item)
+        reached = (self._model, *reachable_models(self._model, store.models))
+        if own is None and not any(meta.name in table for meta in reached):
+            return {}
+        shown = ShownRows(store, table, own)
+        return {"policies": shown.judge_one if item else shown.judge_many}
 
     def _validate_steps(self, operation: Operation, built_in: Default) -> dict[str, Default]:
         """The validate step with the rules of catalogue entries, and these alone where it is replaced."""
@@ -169,7 +195,9 @@ class _ModelRoutes:
             Operation.DELETE,
             below="/{id}",
             item=True,
-            defaults={"db": self._db.delete},
+            defaults={
+                "db": self._db.delete if self._writes is None else self._writes.around_delete(self._db.delete)
+            },
             respond=self._respond.answer_empty if own else self._respond.answer_deleted,
         )
 
@@ -179,7 +207,7 @@ class _ModelRoutes:
             Operation.UPDATE,
             below="/{id}/restore",
             item=True,
-            defaults={"db": self._db.restore},
+            defaults={"db": self._db.restore if self._writes is None else self._writes.restore()},
             respond=self._respond.answer_record,
             about=_restore_docs(self._model),
         )

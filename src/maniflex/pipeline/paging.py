@@ -20,8 +20,10 @@ def trim_page(rows: Sequence[Row], query: Query) -> tuple[Sequence[Row], bool]:
     return (list(reversed(rows)) if backwards else rows), more
 
 
-def cursor_meta(query: Query, rows: Sequence[Row], fields: Sequence[FieldMeta], more: bool) -> dict[str, Any]:
-    """Where the walk goes on, in both directions as far as there is anything."""
+def cursor_meta(
+    query: Query, ends: tuple[Row, Row] | None, fields: Sequence[FieldMeta], more: bool
+) -> dict[str, Any]:
+    """Where the walk goes on from the first and last row of a page, as far as there is anything."""
     at = query.cursor
     assert at is not None
     places = {f.name: i for i, f in enumerate(fields)}
@@ -30,12 +32,13 @@ def cursor_meta(query: Query, rows: Sequence[Row], fields: Sequence[FieldMeta], 
         return cursor.write(query, row[places[at.field.name]], row[places["id"]], backwards=backwards)
 
     meta: dict[str, Any] = {"limit": query.limit}
-    # An empty page has no row a token could go on from: everything there was is gone.
-    onwards = bool(rows) and (more if not at.backwards else at.after is not None)
+    if ends is None:  # no row that a token could go on from: everything there was is gone
+        return {**meta, "has_more": False}
+    onwards = more if not at.backwards else at.after is not None
     if onwards:
-        meta["next_cursor"] = token(rows[-1], backwards=False)
+        meta["next_cursor"] = token(ends[1], backwards=False)
     meta["has_more"] = onwards
-    before = bool(rows) and (more if at.backwards else at.after is not None)
+    before = more if at.backwards else at.after is not None
     if before:
-        meta["prev_cursor"] = token(rows[0], backwards=True)
+        meta["prev_cursor"] = token(ends[0], backwards=True)
     return meta

@@ -16,7 +16,17 @@ from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error, status_of
-from maniflex.query.query import Scope, adopt, fields_fixed_by, leaves, models_along, models_reached
+from maniflex.query.query import (
+    Filter,
+    Include,
+    Query,
+    Scope,
+    adopt,
+    leaves,
+    models_along,
+    models_reached,
+)
+from maniflex.query.written_rows import fields_fixed_by
 
 Guard = Callable[[Context], Awaitable[None]]
 
@@ -87,13 +97,25 @@ async def admit(ctx: Context, model: ModelMeta, guard: Guard) -> None:
     scope = adopt(query.forced, view.current_query())
     if scope is not query.forced:
         ctx._query = query.with_scope(scope)
+    if view.auth is not ctx.auth and model.name in ctx.runtime.policies:
+        ctx.policy_views = {**(ctx.policy_views or {}), model.name: view}
 
 
 class Reach:
-    """The step that finds the guarded models a request reaches and runs their middleware."""
+    """The step that finds the guarded models a request reaches and runs their middleware.
 
-    def __init__(self, model: ModelMeta, operation: Operation, guards: Mapping[ModelMeta, Guard]) -> None:
+    It also refuses what would tell of `hidden` rows, which only a policy keeps from the caller.
+    """
+
+    def __init__(
+        self,
+        model: ModelMeta,
+        operation: Operation,
+        guards: Mapping[ModelMeta, Guard],
+        hidden: frozenset[str] = frozenset(),
+    ) -> None:
         self._model = model
+        self._hidden = hidden
         self._guards = {meta.name: (meta, guard) for meta, guard in guards.items()}
         self._keys = tuple(_open_keys(model, operation, self._guards))
         self._reads = operation in Operation.READS
@@ -104,7 +126,20 @@ class Reach:
         guards = (
             [self._guards[name] for name in dict.fromkeys(names) if name in self._guards] if names else ()
         )
+        if self._hidden and self._tells_of_hidden(ctx):
+            return _admit_all_and_refuse(ctx, guards)
         return _admit_all(ctx, guards) if guards else None
+
+    def _tells_of_hidden(self, ctx: Context) -> bool:
+        """Whether the client counts, searches, compares or orders by rows that it may not see."""
+        if ctx._query is None and not ctx.scope["query_string"] and ctx.aggregation is None:
+            return False
+        query = ctx.current_query() if ctx.client_listing is None else ctx.client_listing.query
+        asks_own = query.search is not None or ctx.aggregation is not None
+        if asks_own and self._model.name in self._hidden:
+            return True
+        conditions = () if ctx.aggregation is None else ctx.aggregation.filters
+        return not self._hidden.isdisjoint(_models_asked_about(query, conditions))
 
     def _by_query(self, ctx: Context) -> Sequence[str]:
         query = ctx._query
@@ -138,11 +173,34 @@ class Reach:
         return names
 
 
+def _models_asked_about(query: Query, conditions: Sequence[Filter]) -> Iterator[str]:
+    """The names of the models whose rows decide what a query gives, though it may show none of them.
+
+    Those are the models of dotted filters and sorts and of more `conditions`, and junctions.
+    """
+    paths = [item.path for item in leaves((*query.filters, *conditions))]
+    for path in (*paths, *(sort.path for sort in query.sorts)):
+        yield from models_along(path)
+    yield from _junctions(query.includes)
+
+
+def _junctions(includes: Iterable[Include]) -> Iterator[str]:
+    for include in includes:
+        if include.relation.through is not None:
+            yield include.relation.through
+        yield from _junctions(include.nested)
+
+
 async def reach_again(ctx: Context) -> None:
     """Run the middleware of models that became known as reached after the step for it."""
     outcome = None if ctx.reach is None else ctx.reach(ctx)
     if outcome is not None:
         await outcome
+
+
+async def _admit_all_and_refuse(ctx: Context, guards: Iterable[tuple[ModelMeta, Guard]]) -> None:
+    await _admit_all(ctx, guards)
+    raise Forbidden()
 
 
 async def _admit_all(ctx: Context, guards: Iterable[tuple[ModelMeta, Guard]]) -> None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from threading import Lock
 from typing import Any, TypeVar, cast
 
+from maniflex._callables import label_of
 from maniflex._names import did_you_mean
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
@@ -78,7 +79,7 @@ class Step:
         name: str | None = None,
     ) -> None:
         """Run `fn` in this step for the given models and operations (all, unless told)."""
-        label = name or getattr(fn, "__name__", None) or type(fn).__name__
+        label = name or label_of(fn)
         where = f"pipeline.{self.name}: {label}"
         if not callable(fn):
             raise DeclarationError(f"{where}: middleware must be callable")
@@ -245,7 +246,7 @@ def _problems(
     for name in elsewhere:
         yield f"no model named {name!r} is registered{did_you_mean(name, models or ())}"
     explicit = _without_implied_search(r.operations or frozenset())
-    unseen = sorted(explicit & _UNSEEN.get(r.step, frozenset()))
+    unseen = sorted(explicit & UNSEEN_BY.get(r.step, frozenset()))
     for operation in unseen:
         yield f"{operation} requests never reach the {r.step} step, so it would not run"
     of_no_model = r.models is not None and (Operation.ACTION in explicit or Operation.SEARCH in explicit)
@@ -263,7 +264,7 @@ def _runs(r: Registration, served: Collection[Served]) -> bool:
     """Whether any request comes by it; one for everything may wait for models to come."""
     if r.models is None and r.operations is None:
         return True
-    unseen = _UNSEEN.get(r.step, frozenset())
+    unseen = UNSEEN_BY.get(r.step, frozenset())
     return any(op not in unseen and r.matches(model, op, item=True) for model, op in served)
 
 
@@ -288,7 +289,8 @@ def _without_implied_search(operations: frozenset[Operation]) -> frozenset[Opera
 
 
 _TRIMMED = frozenset({Operation.ACTION, Operation.OPTIONS, Operation.SEARCH})
-_UNSEEN = dict.fromkeys(("deserialize", "validate", "service", "db"), _TRIMMED)
+# Operations whose routes do not have the step.
+UNSEEN_BY = dict.fromkeys(("deserialize", "validate", "service", "db"), _TRIMMED)
 
 
 def _position(at: str, where: str) -> At:

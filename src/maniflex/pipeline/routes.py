@@ -53,6 +53,7 @@ class RouteBuilder:
         inner: Sequence[tuple[str, Middleware]] = (),
         outer: Sequence[tuple[str, Middleware]] = (),
         also: Sequence[Target] = (),
+        answering: Sequence[tuple[str, Middleware]] = (),
         respond: Default | None = None,
         item: bool | None = None,
         owner: str = "",
@@ -61,15 +62,23 @@ class RouteBuilder:
     ) -> Endpoint:
         """An endpoint with the named `steps`, of which `defaults` has the code, and a response step.
 
-        Without `respond` there is no response step: an earlier one answers. `item` says whether the
-        operation is on one record, which a parameter in the path says otherwise. The middleware for
-        requests to `also` runs too.
+        Without `respond` there is no response step: an earlier one answers. `answering` is middleware of
+        the route's own for it. `item` says whether the operation is on one record, which a parameter in
+        the path says otherwise. The middleware for requests to `also` runs too.
         """
         on_one = "{" in path if item is None else item
         compose = self.composer.steps
         answer: Handler = _NO_STEPS
         if respond is not None:
-            answer = compose(("response",), {"response": respond}, model, operation, item=on_one, also=also)
+            answer = compose(
+                ("response",),
+                {"response": respond},
+                model,
+                operation,
+                item=on_one,
+                inner=answering,
+                also=also,
+            )
         early_answer = EarlyAnswer(steps_of(answer))
         main = compose(
             steps,

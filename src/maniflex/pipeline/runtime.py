@@ -21,6 +21,7 @@ from maniflex.model.base import Model
 from maniflex.pipeline.body_room import BodyRoom
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
+from maniflex.pipeline.policy_table import PolicyTable
 from maniflex.pipeline.request_ids import RequestIds
 from maniflex.pipeline.request_numbers import RequestNumbers
 from maniflex.pipeline.scope_table import ScopeTable
@@ -45,6 +46,7 @@ class Runtime:
         stores: Mapping[type[Model], Store],
         logger: logging.Logger,
         scopes: ScopeTable | None = None,
+        policies: PolicyTable | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -52,6 +54,7 @@ class Runtime:
         self.stores = stores
         self.logger = logger
         self.scopes: ScopeTable = scopes or {}  # the scope rules of each model that has any
+        self.policies: PolicyTable = policies or {}  # of each model that has any
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
         self.serializers = {cls: Serializer(store.meta) for cls, store in stores.items()}

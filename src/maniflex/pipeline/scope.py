@@ -10,8 +10,8 @@ from maniflex.db.store import Store
 from maniflex.errors import UnusableScope
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.body import Body
-from maniflex.query.operators import Op
-from maniflex.query.query import Compare, Forced, Scope, related_models
+from maniflex.query.query import Forced, Scope, related_models
+from maniflex.query.written_rows import fixed_values
 
 SINGLETON_ID = "singleton"
 
@@ -44,20 +44,14 @@ def find_unbound(scope: Scope, models: Sequence[ModelMeta]) -> Forced | None:
 
 def stamp_body(model: ModelMeta, scope: Scope, body: Body) -> None:
     """Put the values the scope sets into a body, before validation asks for them."""
-    for condition in scope:
-        compare = condition.on(model)
-        if isinstance(compare, Compare) and compare.op is Op.EQ and not compare.path:
-            body.stamp(compare.field.api, compare.value)
+    for item in fixed_values(model, scope):
+        body.stamp(item.field.api, item.value)
 
 
 def singleton_id(model: ModelMeta, scope: Scope) -> str:
     """The id of the one row a scope has: each tenant gets its own, always the same."""
-    fixed_values = {}
-    for condition in scope:
-        compare = condition.on(model)
-        if isinstance(compare, Compare) and compare.op is Op.EQ and not compare.path:
-            fixed_values[compare.field.name] = str(compare.value)
-    if not fixed_values:
+    values = {item.field.name: str(item.value) for item in fixed_values(model, scope)}
+    if not values:
         return SINGLETON_ID
-    digest = hashlib.blake2b(repr(sorted(fixed_values.items())).encode(), digest_size=12)
+    digest = hashlib.blake2b(repr(sorted(values.items())).encode(), digest_size=12)
     return f"{SINGLETON_ID}-{digest.hexdigest()}"

@@ -14,13 +14,15 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from maniflex._names import did_you_mean
-from maniflex.errors import CallbackFailed, InvalidQuery, OutOfScope, RequestError, UnusableScope
+from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.callbacks import callback_failure
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline
-from maniflex.pipeline.scope_table import ScopeTable, TableRule
+from maniflex.pipeline.scope_table import BindingRule, ScopeTable, TableRule
 from maniflex.query.operands import require_operator
 from maniflex.query.operators import OPERATORS, Op, Takes, operator
 from maniflex.query.query import Forced, Models, Place, field_along, forced_operand
@@ -45,6 +47,8 @@ class ScopeRule(Entry):
     homes: ClassVar[Mapping[str, Sequence[At]]] = {"auth": ANYWHERE, "db": ANYWHERE}
     in_actions = True
     varies_by_caller = True
+    # The refusal of a caller whose rows cannot be told.
+    undetermined_codes: ClassVar[Mapping[int, Sequence[str]]] = {403: ("FORBIDDEN",)}
 
     def __init__(
         self, path: Any, value: Any, op: Any = "eq", *, unless_role: str | Iterable[str] | None = None
@@ -74,6 +78,10 @@ class ScopeRule(Entry):
         if unless_role is not None and not all(isinstance(r, str) and r for r in self._exempt_roles or ("",)):
             yield f"unless_role is the name of a role, not {unless_role!r}"
 
+    @property
+    def terms(self) -> str:
+        return f"{self._path} unless {', '.join(self._exempt_roles)}" if self._exempt_roles else self._path
+
     # -- which models
 
     def binds(self, model: ModelMeta, models: Models) -> bool:
@@ -89,7 +97,7 @@ class ScopeRule(Entry):
             yield from seat.models
             return
         for meta in seat.registered.values():
-            if not is_internal(meta) and self.may_bind(meta) and self.binds(meta, seat.registered):
+            if not meta.is_internal and self.may_bind(meta) and self.binds(meta, seat.registered):
                 yield meta
 
     def may_bind(self, model: ModelMeta) -> bool:
@@ -152,13 +160,18 @@ class ScopeRule(Entry):
         """In an action: what binds all models that have the field."""
         return ActionRule(self)
 
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        refused = self.undetermined_codes if self._ask is not None else {}
+        parent = {404: ("NOT_FOUND",)} if "." in self._path and operation is Operation.CREATE else {}
+        return EntryDocs(refusals={**refused, **parent}) if refused or parent else None
+
     # -- whose rows
 
     def value_for(self, ctx: Context) -> Any:
         """The value that binds this caller, or an awaitable of it."""
         if self._exempt_roles and any(ctx.has_role(role) for role in self._exempt_roles):
             return ALL
-        return self._given_value if self._ask is None else _ask_once(self, self._ask, ctx)
+        return self._given_value if self._ask is None else ask_once(self, self._ask, ctx)
 
     def refusal(self, ctx: Context) -> RequestError:
         """The answer to a caller whose rows cannot be told."""
@@ -173,11 +186,11 @@ class ScopeRule(Entry):
         return self._takes_value and _is_empty(value)
 
 
-class ModelRule:
+class ModelRule(BindingRule):
     """A rule on the rows of one model.
 
     It stands in the auth step of requests to the model as `bind`, and before the rows of the model where
-    a request to another one reaches them as middleware. `condition` is for code.
+    a request to another one reaches them as middleware. `conditions` is for code.
     """
 
     def __init__(self, rule: ScopeRule, model: ModelMeta, place: Place, models: Models) -> None:
@@ -221,10 +234,10 @@ class ModelRule:
         if condition is not None:
             _bind_to(ctx, condition)
 
-    async def condition(self, ctx: Context, /) -> Forced | None:
-        """The condition that binds this caller; None where the rule is lifted."""
+    async def conditions(self, ctx: Context, /) -> Sequence[Forced]:
         value = self._rule.value_for(ctx)
-        return self._condition(ctx, await value if inspect.isawaitable(value) else value)
+        condition = self._condition(ctx, await value if inspect.isawaitable(value) else value)
+        return () if condition is None else (condition,)
 
     def _condition(self, ctx: Context, value: Any) -> Forced | None:
         if value is ALL:
@@ -267,13 +280,13 @@ class ActionRule:
     async def __call__(self, ctx: Context, next: Next) -> None:
         ctx.bound_action = True
         query = ctx.current_query()
-        conditions = [await rule.condition(ctx) for rule in self._model_rules(query.models)]
-        ctx._query = query.with_(forced=(*query.forced, *(c for c in conditions if c is not None)))
+        conditions = [c for rule in self._model_rules(query.models) for c in await rule.conditions(ctx)]
+        ctx._query = query.with_(forced=(*query.forced, *conditions))
         await next()
 
     def _model_rules(self, models: Models) -> Iterator[ModelRule]:
         for meta in models.values():
-            rule = None if is_internal(meta) else self._rule.on_model(meta, models)
+            rule = None if meta.is_internal else self._rule.on_model(meta, models)
             if rule is not None and self._rule.may_bind(meta):
                 yield rule
 
@@ -283,19 +296,14 @@ def scope_table(pipeline: Pipeline, models: Iterable[ModelMeta]) -> ScopeTable:
     metas = tuple(models)
     table: dict[str, list[TableRule]] = {}
     for registration in pipeline.auth.registrations:
-        if not isinstance(registration.fn, ScopeRule):
+        if not isinstance(registration.fn, Entry):
             continue
         for meta in metas:
             if registration.models is None or meta.name in registration.models:
-                rule = registration.middleware(meta, Operation.LIST)
-                if isinstance(rule, ModelRule):
+                rule: Any = registration.middleware(meta, Operation.LIST)
+                if isinstance(rule, BindingRule):
                     table.setdefault(meta.name, []).append(TableRule(rule, registration.operations))
     return table
-
-
-def is_internal(model: ModelMeta) -> bool:
-    """Whether it is a table of the framework, which has a guard of its own."""
-    return model.cls.__module__.startswith("maniflex.")
 
 
 def _is_empty(value: Any) -> bool:
@@ -309,7 +317,7 @@ def _names(roles: Any) -> tuple[Any, ...]:
     return (roles,) if isinstance(roles, str) or not isinstance(roles, Iterable) else tuple(roles)
 
 
-def _ask_once(rule: ScopeRule, fn: Callable[[Context], Any], ctx: Context) -> Any:
+def ask_once(rule: object, fn: Callable[[Context], Any], ctx: Context) -> Any:
     """What a callback says of the caller, who is asked about once: it may cost a statement."""
     owner = ctx
     while owner.parent is not None and owner.parent.auth is ctx.auth:
@@ -324,24 +332,20 @@ def _ask_once(rule: ScopeRule, fn: Callable[[Context], Any], ctx: Context) -> An
     except RequestError:
         raise
     except Exception as error:
-        raise _failed(fn) from error
+        raise callback_failure(fn) from error
     if inspect.isawaitable(value):
         return _await_once(rule, fn, owner, ctx.auth, value)
     owner.rule_values[rule] = (ctx.auth, value)
     return value
 
 
-async def _await_once(rule: ScopeRule, fn: Any, owner: Context, auth: Any, waiting: Awaitable[Any]) -> Any:
+async def _await_once(rule: object, fn: Any, owner: Context, auth: Any, waiting: Awaitable[Any]) -> Any:
     try:
         value = await waiting
     except RequestError:
         raise
     except Exception as error:
-        raise _failed(fn) from error
+        raise callback_failure(fn) from error
     assert owner.rule_values is not None
     owner.rule_values[rule] = (auth, value)
     return value
-
-
-def _failed(fn: Any) -> CallbackFailed:
-    return CallbackFailed(f"{getattr(fn, '__qualname__', fn)} failed")

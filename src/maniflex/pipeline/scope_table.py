@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.query.query import Forced
+from maniflex.query.query import Forced, Narrowed
 
 
-class BindingRule(Protocol):
+class BindingRule:
     """A scope rule on one model."""
 
-    async def condition(self, ctx: Any, /) -> Forced | None:
-        """The condition that binds this caller; None where the rule is lifted."""
+    async def conditions(self, ctx: Any, /) -> Sequence[Forced | Narrowed]:
+        """The conditions that bind this caller; none where the rule is lifted."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Inside such a block `server.db` is bound too: it finds the block by context.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
@@ -19,7 +19,7 @@ from maniflex.pipeline.in_process import in_process_context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope_table import ScopeTable, TableRule
-from maniflex.query.query import Forced
+from maniflex.query.query import Forced, Narrowed
 
 
 class Scoped(DatabaseAccess):
@@ -37,9 +37,9 @@ class Scoped(DatabaseAccess):
     def rules(self) -> ScopeTable:
         return self.runtime.scopes
 
-    async def _condition(self, rule: TableRule) -> Forced | None:
+    async def _conditions_by(self, rule: TableRule) -> Sequence[Forced | Narrowed]:
         try:
-            return await rule.rule.condition(self._ctx)
+            return await rule.rule.conditions(self._ctx)
         except RequestError as error:
             if self._is_run:  # another attempt would know no more of its caller
                 raise Fatal(f"a scope rule cannot be applied to this run: {error}") from error

@@ -119,6 +119,7 @@ class Narrowed:
 
     filter: Filter
     model: str
+    of_shown: bool = False  # what is shown: a row that is written need not end up inside
 
     def __hash__(self) -> int:
         return hash(self.model)
@@ -314,7 +315,9 @@ def adopt(scope: Scope, other: Query) -> Scope:
 
 
 def _implies(own: Forced | Narrowed, other: Forced | Narrowed) -> bool:
-    return isinstance(own, Forced) and isinstance(other, Forced) and own.says(other)
+    if isinstance(own, Forced):
+        return isinstance(other, Forced) and own.says(other)
+    return own == other
 
 
 def forced_operand(model: ModelMeta, field: FieldMeta, op: str, value: Any) -> tuple[Op, Any]:
@@ -424,13 +427,7 @@ def _models_included(includes: Iterable[Include]) -> Iterator[str]:
         yield from _models_included(include.nested)
 
 
-def fields_fixed_by(model: ModelMeta, scope: Scope) -> set[str]:
-    """The attributes whose values the scope sets, so that those in a body do not count."""
-    conditions = [condition.on(model) for condition in scope]
-    return {c.field.name for c in conditions if isinstance(c, Compare) and c.op is Op.EQ and not c.path}
-
-
-def with_conditions(scope: Scope, conditions: Iterable[Forced]) -> Scope:
+def with_conditions(scope: Scope, conditions: Iterable[Forced | Narrowed]) -> Scope:
     """The scope and these conditions, without those it says already."""
     for condition in conditions:
         if not any(_implies(own, condition) for own in scope):

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, get_origin
 from uuid import UUID
 
+import msgspec
 from pydantic_core import to_json
 
 from maniflex.model.meta import FieldMeta, Kind
@@ -42,6 +43,11 @@ def written_out(value: Decimal) -> Decimal:
 
 def encode_json(value: Any) -> str:
     return to_json(value, inf_nan_mode="constants").decode()
+
+
+def encode_plain(value: Any) -> str:
+    """Lists, rows and tables that were made here, of texts and numbers, as JSON text."""
+    return msgspec.json.encode(value).decode()
 
 
 def encode_any(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from maniflex.model.meta import Kind, ModelMeta
 from maniflex.sql.codec import encoder
 from maniflex.sql.statement import Dialect, Sql
-from maniflex.sql.statement_files import FileStatement, statement_of
+from maniflex.sql.statement_files import NamedStatement, statement_of
 from maniflex.sql.tables import quote
 
 EXPIRY = "expires_at"
@@ -44,5 +44,5 @@ def _encode(kind: Kind, dialect: Dialect, moment: datetime) -> Any:
 
 
 @cache
-def _statement(table: str, dialect: Dialect) -> FileStatement:
+def _statement(table: str, dialect: Dialect) -> NamedStatement:
     return statement_of(_TEXTS[dialect].format(table=quote(table, dialect)), dialect)

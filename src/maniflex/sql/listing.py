@@ -84,6 +84,12 @@ class Listing:
         listing._rows = listing._versioned_rows = listing._reached = None
         return listing
 
+    def with_all_fields(self) -> Listing:
+        """The same rows with every field, for code that looks at more of them than is shown."""
+        listing = Listing(self._model, self.query, self._bound)
+        listing.fields, listing.decode = self._model.meta.fields, self._model.decode
+        return listing
+
     def within(self, condition: Forced) -> Listing:
         """The listing inside one condition more; requests that are bound alike share it too."""
         key = (self, condition)

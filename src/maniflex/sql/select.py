@@ -87,6 +87,17 @@ def _kept(model: ModelSql, filters: Sequence[Filter], scope: Scope) -> Compiled:
     return compile_statement(sa.select(*model.columns).where(*conditions), model.dialect)
 
 
+def kept_many(model: ModelSql, record_ids: Sequence[str]) -> Sql:
+    """The rows of these ids, also those that are marked as deleted."""
+    statement = model.shapes.get(("kept_many",), _kept_many, model)
+    return statement.bind({"ids": list_value(model.dialect, record_ids)})
+
+
+def _kept_many(model: ModelSql) -> Compiled:
+    statement = sa.select(*model.columns).where(one_of(model.dialect, model.id, "ids"))
+    return compile_statement(statement, model.dialect)
+
+
 def version(
     model: ModelSql, record_id: str, *, hold: bool = False, wait: bool = False, live: bool = True
 ) -> Sql:

@@ -1,8 +1,11 @@
 """Fixed statements from files of a package: common ones, and those of each dialect.
 
 A file holds statements that begin with `-- name: claim`; parameters are written `:limit` and are bound by
-name. A statement that is the same in both dialects stands in `sql/common` of the package, any other in
-`sql/sqlite` and `sql/postgres`.
+name. A statement that is the same in every dialect stands in `sql/common` of the package, any other in the
+folder of each dialect; one that a single dialect needs is marked `-- name: log_submit (only here)`.
+
+>>> load("maniflex.background", "runs", Dialect.SQLITE)["claim"].bind(limit=10, ...)
+Sql(text='UPDATE ...', params=(10, ...))
 """
 
 from __future__ import annotations
@@ -12,18 +15,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
 
-_FOLDERS = {Dialect.SQLITE: "sqlite", Dialect.POSTGRES: "postgres"}
-_SIGNS = {Dialect.SQLITE: "?", Dialect.POSTGRES: "$"}
-_HEAD = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+COMMON = "common"
+SCHEMA = "schema_"  # begins the names of statements that make what a model cannot declare
+_HEAD = re.compile(r"^-- name: (\w+)( \(only here\))?\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
+class StatementText(NamedTuple):
+    """A statement as its file has it; `only_here` when other dialects need none of its name."""
+
+    text: str
+    only_here: bool
+
+
 @dataclass(frozen=True, slots=True)
-class FileStatement:
+class NamedStatement:
     """A text in the placeholder style of its dialect and the names of its parameters, in order."""
 
     text: str
@@ -32,30 +42,60 @@ class FileStatement:
     def bind(self, **values: Any) -> Sql:
         return Sql(self.text, tuple([values[name] for name in self.names]))
 
+    def bind_all(self, values: Mapping[str, Any]) -> Sql:
+        """The statement with values that are in a mapping already."""
+        return Sql(self.text, tuple([values[name] for name in self.names]))
+
 
 @cache
-def load_statements(package: str, name: str, dialect: Dialect) -> Mapping[str, FileStatement]:
-    """The statements of one name in one dialect, the common ones among them."""
-    texts = {**_read(package, "common", name), **_read(package, _FOLDERS[dialect], name)}
-    return {title: statement_of(text, dialect) for title, text in texts.items()}
+def load(package: str, name: str, dialect: Dialect) -> Mapping[str, NamedStatement]:
+    """The statements of one part in one dialect, the common ones among them, by name."""
+    common_texts, own_texts = read(package, COMMON, name), read(package, folder(dialect), name)
+    if twice := sorted(common_texts.keys() & own_texts.keys()):
+        raise ValueError(f"{name}.sql: {', '.join(twice)} stands in common and in {folder(dialect)}")
+    texts = {**common_texts, **own_texts}
+    if not texts:
+        raise ValueError(f"{package} has no {name}.sql for {dialect}")
+    return {title: statement_of(one.text, dialect) for title, one in texts.items()}
 
 
-def _read(package: str, folder: str, name: str) -> dict[str, str]:
+def schema_statements(package: str, name: str, dialect: Dialect) -> list[Sql]:
+    """The statements that make what the models of a part cannot declare, in the order of their numbers."""
+    statements = load(package, name, dialect)
+    titles = [title for title in statements if title.startswith(SCHEMA)]
+    return [statements[title].bind() for title in sorted(titles, key=_number)]
+
+
+def folder(dialect: Dialect) -> str:
+    """The folder of a dialect's own statements."""
+    return by_dialect(dialect, sqlite="sqlite", postgres="postgres")
+
+
+def read(package: str, folder: str, name: str) -> dict[str, StatementText]:
+    """The statements of one file, by name; none where there is no such file."""
     path = files(package) / "sql" / folder / f"{name}.sql"
     if not path.is_file():
         return {}
     _, *parts = _HEAD.split(path.read_text("utf-8"))
-    return {title: text.strip().rstrip(";") for title, text in zip(parts[::2], parts[1::2], strict=True)}
+    return {
+        title: StatementText(text.strip().rstrip(";"), mark is not None)
+        for title, mark, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    }
 
 
-def statement_of(text: str, dialect: Dialect) -> FileStatement:
+def statement_of(text: str, dialect: Dialect) -> NamedStatement:
     """A text with `:name` parameters as a statement of the dialect."""
     names: list[str] = []
+    sign = by_dialect(dialect, sqlite="?", postgres="$")
 
     def placeholder(match: re.Match[str]) -> str:
         if match[1] not in names:
             names.append(match[1])
-        return f"{_SIGNS[dialect]}{names.index(match[1]) + 1}"
+        return f"{sign}{names.index(match[1]) + 1}"
 
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
-    return FileStatement(_PARAMETER.sub(placeholder, bare), tuple(names))
+    return NamedStatement(_PARAMETER.sub(placeholder, bare), tuple(names))
+
+
+def _number(title: str) -> int:
+    return int(title.removeprefix(SCHEMA))

@@ -13,7 +13,7 @@ from openapi_spec_validator import validate
 from maniflex import Context, DeclarationError, Model, Next, Operation, Server, field
 from maniflex.cli import main
 from maniflex.config import Limits
-from maniflex.middleware import openapi, response
+from maniflex.middleware import auth, openapi, response
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
 from maniflex.pipeline.entry_docs import EntryDocs, answer_header, header_parameter
@@ -30,10 +30,11 @@ class SignIn(Entry):
     homes: ClassVar = {"auth": ANYWHERE}
     in_actions = True
     is_authenticator = True
+    refused: ClassVar = {401: ["UNAUTHORIZED", "TOKEN_EXPIRED", "INVALID_TOKEN"]}
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         scheme = {"type": "http", "scheme": "bearer"}
-        return EntryDocs(security={"bearer": scheme}, refusals={401: ["TOKEN_EXPIRED", "INVALID_TOKEN"]})
+        return EntryDocs(security={"bearer": scheme}, refusals=self.refused)
 
     def production_problems(self, seat: Seat) -> Iterable[str]:
         yield "the secret is short"
@@ -175,6 +176,50 @@ def test_what_should_not_be_served_to_the_world() -> None:
     assert not any("/live" in problem for problem in problems)
     assert [p.partition(" ")[0] for p in guarded_problems] == ["auto_migrate", "auth.test:"]
     assert any("Note.text is unique" in note for note in notes)
+
+
+SHORT = "only 31 bytes of a short secret"
+LONG = SHORT + "!"
+
+
+def of_secrets(server: Server) -> list[str]:
+    problems, _ = server.production_report()
+    return [problem for problem in problems if "secret" in problem]
+
+
+def test_short_secrets_should_not_be_served() -> None:
+    """X16: of tokens, of CSRF, of tokens that are issued here, and before the description."""
+    for secret, expected in ((SHORT, True), (LONG, False)):
+        server = a_server()
+        server.pipeline.auth.register(auth.jwt(secret))
+        server.pipeline.auth.register(auth.csrf(secret=secret))
+        problems = of_secrets(server)
+        texts = [f"auth.{name}: the secret is shorter than 32 bytes" for name in ("jwt", "csrf")]
+        assert problems == (texts if expected else [])
+
+        issuing = a_server()
+        auth.Tokens(secret, issuer="us").mount(issuing)
+        assert of_secrets(issuing) == (texts[:1] if expected else [])
+
+        described = a_server()
+        described.pipeline.openapi.auth.register(auth.jwt(secret))
+        assert of_secrets(described) == (texts[:1] if expected else [])
+
+
+class Wide(Model, limits=Limits(max_limit=50_000), global_searchable=True):
+    text: str = field(searchable=True)
+
+
+def test_search_and_the_limits_of_a_model_are_looked_at() -> None:
+    server = a_server()
+    server.register(Wide)
+    server.enable_global_search()
+    server.pipeline.auth.register(auth.jwt(LONG), models=[Note, Wide])
+    problems, _ = server.production_report()
+
+    assert any("Wide: limits: max_limit=50000" in problem for problem in problems)
+    undecided = [problem.partition(":")[0] for problem in problems if "neither" in problem]
+    assert undecided == ["POST /api/notes/{id}/pin", "GET /api/search"]
 
 
 def test_own_middleware_and_open_actions_are_decisions() -> None:

@@ -112,6 +112,17 @@ async def test_a_hasher_that_fails_stores_nothing_and_tells_nothing(
         assert "open sesame" not in caplog.text + answer.text
 
 
+async def test_a_hasher_may_be_an_object_that_is_awaited(database_url: str) -> None:
+    class Hasher:
+        async def __call__(self, plain: str) -> str:
+            return f"hash of {len(plain)} letters"
+
+    server = build([User], ("service", service.hash_field("password", Hasher())))
+    async with client(server, database=database_url) as http:
+        user = await created(http, "/api/users", password="open sesame")
+        assert await stored_password(server, user["id"]) == "hash of 11 letters"
+
+
 async def test_the_confirmation_of_a_password_is_read_and_not_kept(database_url: str) -> None:
     """S6."""
 

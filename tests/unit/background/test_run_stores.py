@@ -11,10 +11,10 @@ import pytest
 from maniflex.background.runs.engine import STORES, open_store
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import ClaimedRun
-from maniflex.background.statements import load
 from maniflex.db.port import Adapter
 from maniflex.errors import DeclarationError
 from maniflex.sql.statement import Dialect
+from maniflex.sql.statement_files import load
 
 COLUMNS = [field.name for field in fields(ClaimedRun)]
 CLAIMED = [*COLUMNS[: COLUMNS.index("held")], "idempotency_key IS NOT NULL"]
@@ -44,7 +44,7 @@ def test_a_database_of_another_dialect_is_refused_at_the_start() -> None:
     ("dialect", "statement"), [(dialect, name) for dialect, names in LISTS.items() for name in names]
 )
 def test_a_claim_returns_the_columns_of_a_claimed_run(dialect: Dialect, statement: str) -> None:
-    text = load("runs", dialect)[statement].text
+    text = load("maniflex.background", "runs", dialect)[statement].text
     match = re.search(LISTS[dialect][statement], text, re.DOTALL)
     assert match is not None
     columns = [" ".join(column.split()).removeprefix("r.") for column in match[1].split(",")]
@@ -54,7 +54,7 @@ def test_a_claim_returns_the_columns_of_a_claimed_run(dialect: Dialect, statemen
 
 @pytest.mark.parametrize("dialect", Dialect)
 def test_statements_name_no_state_that_there_is_not(dialect: Dialect) -> None:
-    texts = " ".join(statement.text for statement in load("runs", dialect).values())
+    texts = " ".join(statement.text for statement in load("maniflex.background", "runs", dialect).values())
     compared = re.findall(r"\bstatus (?:=|<>|IN|NOT IN) \(?((?:'\w+'(?:, )?)+)", texts)
 
     assert {word for words in compared for word in re.findall(r"\w+", words)} == set(Status)

@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from maniflex._callables import is_async
 from maniflex._caller import caller
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
@@ -21,9 +21,11 @@ from maniflex.background.jobs.job import Job, Result, validate_job
 from maniflex.background.jobs.port import Cancellable, EventBus, Queue
 from maniflex.background.jobs.schedule_entry import RELAY, ScheduleDeclarations, add_entry
 from maniflex.background.jobs.sql import SqlQueue, of_run
-from maniflex.background.jobs.status import JobStatus, StatusModel, StatusPruner, TableStatus, schema
+from maniflex.background.jobs.status import JobStatus, StatusModel, StatusPruner, TableStatus
 from maniflex.background.jobs.worker import CONCURRENCY, Worker, publish
 from maniflex.background.json_text import decode
+from maniflex.background.parameters import PACKAGE
+from maniflex.background.part import DeclaredPart
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import RunHandlers, check_type, payload_text
 from maniflex.background.runs.model import Status
@@ -32,14 +34,19 @@ from maniflex.db.port import Tx
 from maniflex.errors import Conflict, DeclarationError
 from maniflex.model.base import Model
 from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement_files import schema_statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Jobs:
+class Jobs(DeclaredPart):
     """The jobs of one server."""
 
+    too_late = "the server is sealed; jobs and their status are declared before it starts"
+    too_early = "jobs begin when the server is sealed"
+
     def __init__(self, work: Work, schedules: ScheduleDeclarations | None = None) -> None:
+        super().__init__()
         self.queue: Queue = SqlQueue(work)
         self.status: tuple[str, bool] | None = None  # admin role and whether strangers see the rows
         self.types: set[str] = set()  # which runs are jobs: those with a handler here, or named so
@@ -51,7 +58,6 @@ class Jobs:
         self._concurrency: int | None = None
         self._declared = False
         self._problems: list[str] = []
-        self._environment: Environment | None = None
         self._sink: TableStatus | None = None
 
     # -- declaring
@@ -92,8 +98,7 @@ class Jobs:
         options = {"payload": payload, "timeout": timeout, "backoff": backoff}
 
         def decorate(fn: F) -> F:
-            if self._environment is not None:
-                raise DeclarationError("the server is sealed; handlers are added before it starts")
+            self.require_open()
             self._declared = True
             self.types.add(type)
             if self.uses_runs:
@@ -131,8 +136,7 @@ class Jobs:
 
         Jobs that are runs are shown when their type has a handler here or is among `types`.
         """
-        if self._environment is not None:
-            raise DeclarationError("the server is sealed; the status of jobs is mounted before it starts")
+        self.require_open()
         option_problems = [*role_problems(admin_role), *switch_problems(public=public)]
         self._problems += [f"jobs.mount_status: {problem}" for problem in option_problems]
         self.status = (admin_role, public)
@@ -141,6 +145,10 @@ class Jobs:
             self._work.enable()
 
     # -- being wired
+
+    @property
+    def used(self) -> bool:
+        return True  # jobs are enqueued without a declaration where other processes handle them
 
     @property
     def uses_runs(self) -> bool:
@@ -161,13 +169,13 @@ class Jobs:
         return [*models, StatusModel] if self.status is not None else models
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        return schema(dialect) if self._keeps_status_rows else ()
+        return schema_statements(PACKAGE, "jobs", dialect) if self._keeps_status_rows else ()
 
     def problems(self) -> list[str]:
         return [*self._handlers.problems(), *self._problems]
 
     def attach(self, environment: Environment) -> None:
-        self._environment = environment
+        super().attach(environment)
         self._sink = TableStatus(environment) if self._keeps_status_rows else None
         if self.uses_runs and self._bus is not None:
             environment.runs.observers.append(self._on_run_settled)
@@ -183,7 +191,7 @@ class Jobs:
 
     def worker(self) -> Worker:
         """A worker of the queue in use; of ours, `server.work.worker()` is one."""
-        environment = self._require_environment()
+        environment = self.require_sealed()
         source: Any = self.queue
         return Worker(
             source,
@@ -213,7 +221,7 @@ class Jobs:
         Inside a request, actor, tenant and trace are the caller's unless one of them is given. Only
         jobs that are runs join a transaction; another queue has the job at once.
         """
-        self._require_environment()
+        self.require_sealed()
         one = _of_caller(Job(job, payload, **fields) if isinstance(job, str) else replace(job, **fields))
         if isinstance(self.queue, SqlQueue):
             return await self.queue.enqueue(one, tx=tx)
@@ -244,26 +252,21 @@ class Jobs:
 
     async def cancel(self, id: str) -> None:
         """Cancel a job that waits; `Conflict` when it runs, `NotFound` when there is none."""
-        self._require_environment()
+        self.require_sealed()
         if not isinstance(self.queue, Cancellable):
             raise DeclarationError("this queue cannot take a job back")
         await self.queue.cancel(id)
         if self._sink is not None:
             await self._sink.cancelled(id)
 
-    def _require_environment(self) -> Environment:
-        if self._environment is None:
-            raise DeclarationError("jobs begin when the server is sealed")
-        return self._environment
-
     # -- telling
 
     def _on_run_settled(self, id: str) -> None:
         """Tell the bus of a settled run, if it is over."""
-        self._require_environment().runs.spawn(self._tell(id))
+        self.require_sealed().runs.spawn(self._tell(id))
 
     async def _tell(self, id: str) -> None:
-        environment = self._require_environment()
+        environment = self.require_sealed()
         run = await environment.runs.get(id)
         if self._bus is None or run.type not in self.types:
             return
@@ -291,8 +294,7 @@ def _of_job(fn: Callable[..., Any], *, is_letter: bool) -> Callable[[Run], Any]:
     def on_thread(run: Run) -> dict[str, Any] | None:
         return Result.of(fn(_job(run, is_letter))).stored()
 
-    is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
-    return on_loop if is_async else on_thread
+    return on_loop if is_async(fn) else on_thread
 
 
 def _job(run: Run, is_letter: bool) -> Job:

@@ -26,7 +26,7 @@ class SqlQueue:
 
     async def enqueue(self, job: Job, *, tx: Tx | None = None) -> str:
         """Store the job; inside a transaction it is there when that commits."""
-        runs = self._work.ready().runs
+        runs = self._work.require_sealed().runs
         payload = job.payload
         job, now = validate_job(replace(job, payload=None)), runs.clock.now()
         text = payload_text(runs.handlers.get(job.type), payload)

@@ -6,7 +6,6 @@ that is over, so their workers write it down here (`TableStatus`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Unpack
 
@@ -17,13 +16,12 @@ from maniflex.background.jobs.job import Job
 from maniflex.background.jobs.port import AttemptEnd
 from maniflex.background.json_text import encode
 from maniflex.background.loop import Loop
-from maniflex.background.statements import load
+from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.db.current import executor
 from maniflex.model.base import Model
 from maniflex.model.field import field
 from maniflex.model.meta import TypedSelect
-from maniflex.sql.codec import encode_datetime
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement_files import load
 
 Status = Literal["enqueued", "running", "succeeded", "failed", "dead", "cancelled"]
 
@@ -63,11 +61,6 @@ def _of_runs(dialect: str) -> TypedSelect:
 
 OF_RUNS = {dialect: _of_runs(dialect) for dialect in _PARTS}
 OF_ROWS = TypedSelect("SELECT * FROM job_status")
-# A time as the database takes it.
-_TIMES: dict[Dialect, Callable[[datetime], Any]] = {
-    Dialect.SQLITE: encode_datetime,
-    Dialect.POSTGRES: lambda moment: moment,
-}
 
 
 class StatusModel(Model, table="job_statuses", query=OF_RUNS):
@@ -115,8 +108,8 @@ class TableStatus:
     def __init__(self, environment: Environment) -> None:
         self._adapter = environment.adapter
         self._clock = environment.clock
-        self._sql = load("jobs", environment.adapter.dialect)
-        self._time = _TIMES[environment.adapter.dialect]
+        self._sql = load(PACKAGE, "jobs", environment.adapter.dialect)
+        self._time = parameters_of(environment.adapter.dialect).time
 
     async def put(self, job: Job, status: str, **end: Unpack[AttemptEnd]) -> None:
         """Note the status of an attempt; an older attempt, or one that is over, changes nothing."""
@@ -176,10 +169,3 @@ class StatusPruner(Loop):
         if not self._retention:
             return False
         return await self._status.prune(self.clock.now() - self._retention) > 0
-
-
-def schema(dialect: Dialect) -> list[Sql]:
-    """What the table of `job_status` needs beyond its model."""
-    return [
-        statement.bind() for name, statement in load("jobs", dialect).items() if name.startswith("schema_")
-    ]

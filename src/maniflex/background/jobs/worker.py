@@ -28,7 +28,15 @@ from maniflex.background.leases import LeaseKeeper
 from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
 from maniflex.background.runs.handlers import RunHandler, RunHandlers
-from maniflex.background.runs.outcomes import RESULT, Failed, bad_payload, failure, later, pause_after
+from maniflex.background.runs.outcomes import (
+    RESULT,
+    Failed,
+    bad_payload,
+    failure,
+    later,
+    log_failure,
+    pause_after,
+)
 from maniflex.background.runs.run import call
 from maniflex.background.watch import WatchedPart
 from maniflex.db.current import detached_context
@@ -295,15 +303,8 @@ class Worker:
     # -- telling
 
     def _tell(self, job: Job, outcome: Failed, over: bool) -> None:
-        self._logger.log(
-            logging.ERROR if over else logging.WARNING,
-            "job %s (%s) failed in attempt %d%s: %s",
-            job.id,
-            job.type,
-            job.attempt,
-            " and is given up" if over else f" of {job.max_retry} and is tried again",
-            f"{outcome.message}\n{outcome.trace}" if over and outcome.code == "error" else outcome.message,
-        )
+        tries = None if over else job.max_retry
+        log_failure(self._logger, f"job {job.id} ({job.type})", outcome, job.attempt, tries)
 
     def _count(self, what: str, job: Job) -> None:
         self.metrics.add(f"jobs_{what}_total", type=job.type)

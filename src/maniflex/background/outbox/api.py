@@ -35,13 +35,14 @@ from maniflex.background.outbox.pruner import MessagePruner
 from maniflex.background.outbox.relay_settings import Relay
 from maniflex.background.outbox.store import OutboxStore
 from maniflex.background.outbox.worker import OutboxWorker
+from maniflex.background.parameters import PACKAGE
 from maniflex.background.part import DeclaredPart
-from maniflex.background.statements import schema_statements
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
 from maniflex.errors import DatabaseError, DeclarationError, TransactionError, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement_files import schema_statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,7 +114,7 @@ class Outbox(DeclaredPart):
         return (OutboxMessage, InboxMessage) if self.used else ()
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        return schema_statements("outbox", dialect) if self.used else ()
+        return schema_statements(PACKAGE, "outbox", dialect) if self.used else ()
 
     def problems(self) -> list[str]:
         option_problems = [*role_problems(self.admin_role), *switch_problems(routes=self.routes)]

@@ -67,6 +67,7 @@ class Courier:
         self._began = 0.0
         self._told_to_stop = False
         self.task = asyncio.create_task(self._run())
+        self._fence = Fence(self.task)
 
     @property
     def ledger(self) -> Ledger:
@@ -130,21 +131,18 @@ class Courier:
     async def _deliver(self, message: ClaimedMessage) -> None:
         handler = self._handlers.of(message.kind)
         assert handler is not None, message.kind
-        fence = Fence()
         outcome: Delivered | DeliveryFailed | Hopeless
         try:
             outcome = await self._perform(message, handler)
         except BaseException as error:  # a validator may raise anything, and what we do about it may fail
-            fence.absorb(error)
+            self._fence.absorb(error)
             outcome = DeliveryFailed(_error_text(error))
         if isinstance(outcome, Delivered):
             self._round.ledger.deliver(message)
         else:
-            await self._settle(message, outcome, fence)
+            await self._settle(message, outcome)
 
-    async def _settle(
-        self, message: ClaimedMessage, outcome: DeliveryFailed | Hopeless, fence: Fence
-    ) -> None:
+    async def _settle(self, message: ClaimedMessage, outcome: DeliveryFailed | Hopeless) -> None:
         row_change = change(message, outcome, self._policy, self._clock.now())
         if row_change.status is MessageStatus.DEAD:
             row_change = await self._bury(message, row_change)
@@ -154,7 +152,7 @@ class Courier:
         try:
             self._sender.report(message, row_change)
         except BaseException as error:  # out of a log handler: the message has its outcome
-            fence.absorb(error)
+            self._fence.absorb(error)
 
     async def _perform(
         self, message: ClaimedMessage, handler: MessageHandler
@@ -191,24 +189,23 @@ class Courier:
     ) -> Delivered | DeliveryFailed | Hopeless:
         self.overdue, self._handler = False, handler
         self._began = monotonic()
-        fence = Fence()
         try:
             await handler(*arguments)
         except Fatal as error:
             return Hopeless(_error_text(error))
         except asyncio.CancelledError as error:
             timed_out = self._stop_counts()
-            fence.absorb(error)
+            self._fence.absorb(error)
             return DeliveryFailed(_timeout_text(handler.timeout) if timed_out else _error_text(error))
         except BaseException as error:
-            fence.absorb(error)
+            self._fence.absorb(error)
             hopeless = any(isinstance(leaf, Fatal) for leaf in leaves_of(error))
             return Hopeless(_error_text(error)) if hopeless else DeliveryFailed(_error_text(error))
         finally:
             self._handler = None
             if self._told_to_stop:
                 self._stop_counts()
-        fence.end_if_forked()
+        self._fence.end_if_forked()
         return Delivered()
 
     def _stop_counts(self) -> bool:
@@ -258,6 +255,6 @@ def _message(claimed: ClaimedMessage, payload: object) -> Message:
         claimed.created_at,
         claimed.stored,
         claimed.last_error,
-        claimed.caller.actor_id,
-        claimed.caller.tenant_id,
+        claimed.actor_id,
+        claimed.tenant_id,
     )

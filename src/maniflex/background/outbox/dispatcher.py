@@ -25,12 +25,12 @@ from maniflex.background.outbox.model import MessageStatus
 from maniflex.background.outbox.outcomes import HandedBack, change
 from maniflex.background.outbox.relay_settings import Relay
 from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, MessageChange, Settlement
+from maniflex.background.outbox.slow_couriers import SlowCouriers, wait_for_first
 from maniflex.background.outbox.store import OutboxStore
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
 
 SETTLE_WITHIN = 0.1  # seconds from an outcome to the moment it is written
-SHORTEST_LOOK = 0.01
 CLAIMS_PER_LOOKUP = 16  # of due kinds, as long as each claim fills its batch
 _PAUSE = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=2))
 
@@ -50,7 +50,7 @@ class Dispatcher:
         self._store = store
         self._relay = relay
         self._handlers = relay.handlers
-        self._policy = policy = relay.policy
+        self._policy = relay.policy
         self._clock = relay.clock
         self._logger = relay.logger
         self._metrics = relay.metrics
@@ -62,50 +62,43 @@ class Dispatcher:
         self._ledgers: list[Ledger] = []  # of the batches that are not through
         self._owed: list[Settlement] = []
         self._lost: set[str] = set()
-        self._aside: set[Courier] = set()
+        self._aside = SlowCouriers(relay, self._note_return)
         self._has_room = False  # one of those came back, and `on_room` was not called yet
-        self._watching: asyncio.Task[None] | None = None
         self._turns = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._flush_failures = 0
-        self._look = min(policy.slow_after, relay.handlers.least_timeout).total_seconds()
         count_error = partial(relay.metrics.add, "outbox_renewal_errors_total")
         self.lease_keeper = LeaseKeeper(
-            store.adapter, self._renew, policy.lease / 3, relay.logger, lambda error: count_error()
+            store.adapter, self._renew, relay.policy.lease / 3, relay.logger, lambda error: count_error()
         )
 
     async def step(self) -> bool:
         """Deliver one batch; whether there is another, or may be."""
         self._ran_dry = False
-        if self._next is None and not self._full:
+        if self._next is None and not self._aside.full:
             await self._turn(claim=True)
         batch, self._next = self._next, None
         if batch is not None:
             await self._work(batch)
-            await self._turn(claim=not self._stopping() and not self._full)
+            await self._turn(claim=not self._stopping() and not self._aside.full)
         return self._has_more
 
     @property
     def _has_more(self) -> bool:
         return self._next is not None or self._ran_dry
 
-    @property
-    def _full(self) -> bool:
-        return len(self._aside) >= self._policy.most_aside
-
     async def wait_for_aside(self) -> bool:
         """Wait until one of the handlers that take long returns; False when there is none."""
         if not self._aside:
             return False
-        await _first(self._aside)
+        await wait_for_first(self._aside)
         await self._turn(claim=False)
         return True
 
     def cancel_aside(self) -> None:
         """Tell the handlers that take long to stop."""
-        for courier in self._aside:
-            courier.cancel()
+        self._aside.cancel()
 
     async def hand_back(self) -> None:
         """Give back claimed messages that were not begun, and write outcomes until the database takes them.
@@ -118,9 +111,9 @@ class Dispatcher:
             self._close(Ledger(batch))
         try:
             while self._aside:
-                await _first(self._aside)
+                await wait_for_first(self._aside)
         except asyncio.CancelledError:
-            self.cancel_aside()
+            self._aside.cancel()
             raise
         failures, fence = 0, Fence()
         while self._owed or self._ledgers:
@@ -271,17 +264,17 @@ class Dispatcher:
         active = {self._courier(round) for _ in range(self._policy.concurrency)}
         try:
             while active:
-                await _first(active, self._until_slow(active))
+                await wait_for_first(active, self._aside.seconds_until_slow(active))
                 for courier in list(active):
                     if courier.is_done:
                         active.discard(courier)
                         courier.raise_failure()
-                    elif self._put_aside(courier):
+                    elif self._aside.take(courier):
                         active.discard(courier)
-                        if not self._full:
+                        if not self._aside.full:
                             active.add(self._courier(round))
         except BaseException:
-            active |= self._aside
+            active.update(self._aside)
             for courier in active:
                 courier.cancel()
             await _all(active)
@@ -296,34 +289,10 @@ class Dispatcher:
             return None
         return message.id not in self._lost
 
-    # -- handlers that take long
+    # -- what couriers tell
 
-    def _until_slow(self, couriers: Iterable[Courier]) -> float:
-        return max(self._look - max(courier.handler_seconds() for courier in couriers), SHORTEST_LOOK)
-
-    def _put_aside(self, courier: Courier) -> bool:
-        """Leave a courier alone whose handler takes long; whether it does."""
-        self._check_timeout(courier)
-        if courier.handler_seconds() < self._policy.slow_after.total_seconds():
-            return False
-        courier.put_aside()
-        self._aside.add(courier)
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch(), context=detached_context())
-        return True
-
-    async def _watch(self) -> None:
-        """Watch the couriers that were put aside until there are none."""
-        while self._aside:
-            await _first(self._aside, self._look)
-            for courier in list(self._aside):
-                if courier.is_done:
-                    self._came_back(courier)
-                else:
-                    self._check_timeout(courier)
-
-    def _came_back(self, courier: Courier) -> None:
-        self._aside.discard(courier)
+    def _note_return(self, courier: Courier) -> None:
+        """The handler of a courier that was put aside has returned."""
         self._has_room = True
         if courier.unfinished is not None:
             unfinished_id, ledger = courier.unfinished.id, courier.ledger
@@ -336,14 +305,6 @@ class Dispatcher:
             self._logger.exception("outbox: a delivery failed for a reason that is not its handler's")
         self.on_outcome()
 
-    def _check_timeout(self, courier: Courier) -> None:
-        message = courier.message
-        if message is not None and courier.check_timeout():
-            self._metrics.add("outbox_timeouts_total", kind=message.kind)
-            self._logger.warning(
-                "outbox: the handler of %s %s takes longer than its timeout", message.kind, message.id
-            )
-
     def report(self, message: ClaimedMessage, row_change: MessageChange) -> None:
         """Count and log a message that was not delivered."""
         about = (message.kind, message.id, message.attempts, row_change.last_error)
@@ -353,11 +314,6 @@ class Dispatcher:
         else:
             self._metrics.add("outbox_failed_total", kind=message.kind)
             self._logger.warning("outbox: %s %s failed, attempt %d: %s", *about)
-
-
-async def _first(couriers: Iterable[Courier], timeout: float | None = None) -> None:
-    tasks = [courier.task for courier in couriers]
-    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _all(couriers: Iterable[Courier]) -> None:

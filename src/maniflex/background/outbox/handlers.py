@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import MsgspecError
 from pydantic import ValidationError
 
+from maniflex._callables import is_async
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
 from maniflex.background.json_text import decode, unreadable_because
 from maniflex.background.outbox.message import Message
@@ -56,8 +57,8 @@ class MessageHandler:
         timeout: timedelta = TIMEOUT,
         scoped: bool = False,
     ) -> MessageHandler:
-        is_async = any(inspect.iscoroutinefunction(part) for part in (fn, type(fn).__call__))
-        return cls(kind, fn, None if payload is None else PayloadType(payload), is_async, scoped, timeout)
+        payload_type = None if payload is None else PayloadType(payload)
+        return cls(kind, fn, payload_type, is_async(fn), scoped, timeout)
 
     def read(self, stored: str | bytes) -> Any:
         """The payload as the function takes it."""
@@ -75,11 +76,14 @@ class MessageHandler:
             places = [".".join(map(str, e["loc"])) + f": {e['msg']}" for e in errors[:5]]
             raise UnreadablePayload(f"the payload does not fit: {'; '.join(places)}", broken=False) from error
 
-    async def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: Any) -> Coroutine[Any, Any, object]:
         """Run it, a plain function on a thread."""
-        if self.is_async:
-            await self.fn(*arguments)
-            return
+        if not self.is_async:
+            return self._call_on_thread(*arguments)
+        call: Coroutine[Any, Any, object] = self.fn(*arguments)
+        return call
+
+    async def _call_on_thread(self, *arguments: Any) -> None:
         outcome = await on_thread(partial(self.fn, *arguments), _threads)
         if inspect.isawaitable(outcome):
             await outcome

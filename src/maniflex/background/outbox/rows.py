@@ -26,15 +26,21 @@ class ClaimedMessage(NamedTuple):
     created_at: datetime
     orphaned: bool  # the relay that had it before died with it
     last_error: str | None = None  # of the attempt before
-    caller: Caller = Caller()  # who enqueued it
+    actor_id: str | None = None  # who enqueued it
+    tenant_id: str | None = None
 
     @classmethod
     def of(cls, row: Row) -> ClaimedMessage:
         """The message of a row that the statement `claim` returned."""
         id, seq, kind, key, payload, attempts, created_at, claimed_with, last_error, actor, tenant = row
         content = b"" if payload is None else payload
-        moment, caller = instant(created_at), Caller(actor, tenant)
-        return cls(id, seq, kind, key, content, attempts, moment, claimed_with == 0, last_error, caller)
+        moment, orphaned = instant(created_at), claimed_with == 0
+        return cls(id, seq, kind, key, content, attempts, moment, orphaned, last_error, actor, tenant)
+
+    @property
+    def caller(self) -> Caller:
+        """Who enqueued it."""
+        return Caller(self.actor_id, self.tenant_id)
 
 
 @dataclass(slots=True)

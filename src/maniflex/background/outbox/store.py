@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from maniflex._caller import Caller
@@ -16,11 +17,11 @@ from maniflex._ids import new_id
 from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
 from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, Settlement
-from maniflex.background.parameters import parameters_of
-from maniflex.background.statements import NamedStatement, load
+from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.db.port import Adapter, Executor, Row
 from maniflex.db.primary import Primary
 from maniflex.sql.statement import Sql, by_dialect
+from maniflex.sql.statement_files import NamedStatement, load
 
 CHANNEL = "maniflex_outbox"
 _ENQUEUED = ("ids", "kinds", "keys", "payloads")
@@ -39,7 +40,7 @@ class OutboxStore:
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
         self._primary = Primary(adapter)
-        self._sql = load("outbox", adapter.dialect)
+        self._sql = load(PACKAGE, "outbox", adapter.dialect)
         self._enqueue = self._sql["enqueue"]
         parameters = parameters_of(adapter.dialect)
         self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
@@ -76,7 +77,7 @@ class OutboxStore:
             settled_rows, rows, kinds = await self._turn_in_parts(statements, claim, kinds, lease, now)
         if not rows:
             return _ids(settled_rows), None
-        messages = sorted(map(ClaimedMessage.of, rows), key=lambda m: m.seq)
+        messages = sorted(map(ClaimedMessage.of, rows), key=attrgetter("seq"))
         return _ids(settled_rows), Batch(lease, claim.until, messages, () if kinds is claim.kinds else kinds)
 
     async def _turn_in_parts(

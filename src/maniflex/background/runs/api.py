@@ -19,37 +19,43 @@ from maniflex._service import Service
 from maniflex.background.declaring import as_duration
 from maniflex.background.environment import Environment
 from maniflex.background.metrics import Values
+from maniflex.background.parameters import PACKAGE
+from maniflex.background.part import DeclaredPart
 from maniflex.background.runs import options as checks
 from maniflex.background.runs.access import RunAccess, public_types
 from maniflex.background.runs.engine import RunEngine, use_transaction
 from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers
 from maniflex.background.runs.model import Status, WorkflowEvent, WorkflowRun, WorkflowSignal, WorkflowStep
 from maniflex.background.runs.pruner import Pruner
-from maniflex.background.runs.store import schema
 from maniflex.background.runs.worker import RunWorker, make_workers
 from maniflex.db.port import Tx
 from maniflex.db.primary import reading
 from maniflex.db.records import Records
-from maniflex.errors import Conflict, DeclarationError, NotFound
+from maniflex.errors import Conflict, NotFound
 from maniflex.model.base import Model
 from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement_files import schema_statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 LIST_LIMIT = 100
 _WAIT_AT_MOST = timedelta(seconds=1)
 
 
-class Work:
+class Work(DeclaredPart):
     """Durable runs of one server."""
+
+    too_late = "the server is sealed; durable work is declared before it starts"
+    too_early = "the server has not started; outside it, work inside `async with server.lifespan():`"
+    not_used = "durable work is not in use: register a handler or call server.work.enable() before the start"
 
     environment: Environment  # from here on: when the server is sealed
     engine: RunEngine
     clock: Clock
 
     def __init__(self) -> None:
+        super().__init__()
         self.handlers = RunHandlers()
         self.access = RunAccess()
-        self._enabled = False
 
     # -- declaring
 
@@ -66,8 +72,7 @@ class Work:
         prefixes such as `email.`, which another process may handle; with `False` they submit nothing.
         `admin_role` sees the runs of its tenant, and without a tenant those of all.
         """
-        if hasattr(self, "environment"):
-            raise DeclarationError("the server is sealed; durable work is enabled before it starts")
+        self.require_open()
         self.access = RunAccess(admin_role, routes, public_types(public_submit))
         self._enabled = True
 
@@ -96,8 +101,7 @@ class Work:
         """
 
         def decorate(fn: F) -> F:
-            if hasattr(self, "environment"):
-                raise DeclarationError("the server is sealed; handlers are added before it starts")
+            self.require_open()
             self.handlers.add(
                 type,
                 fn,
@@ -124,12 +128,13 @@ class Work:
         return (WorkflowRun, WorkflowEvent, WorkflowStep, WorkflowSignal) if self.used else ()
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        return schema("runs", dialect) if self.used else ()
+        return schema_statements(PACKAGE, "runs", dialect) if self.used else ()
 
     def problems(self) -> builtins.list[str]:
         return [*self.handlers.problems(), *self.access.problems(self.handlers)]
 
     def attach(self, environment: Environment) -> None:
+        super().attach(environment)
         self.environment = environment
         self.engine = environment.runs
         self.clock = environment.clock
@@ -141,7 +146,7 @@ class Work:
         """The workers and the pruner, when there is anything to handle."""
         if not len(self.handlers):
             return ()
-        engine = self.ready().runs
+        engine = self.require_sealed().runs
         type_prefixes = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
         return (*make_workers(engine, type_prefixes, concurrency), Pruner(engine))
 
@@ -155,7 +160,7 @@ class Work:
     ) -> RunWorker:
         """A worker for runs whose type starts with one of the prefixes."""
         return RunWorker(
-            self.ready().runs,
+            self.require_sealed().runs,
             prefixes=(prefixes,) if isinstance(prefixes, str) else tuple(prefixes),
             concurrency=concurrency,
             lease=lease,
@@ -178,7 +183,8 @@ class Work:
         Options: `priority` (higher first), `run_at` or `delay`, `max_attempts`, `group_key`,
         `timeout`, `actor_id`, `tenant_id`, `trace_id`; the last three are the caller's inside a request.
         """
-        return (await self.ready().runs.submit_all(type, [payload], [idempotency_key], tx, **options))[0]
+        runs = await self.require_sealed().runs.submit_all(type, [payload], [idempotency_key], tx, **options)
+        return runs[0]
 
     async def offer(
         self,
@@ -190,7 +196,7 @@ class Work:
         **options: Unpack[checks.Options],
     ) -> tuple[WorkflowRun, bool]:
         """As `submit`, and whether the run is new: not when there was one of the same key."""
-        runs = await self.ready().runs.submit_all(type, [payload], [idempotency_key], tx, **options)
+        runs = await self.require_sealed().runs.submit_all(type, [payload], [idempotency_key], tx, **options)
         return runs[0], runs.is_new(0)
 
     async def submit_many(
@@ -203,13 +209,13 @@ class Work:
         **options: Unpack[checks.Options],
     ) -> Sequence[WorkflowRun]:
         """Store a run for each payload, all or none, in few statements."""
-        return await self.ready().runs.submit_all(type, payloads, idempotency_keys, tx, **options)
+        return await self.require_sealed().runs.submit_all(type, payloads, idempotency_keys, tx, **options)
 
     # -- asking
 
     async def get(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
         """The run of that id; `NotFound` when there is none."""
-        return await self.ready().runs.get(id, tx=tx)
+        return await self.require_sealed().runs.get(id, tx=tx)
 
     async def list(
         self,
@@ -228,11 +234,13 @@ class Work:
         filters: builtins.list[Any] = [(name, "eq", v) for name, v in equal.items() if v is not None]
         if prefix is not None:
             filters.append(("type", "starts_with", prefix))
-        return await self.ready().runs.records().list(filters, sorts="id:desc", limit=limit, page=page)
+        return (
+            await self.require_sealed().runs.records().list(filters, sorts="id:desc", limit=limit, page=page)
+        )
 
     async def events(self, id: str) -> builtins.list[WorkflowEvent]:
         """What happened to a run, in order."""
-        environment = self.ready()
+        environment = self.require_sealed()
         records = Records[WorkflowEvent](environment.stores[WorkflowEvent], reading(environment.adapter))
         return await records.list([("workflow_id", "eq", id)], sorts=["created_at", "id"])
 
@@ -240,7 +248,7 @@ class Work:
         """The run once it is finished; `TimeoutError` when that takes longer than `timeout`."""
         deadline = None if timeout is None else self.clock.now() + as_duration(timeout, "timeout")
         pause = timedelta(milliseconds=10)
-        events = self.ready().runs.attempts_over
+        events = self.require_sealed().runs.attempts_over
         attempt_over = events.setdefault(id, asyncio.Event())
         try:
             while not (run := await self.get(id)).finished:
@@ -280,7 +288,7 @@ class Work:
 
         Calls of other runs that did not succeed are made anew.
         """
-        store = self.ready().runs.store
+        store = self.require_sealed().runs.store
         async with self._alone(id, tx) as on:
             if not await store.retry(id, self.clock.now(), tx=on):
                 raise await self._why_not(id, "retried", on)
@@ -299,14 +307,14 @@ class Work:
     @asynccontextmanager
     async def _alone(self, id: str, tx: Tx | None) -> AsyncIterator[Tx]:
         """A transaction that holds the lock of the run's row, so that no other change comes between."""
-        store = self.ready().runs.store
+        store = self.require_sealed().runs.store
         async with use_transaction(store.adapter, tx) as on:
             await on.write(store.bind("lock", id=id))
             yield on
 
     async def signal(self, id: str, name: str, payload: Any = None, *, tx: Tx | None = None) -> None:
         """Tell a run something; it is kept until the run waits for it."""
-        await self.ready().runs.signal(id, name, payload, tx=tx)
+        await self.require_sealed().runs.signal(id, name, payload, tx=tx)
 
     async def _why_not(self, id: str, what: str, tx: Tx | None) -> Exception:
         try:
@@ -317,20 +325,6 @@ class Work:
             return Conflict(f"the run is {what} already")
         still = ", its handler has yet to stop," if run.status == Status.CANCELLED and run.lease_until else ""
         return Conflict(f"the run is {run.status}{still} and cannot be {what}")
-
-    # -- being sealed
-
-    def ready(self) -> Environment:
-        """The environment of the sealed server; `DeclarationError` before the start or without use."""
-        if not hasattr(self, "environment"):
-            raise DeclarationError(
-                "the server has not started; outside it, work inside `async with server.lifespan():`"
-            )
-        if not self.used:
-            raise DeclarationError(
-                "durable work is not in use: register a handler or call server.work.enable() before the start"
-            )
-        return self.environment
 
     async def _depth(self) -> Sequence[Values]:
         """How many are due by type, and for how long the oldest is, from one look."""

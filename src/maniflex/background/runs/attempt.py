@@ -41,6 +41,7 @@ from maniflex.background.runs.outcomes import (
     bad_payload,
     failure_or_release,
     is_lost,
+    log_failure,
     pause_of,
     settle,
 )
@@ -171,16 +172,8 @@ class Attempt:
 
     def _tell(self, failure: Failed) -> None:
         row = self.claimed
-        over = failure.final or row.attempt >= row.max_attempts
-        self._host.engine.logger.log(
-            logging.ERROR if over else logging.WARNING,
-            "run %s (%s) failed in attempt %d%s: %s",
-            row.id,
-            row.type,
-            row.attempt,
-            " and is given up" if over else f" of {row.max_attempts} and is tried again",
-            f"{failure.message}\n{failure.trace}" if over and failure.code == "error" else failure.message,
-        )
+        tries = None if failure.final or row.attempt >= row.max_attempts else row.max_attempts
+        log_failure(self._host.engine.logger, f"run {row.id} ({row.type})", failure, row.attempt, tries)
 
 
 # -- calling the handler

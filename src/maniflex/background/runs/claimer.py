@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from maniflex._ids import new_id
 from maniflex.background.loop import Loop
 from maniflex.background.runs.engine import RunEngine
-from maniflex.background.runs.rows import ClaimCursor, ClaimedRun
+from maniflex.background.runs.rows import ClaimCursor, ClaimedRun, ClaimTerms
 from maniflex.background.runs.run_leases import RunLeases
 from maniflex.errors import Conflict
 
@@ -84,10 +84,9 @@ class Claimer(Loop):
         leases, now, token = self._leases, self.clock.now(), new_id()
         until = now + leases.shortest
         limit = min(room, CLAIM_AT_MOST)
+        terms = ClaimTerms(self.ranges, limit, self._owner, now, leases.usual, leases.by_type, token)
         try:
-            runs = await self.store.claim(
-                self.ranges, limit, self._owner, now, leases.usual, leases.by_type, token, cursor
-            )
+            runs = await self.store.claim(terms, cursor)
         except Conflict:  # another worker took a run of the same group in the same moment
             self._metrics.add("runs_claim_conflicts_total")
             return []

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from maniflex._backoff import Backoff
+from maniflex._callables import is_async
 from maniflex.background.declaring import as_duration, duration_problems, switch_problems
 from maniflex.background.json_text import encode
 from maniflex.background.stored_payload import PayloadType
@@ -82,9 +83,8 @@ class RunHandlers:
             values |= {
                 name: as_duration(values[name], name) for name in ("lease", "timeout") if name in values
             }
-        is_async = _is_async(fn)
-        bound_fn = _in_scope(fn, is_async) if values.get("scoped") is True else fn
-        self._by_type[type] = RunHandler(type, bound_fn, is_async, **values)
+        bound_fn = _in_scope(fn) if values.get("scoped") is True else fn
+        self._by_type[type] = RunHandler(type, bound_fn, is_async(fn), **values)
         self._hidden = None
 
     def problems(self) -> list[str]:
@@ -219,9 +219,9 @@ class HasScope(Protocol):
         """A block that scope rules bind by the caller of the run."""
 
 
-def _in_scope(fn: Callable[..., Any], is_async: bool) -> Callable[[HasScope], Any]:
+def _in_scope(fn: Callable[..., Any]) -> Callable[[HasScope], Any]:
     """The function, bound by the scope rules to the caller of its run."""
-    if is_async:
+    if is_async(fn):
 
         async def call(run: HasScope) -> Any:
             with run.scope():
@@ -234,10 +234,6 @@ def _in_scope(fn: Callable[..., Any], is_async: bool) -> Callable[[HasScope], An
             return fn(run)
 
     return call_plain
-
-
-def _is_async(fn: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def _takes_one(fn: Callable[..., Any]) -> bool:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from maniflex._callables import is_async
 from maniflex._fence import Fence
 from maniflex.background.threads import begin_on_thread
 from maniflex.errors import DeclarationError
@@ -56,7 +57,7 @@ class OpenSteps:
         """
         fence = Fence()
         try:
-            if inspect.iscoroutinefunction(call.func):
+            if is_async(call):
                 result = await call()
             else:
                 result = await self._call_plain(name, call, keep)

@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, TypeAlias, assert_never
 
-import msgspec
 from pydantic import ValidationError
 
 from maniflex._backoff import Backoff
@@ -24,6 +23,7 @@ from maniflex.background.json_text import HalfCharacter, clean
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import ClaimedRun, RunChange
 from maniflex.errors import Fatal, LeaseLost, RunCancelled, ValidationFailed
+from maniflex.sql.codec import encode_plain
 
 FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 NO_HANDLER = "no_handler_registered"
@@ -135,7 +135,7 @@ def settle(
                 run.held,
                 Status.PENDING,
                 "suspended",
-                _json(data),
+                encode_plain(data),
                 until,
                 0 if spent else 1,
                 waiting_for=waiting_for,
@@ -154,7 +154,7 @@ def settle(
 def release_change(run: ClaimedRun, now: datetime, unspent: int = 1) -> RunChange:
     """The row of a run that was not worked on, or not to its end, through no fault of its own."""
     return RunChange(
-        run.held, Status.PENDING, "released", _json({"attempt": run.attempt}), now, unspent=unspent
+        run.held, Status.PENDING, "released", encode_plain({"attempt": run.attempt}), now, unspent=unspent
     )
 
 
@@ -190,11 +190,20 @@ def _failure_change(
     if outcome.taken_back:
         data["taken_back"] = list(outcome.taken_back)
     last_error = outcome.code if outcome.code == NO_HANDLER else outcome.message
-    return RunChange(run.held, status, event, _json(data), run_at, 0, _json(error), last_error)
+    return RunChange(run.held, status, event, encode_plain(data), run_at, 0, encode_plain(error), last_error)
 
 
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+def log_failure(logger: logging.Logger, work: str, failure: Failed, attempt: int, tries: int | None) -> None:
+    """Log the failure of an attempt; `tries` is how many there are, None when this was the last."""
+    over = tries is None
+    logger.log(
+        logging.ERROR if over else logging.WARNING,
+        "%s failed in attempt %d%s: %s",
+        work,
+        attempt,
+        " and is given up" if over else f" of {tries} and is tried again",
+        f"{failure.message}\n{failure.trace}" if over and failure.code == "error" else failure.message,
+    )
 
 
 # -- what an exception means

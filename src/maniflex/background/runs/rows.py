@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from maniflex.background.leases import Held
 from maniflex.background.runs.model import Status
@@ -13,6 +13,9 @@ from maniflex.background.runs.model import Status
 WORTHWHILE = 10  # runs; who asks for fewer can afford to look
 FOLLOWED_AT_MOST = 20
 FOLLOWED_FOR = timedelta(milliseconds=100)
+
+# What is a run's own among those submitted together: its id, payload and idempotency key.
+NewRun: TypeAlias = tuple[str, str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,19 @@ class RunDraft:
     tenant_id: str | None = None
     trace_id: str | None = None
     parent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTerms:
+    """Which runs a worker claims, and for how long: up to `limit`, of a type in one of the ranges."""
+
+    ranges: Sequence[tuple[str, str]]
+    limit: int
+    owner: str
+    now: datetime
+    lease: timedelta
+    leases: Mapping[str, timedelta]  # of types that have their own
+    token: str
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar, overload
 
+from maniflex._callables import is_async
 from maniflex._caller import Caller, Source
 from maniflex.background.declaring import as_duration
 from maniflex.background.json_text import Unreadable, Unstored, instant, is_text, not_stored
@@ -387,7 +388,7 @@ def stored_name(name: str) -> str:
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call an async function here and a plain one on a thread."""
-    if inspect.iscoroutinefunction(fn):
+    if is_async(fn):
         return await fn(*args, **kwargs)
     outcome = await on_thread(partial(fn, *args, **kwargs))
     return await outcome if inspect.isawaitable(outcome) else outcome

@@ -16,21 +16,24 @@ from typing import Any, Self
 from maniflex._ids import event_ids
 from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
+from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import (
     ClaimCursor,
     ClaimedRun,
+    ClaimTerms,
+    NewRun,
     Reaped,
     Renewed,
     RunChange,
     RunDraft,
     RunState,
 )
-from maniflex.background.statements import NamedStatement, load
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.errors import RequestError, Timeout, TransactionError, Unavailable
-from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement import Sql
+from maniflex.sql.statement_files import load
 
 CHANNEL = "maniflex_work"
 ORPHAN_GRACE = timedelta(minutes=5)  # a run of an unknown type may wait this long for a worker that knows it
@@ -50,7 +53,9 @@ class RunStore(ABC):
     def __init__(self, adapter: Adapter, *, logged: bool = True) -> None:
         self.adapter = adapter
         self._logged = logged
-        self._sql = load("runs", adapter.dialect)
+        self._sql = load(PACKAGE, "runs", adapter.dialect)
+        parameters = parameters_of(adapter.dialect)
+        self._time, self._list = parameters.time, parameters.texts
 
     @abstractmethod
     def steady(self) -> AbstractAsyncContextManager[Self]:
@@ -60,13 +65,9 @@ class RunStore(ABC):
 
     @abstractmethod
     async def submit(
-        self,
-        draft: RunDraft,
-        rows: Sequence[tuple[str, str, str | None]],
-        now: datetime,
-        tx: Tx | None = None,
+        self, draft: RunDraft, rows: Sequence[NewRun], now: datetime, tx: Tx | None = None
     ) -> set[str]:
-        """Store runs given as id, payload and idempotency key; which were new."""
+        """Store runs; the ids of those that were new."""
 
     async def by_keys(self, keys: Sequence[str], tx: Tx | None = None) -> dict[str, str]:
         """Idempotency key → id of the live run that has it."""
@@ -97,18 +98,8 @@ class RunStore(ABC):
     # -- what workers do
 
     @abstractmethod
-    async def claim(
-        self,
-        ranges: Sequence[tuple[str, str]],
-        limit: int,
-        owner: str,
-        now: datetime,
-        lease: timedelta,
-        leases: dict[str, timedelta],
-        token: str,
-        cursor: ClaimCursor | None = None,
-    ) -> list[ClaimedRun]:
-        """Lease up to `limit` due runs whose type lies in one of the ranges, most urgent first."""
+    async def claim(self, terms: ClaimTerms, cursor: ClaimCursor | None = None) -> list[ClaimedRun]:
+        """Lease due runs, most urgent first."""
 
     @abstractmethod
     async def find_claimed(self, token: str) -> list[ClaimedRun]:
@@ -238,28 +229,8 @@ class RunStore(ABC):
             **{k: self._time(v) if isinstance(v, datetime) else v for k, v in values.items()}
         )
 
-    @abstractmethod
-    def _time(self, moment: datetime) -> Any:
-        """A time as the database takes it."""
-
-    @abstractmethod
-    def _list(self, values: Sequence[str]) -> Any:
-        """Several texts as one parameter."""
-
 
 def _first_id(moment: datetime) -> str:
     """The text that ids made from this moment on are greater than."""
     millisecond = f"{int(moment.timestamp() * 1000):012x}"
     return f"{millisecond[:8]}-{millisecond[8:]}"
-
-
-def schema(name: str, dialect: Dialect) -> list[Sql]:
-    """The statements that make what a model cannot declare, in order."""
-    titled_statements = [
-        (title, s) for title, s in load(name, dialect).items() if title.startswith("schema_")
-    ]
-    return [statement.bind() for _, statement in sorted(titled_statements, key=_number)]
-
-
-def _number(item: tuple[str, NamedStatement]) -> int:
-    return int(item[0].removeprefix("schema_"))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Self
-
-import msgspec
 
 from maniflex._ids import event_ids
 from maniflex.background.leases import Held
@@ -16,6 +14,8 @@ from maniflex.background.runs.rows import (
     ClaimCursor,
     ClaimedRun,
     ClaimPosition,
+    ClaimTerms,
+    NewRun,
     Renewed,
     RunChange,
     RunDraft,
@@ -24,6 +24,7 @@ from maniflex.background.runs.store import CHANNEL, RunStore
 from maniflex.db.current import executor
 from maniflex.db.port import Executor, Row, Tx
 from maniflex.errors import Conflict, SerializationFailure, Timeout
+from maniflex.sql.codec import encode_plain
 
 SEPARATOR = "\x1e"  # no JSON text holds it
 
@@ -41,11 +42,7 @@ class PostgresRunStore(RunStore):
             await adapter.close()
 
     async def submit(
-        self,
-        draft: RunDraft,
-        rows: Sequence[tuple[str, str, str | None]],
-        now: datetime,
-        tx: Tx | None = None,
+        self, draft: RunDraft, rows: Sequence[NewRun], now: datetime, tx: Tx | None = None
     ) -> set[str]:
         common = {
             "type": draft.type,
@@ -80,24 +77,16 @@ class PostgresRunStore(RunStore):
 
     # -- what workers do
 
-    async def claim(
-        self,
-        ranges: Sequence[tuple[str, str]],
-        limit: int,
-        owner: str,
-        now: datetime,
-        lease: timedelta,
-        leases: dict[str, timedelta],
-        token: str,
-        cursor: ClaimCursor | None = None,
-    ) -> list[ClaimedRun]:
-        lows, highs = zip(*ranges, strict=True)
+    async def claim(self, terms: ClaimTerms, cursor: ClaimCursor | None = None) -> list[ClaimedRun]:
+        now, limit = terms.now, terms.limit
+        lows, highs = zip(*terms.ranges, strict=True)
+        untils = {type: now + lease for type, lease in terms.leases.items()}
         values = {
-            "owner": owner,
-            "lease": token,
+            "owner": terms.owner,
+            "lease": terms.token,
             "now": now,
-            "until": now + lease,
-            "untils": msgspec.json.encode({t: now + d for t, d in leases.items()}).decode(),
+            "until": now + terms.lease,
+            "untils": encode_plain(untils) if untils else "{}",
             "lows": lows,
             "highs": highs,
         }
@@ -195,12 +184,6 @@ class PostgresRunStore(RunStore):
 
     def _log(self) -> dict[str, Any]:
         return {"logged": self._logged, **event_ids()}
-
-    def _time(self, moment: datetime) -> datetime:
-        return moment
-
-    def _list(self, values: Sequence[str]) -> Sequence[str]:
-        return values
 
 
 def _runs_of_rows(rows: Sequence[Row], token: str) -> list[ClaimedRun]:

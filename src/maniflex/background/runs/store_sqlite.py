@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Self
-
-import msgspec
 
 from maniflex._ids import event_ids
 from maniflex.background.json_text import decode
 from maniflex.background.leases import Held
 from maniflex.background.runs.model import Status
-from maniflex.background.runs.rows import ClaimCursor, ClaimedRun, Renewed, RunChange, RunDraft
+from maniflex.background.runs.rows import (
+    ClaimCursor,
+    ClaimedRun,
+    ClaimTerms,
+    NewRun,
+    Renewed,
+    RunChange,
+    RunDraft,
+)
 from maniflex.background.runs.store import RunStore
 from maniflex.db.current import executor
 from maniflex.db.port import Executor, Row, Tx
 from maniflex.errors import DatabaseError, TransactionError
-from maniflex.sql.codec import encode_datetime
+from maniflex.sql.codec import encode_datetime, encode_plain
 from maniflex.sql.statement import Sql
 
 
@@ -30,13 +36,9 @@ class SqliteRunStore(RunStore):
         yield self
 
     async def submit(
-        self,
-        draft: RunDraft,
-        rows: Sequence[tuple[str, str, str | None]],
-        now: datetime,
-        tx: Tx | None = None,
+        self, draft: RunDraft, rows: Sequence[NewRun], now: datetime, tx: Tx | None = None
     ) -> set[str]:
-        text, stamp = _json(rows), encode_datetime(now)
+        text, stamp = encode_plain(rows), encode_datetime(now)
         statements = [
             self._sql["submit"].bind(
                 rows=text,
@@ -63,31 +65,22 @@ class SqliteRunStore(RunStore):
         values = {"id": run_id, "now": encode_datetime(now), **extra, **event_ids()}
         statements = [self._sql[name].bind(**values)]
         if self._logged:
-            data = _json({"reason": extra["reason"]}) if "reason" in extra else None
+            data = encode_plain({"reason": extra["reason"]}) if "reason" in extra else None
             statements.append(self._sql["log_one"].bind(**values, event_type=event, data=data))
         return bool(await _rows_of(executor(self.adapter, tx), statements))
 
     # -- what workers do
 
-    async def claim(
-        self,
-        ranges: Sequence[tuple[str, str]],
-        limit: int,
-        owner: str,
-        now: datetime,
-        lease: timedelta,
-        leases: dict[str, timedelta],
-        token: str,
-        cursor: ClaimCursor | None = None,
-    ) -> list[ClaimedRun]:
+    async def claim(self, terms: ClaimTerms, cursor: ClaimCursor | None = None) -> list[ClaimedRun]:
+        now, token = terms.now, terms.token
         values = {
-            "owner": owner,
+            "owner": terms.owner,
             "lease": token,
             "now": encode_datetime(now),
-            "until": encode_datetime(now + lease),
-            "untils": _json({t: encode_datetime(now + d) for t, d in leases.items()}),
+            "until": encode_datetime(now + terms.lease),
+            "untils": encode_plain({t: encode_datetime(now + d) for t, d in terms.leases.items()}),
         }
-        claim = [self._sql["claim"].bind(**values, limit=limit, ranges=_json(ranges))]
+        claim = [self._sql["claim"].bind(**values, limit=terms.limit, ranges=encode_plain(terms.ranges))]
         if self._logged:
             claim.append(self._sql["log_claim"].bind(**values, **event_ids()))
         try:
@@ -123,25 +116,17 @@ class SqliteRunStore(RunStore):
 
     async def renew(self, on: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
         rows = [(h.id, h.lease, encode_datetime(until)) for h, until in held]
-        answer = await on.write(self._sql["renew"].bind(rows=_json(rows)))
+        answer = await on.write(self._sql["renew"].bind(rows=encode_plain(rows)))
         return Renewed({h.id for h, _ in held} - {row[0] for row in answer if row[1] == Status.LEASED}, set())
 
     async def succeed(self, successes: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
         stamp = encode_datetime(now)
-        rows = _json([(h.id, h.lease, result) for h, result in successes])
-        log = []
+        rows = encode_plain([(h.id, h.lease, result) for h, result in successes])
+        statements = [self._sql["lost"].bind(rows=rows), self._sql["succeed"].bind(rows=rows, now=stamp)]
         if self._logged:
-            log.append(self._sql["log_succeed"].bind(rows=rows, now=stamp, **event_ids()))
-        try:
-            async with self.adapter.transaction() as tx:
-                all_at_once = self._sql["succeed"].bind(rows=rows, now=stamp)
-                [[count]] = (await tx.batch([*log, all_at_once, self._sql["changes"].bind()]))[-1]
-                if count != len(successes):
-                    raise _NotAll
-        except _NotAll:
-            some = self._sql["succeed_some"].bind(rows=rows, now=stamp)
-            return {row[0] for row in (await self.adapter.batch([*log, some]))[-1]}
-        return {h.id for h, _ in successes}
+            statements.insert(1, self._sql["log_succeed"].bind(rows=rows, now=stamp, **event_ids()))
+        [[lost_ids]], *_ = await self.adapter.batch(statements)
+        return {h.id for h, _ in successes}.difference(decode(lost_ids))
 
     async def settle(self, changes: Sequence[RunChange], now: datetime, tx: Tx | None = None) -> set[str]:
         stamp = encode_datetime(now)
@@ -157,14 +142,14 @@ class SqliteRunStore(RunStore):
             )
             for c in changes
         ]
-        statements = [self._sql["settle"].bind(rows=_json(rows), now=stamp)]
+        statements = [self._sql["settle"].bind(rows=encode_plain(rows), now=stamp)]
         if self._logged:
-            log = _json([(*c.held, c.event, c.data) for c in changes])
+            log = encode_plain([(*c.held, c.event, c.data) for c in changes])
             statements.insert(0, self._sql["log_settle"].bind(rows=log, now=stamp, **event_ids()))
         return {row[0] for row in (await executor(self.adapter, tx).batch(statements))[-1]}
 
     async def let_go(self, held: Sequence[Held], now: datetime) -> set[str]:
-        sql = self._sql["let_go"].bind(rows=_json(held), now=encode_datetime(now))
+        sql = self._sql["let_go"].bind(rows=encode_plain(held), now=encode_datetime(now))
         return {row[0] for row in await self.adapter.write(sql)}
 
     async def try_lock(self, ids: Sequence[str], tx: Tx) -> set[str]:
@@ -182,28 +167,16 @@ class SqliteRunStore(RunStore):
         return bool(await self.adapter.fetch(self._sql["expired"].bind(now=encode_datetime(now))))
 
     async def _bring_back(self, rows: Sequence[tuple[str, Any, Any]], soonest: Any) -> list[Row]:
-        statement = self._sql["bring_back"].bind(rows=_json(rows), soonest=soonest)
+        statement = self._sql["bring_back"].bind(rows=encode_plain(rows), soonest=soonest)
         return await self.adapter.write(statement)
 
     async def _remove(self, ids: Sequence[str], before: Any) -> int:
         async with self.adapter.transaction() as tx:
-            rows = await tx.write(self._sql["prune"].bind(ids=_json(ids), before=before))
-            removed_ids = _json([row[0] for row in rows])
+            rows = await tx.write(self._sql["prune"].bind(ids=encode_plain(ids), before=before))
+            removed_ids = encode_plain([row[0] for row in rows])
             names = ("prune_events", "prune_steps", "prune_signals")
             await tx.batch([self._sql[name].bind(ids=removed_ids) for name in names])
         return len(rows)
-
-    # -- the form of values
-
-    def _time(self, moment: datetime) -> str:
-        return encode_datetime(moment)
-
-    def _list(self, values: Sequence[str]) -> str:
-        return _json(values)
-
-
-class _NotAll(Exception):
-    """Not all of these runs are ours any more: undo, and ask which."""
 
 
 def _runs_of_answer(rows: Sequence[Row], token: str) -> list[ClaimedRun]:
@@ -225,7 +198,3 @@ async def _rows_of(run: Executor, statements: Sequence[Sql]) -> list[Row]:
     if len(statements) == 1:
         return await run.write(statements[0])
     return (await run.batch(statements))[0]
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

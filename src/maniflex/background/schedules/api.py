@@ -12,21 +12,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from maniflex._caller import caller
-from maniflex._names import did_you_mean
 from maniflex._service import Service
 from maniflex.background.declaring import role_problems, switch_problems
 from maniflex.background.environment import Environment
 from maniflex.background.metrics import Labels
+from maniflex.background.parameters import PACKAGE
 from maniflex.background.part import DeclaredPart
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
+from maniflex.background.schedules.declared import DeclaredSchedules
 from maniflex.background.schedules.definition import (
-    DECLARED_FIELDS,
     Fits,
     KnownTargets,
-    check,
-    check_firing,
     check_target,
     fields_of_change,
     fields_of_new,
@@ -38,14 +36,14 @@ from maniflex.background.schedules.rows import Due
 from maniflex.background.schedules.scheduler import Scheduler
 from maniflex.background.schedules.store import ScheduleStore
 from maniflex.background.schedules.targets import CallAction, register, submit
-from maniflex.background.statements import schema_statements
 from maniflex.config import Config
 from maniflex.db.current import current_tx, executor, transaction
 from maniflex.db.records import Records
-from maniflex.errors import ConstraintViolation, Fatal, InvalidSchedule, NotFound
+from maniflex.errors import Fatal, InvalidSchedule, NotFound
 from maniflex.model.base import Model
 from maniflex.model.unreadable import is_unreadable
 from maniflex.sql.statement import Dialect, Sql
+from maniflex.sql.statement_files import schema_statements
 
 LIST_LIMIT = 100
 MOST_LISTED = 1000
@@ -63,7 +61,7 @@ class Schedules(DeclaredPart):
         super().__init__()
         self.work = work
         self._config = config
-        self._declared: dict[str, dict[str, Any]] = {}
+        self._declared = DeclaredSchedules(work.handlers)
         self._problems: builtins.list[str] = []
         self._role: str | None = None
         self.routes = True
@@ -117,9 +115,6 @@ class Schedules(DeclaredPart):
         """
         self.require_open()
         self._use()
-        if name in self._declared:
-            self._problems.append(f"schedule {name!r}: there is one of this name already")
-            return
         status = "active" if active else "inactive"
         options = {"payload": payload, "policy": policy, "attempts": attempts, "allow_private": allow_private}
         try:
@@ -128,7 +123,7 @@ class Schedules(DeclaredPart):
             self._problems.append(f"schedule {name!r}: {error}")
             return
         definition = {"name": name, "cron": cron, "timezone": timezone, **target, **options, "status": status}
-        self._declared[name] = definition
+        self._declared.add(name, definition)
 
     def know_actions(self, actions: Mapping[str, Fits], open_to_clients: frozenset[str]) -> None:
         """Set the actions there are; a schedule of any other is refused from here on."""
@@ -154,18 +149,11 @@ class Schedules(DeclaredPart):
         return (Schedule, ScheduleFiring) if self.used else ()
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        return schema_statements("schedules", dialect) if self.used else ()
+        return schema_statements(PACKAGE, "schedules", dialect) if self.used else ()
 
     def problems(self) -> builtins.list[str]:
-        problems = list(self._problems)
         targets = KnownTargets(self.work.handlers, self._actions)
-        for name, definition in self._declared.items():
-            try:
-                check(definition, targets)
-                check_firing(definition, targets)
-            except InvalidSchedule as error:
-                problems.append(f"schedule {name!r}: {error}")
-        return problems
+        return [*self._problems, *self._declared.problems(targets)]
 
     def attach(self, environment: Environment) -> None:
         super().attach(environment)
@@ -193,44 +181,8 @@ class Schedules(DeclaredPart):
 
     async def declare(self) -> None:
         """Bring the stored schedules up to the declared ones; a scheduler does it when it starts."""
-        if not self._declared:
-            return
-        self._warn_of_strangers()
-        existing = {s.name: s for s in await self._records().list([("name", "in", [*self._declared])])}
-        for name, definition in self._declared.items():
-            if name in existing:
-                await self._adopt(existing[name], definition)
-            elif not await self._try_create(definition):
-                await self._adopt(await self.get(name), definition)
-
-    def _warn_of_strangers(self) -> None:
-        """Warn of run types without a handler here; another process may handle them, so it is no error."""
-        types = [handler.type for handler in self.work.handlers if not handler.internal]
-        for name, definition in self._declared.items():
-            if definition["kind"] == "run" and self.work.handlers.get(definition["target"]) is None:
-                self.require_sealed().logger.warning(
-                    "schedule %r: no handler of this process takes runs of type %r%s",
-                    name,
-                    definition["target"],
-                    did_you_mean(definition["target"], types),
-                )
-
-    async def _try_create(self, definition: Mapping[str, Any]) -> bool:
-        try:
-            await self._create(definition)
-        except ConstraintViolation:  # another process was faster
-            return False
-        return True
-
-    async def _adopt(self, schedule: Schedule, definition: Mapping[str, Any]) -> None:
-        """Code decides what a schedule does; whether it is active is left to the operator."""
-        changes = {
-            key: definition[key] for key in DECLARED_FIELDS if definition[key] != getattr(schedule, key)
-        }
-        if schedule.last_error is not None:  # it was switched off for a mistake, and the code has none
-            changes["status"] = "active"
-        if changes:
-            await self.update(schedule.id, **changes)
+        logger = self.require_sealed().logger
+        await self._declared.store(self._records(), insert=self._insert, update=self.update, logger=logger)
 
     # -- while the server runs
 
@@ -253,9 +205,9 @@ class Schedules(DeclaredPart):
         status = "active" if active else "inactive"
         options = {"payload": payload, "policy": policy, "attempts": attempts, "allow_private": allow_private}
         definition = {"name": name, "cron": cron, "timezone": timezone, **_target(run, action, url)}
-        return await self._create({**definition, **options, "status": status})
+        return await self._insert({**definition, **options, "status": status})
 
-    async def _create(self, definition: Mapping[str, Any]) -> Schedule:
+    async def _insert(self, definition: Mapping[str, Any]) -> Schedule:
         who = caller().actor_id
         schedule = await self._records().create(**self.new(definition), created_by=who, updated_by=who)
         self.wake()

@@ -7,12 +7,12 @@ from datetime import datetime
 
 from maniflex._ids import new_id
 from maniflex.background.json_text import clean, instant
-from maniflex.background.parameters import parameters_of
+from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.background.schedules.plan import Firing
 from maniflex.background.schedules.rows import Due, Fired, Planned, ScheduleStep
-from maniflex.background.statements import load
 from maniflex.db.port import Adapter, Executor, Tx
 from maniflex.db.primary import Primary
+from maniflex.sql.statement_files import load
 
 
 class ScheduleStore:
@@ -22,7 +22,7 @@ class ScheduleStore:
         self.adapter = adapter
         # A replica that lags would have us fire late.
         self._primary = Primary(adapter)
-        self._sql = load("schedules", adapter.dialect)
+        self._sql = load(PACKAGE, "schedules", adapter.dialect)
         parameters = parameters_of(adapter.dialect)
         self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
 

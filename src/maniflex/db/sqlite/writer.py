@@ -21,15 +21,18 @@ from typing import Any
 
 from maniflex.db.port import BatchStatement
 from maniflex.db.sqlite.errors import translate
-from maniflex.db.sqlite.requests import BatchRequest, Finish, Session, Write
 from maniflex.db.sqlite.threads import (
     STALL_SECONDS,
+    BatchRequest,
     Collect,
     Connect,
+    Finish,
     Outcomes,
+    Session,
     Statement,
     StatementTimeout,
     ThreadConnection,
+    Write,
 )
 from maniflex.errors import Conflict, DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
 

@@ -10,6 +10,7 @@ from maniflex.middleware.auth.basic_auth import basic
 from maniflex.middleware.auth.bearer import jwt
 from maniflex.middleware.auth.block import block_operation
 from maniflex.middleware.auth.csrf_tokens import csrf, csrf_token
+from maniflex.middleware.auth.enforce import all_of, any_of, enforce, not_
 from maniflex.middleware.auth.exemptions import allow_anonymous, allow_public_read, allow_public_write
 from maniflex.middleware.auth.fixed_keys import api_keys
 from maniflex.middleware.auth.guards import require_auth, require_role, require_scope
@@ -34,19 +35,23 @@ __all__ = [
     "SqlRevoker",
     "TokenPair",
     "Tokens",
+    "all_of",
     "allow_anonymous",
     "allow_public_read",
     "allow_public_write",
+    "any_of",
     "api_keys",
     "basic",
     "block_operation",
     "csrf",
     "csrf_token",
+    "enforce",
     "hash_password",
     "jwks",
     "jwt",
     "mount_logout",
     "needs_rehash",
+    "not_",
     "require_auth",
     "require_owner",
     "require_role",

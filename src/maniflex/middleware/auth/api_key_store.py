@@ -7,7 +7,6 @@ import secrets
 import string
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import ClassVar
 
 from maniflex.middleware.auth.host import Host
 from maniflex.model.base import Model
@@ -26,8 +25,6 @@ _ROTATE = """UPDATE api_key SET digest = ?, old_digest = ?, old_until = ?, updat
 
 class ApiKey(Model, table="api_key", headless=True):
     """A key that was given out; its secret is nowhere."""
-
-    __internal_table__: ClassVar = True
 
     name: str = field(max_length=200)
     digest: str = field(default="", hidden=True)

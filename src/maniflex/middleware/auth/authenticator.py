@@ -12,8 +12,12 @@ from typing import ClassVar
 
 from maniflex.errors import Abort
 from maniflex.middleware.auth.request import header_values
+from maniflex.middleware.auth.schemes import Schemes
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry
+from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware
 
 UNKNOWN_CALLER = "sign in first"
@@ -44,6 +48,17 @@ class Authenticator(Entry):
             self._variants[schemes] = variant = copy(self)
             variant._is_last, variant._later_schemes = False, schemes
         return self._variants[schemes]
+
+    def schemes(self) -> Schemes:
+        """The forms of credential that it reads, by the names the API description has for them."""
+        return {}
+
+    def codes(self) -> dict[int, tuple[str, ...]]:
+        """The codes of its refusals, by status."""
+        return {401: ("UNAUTHORIZED",)}
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(security=self.schemes(), refusals=self.codes())
 
     def refusal(self, code: str, message: str) -> Abort:
         """A 401, with the way to do better."""

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from maniflex._callables import is_async
 from maniflex.errors import CallbackFailed, RequestError
 from maniflex.middleware.auth.authenticator import Authenticator
-from maniflex.pipeline.chain import is_async
+from maniflex.middleware.auth.schemes import BASIC, Schemes
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.registration import Next, takes
 
@@ -43,6 +44,9 @@ class Basic(Authenticator):
         if not _REALM.fullmatch(realm) or '"' in realm or "\\" in realm:
             self.mistakes.append("realm is plain text without quotes")
         self.challenge = f'Basic realm="{realm}", charset="UTF-8"'
+
+    def schemes(self) -> Schemes:
+        return BASIC
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         if not ctx.authenticated:

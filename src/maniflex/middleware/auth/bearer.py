@@ -19,6 +19,7 @@ from maniflex.middleware.auth.key_options import read_keys
 from maniflex.middleware.auth.keys import SHORT_SECRET, VerifyingKey, cost_of, verify
 from maniflex.middleware.auth.request import cookie_values
 from maniflex.middleware.auth.revocation import LookUp, is_token_revoked, look_up_of, revoker_mistakes
+from maniflex.middleware.auth.schemes import BEARER, Schemes, cookie_scheme, header_scheme
 from maniflex.middleware.auth.token_memory import TokenMemory
 from maniflex.middleware.stores.port import Revoker, warnings_of
 from maniflex.pipeline.context import AuthInfo, Context
@@ -30,6 +31,8 @@ Verify = Callable[[Context, Mapping[str, Any], AuthInfo], Awaitable[object] | ob
 MOST_BYTES = 8192  # of a token
 LONGEST_ON_LOOP = 500  # microseconds; a check that takes longer runs in a thread
 _CHALLENGE = 'Bearer error="invalid_token"'
+_CODES = ("UNAUTHORIZED", "INVALID_TOKEN", "TOKEN_EXPIRED", "TOKEN_NOT_YET_VALID", "TOKEN_FUTURE_ISSUED")
+_REVOKED_CODES = ("TOKEN_REVOKED", "TOKEN_NOT_REVOCABLE")
 
 
 class Bearer(Authenticator):
@@ -61,6 +64,7 @@ class Bearer(Authenticator):
     ) -> None:
         super().__init__()
         self.header = header.lower().encode("latin-1", "replace")
+        self._header_name = header
         self.cookie = cookie
         self._scheme_needed = self.header == b"authorization"
         self.scheme = "bearer" if self._scheme_needed else ""
@@ -118,9 +122,22 @@ class Bearer(Authenticator):
                 )
 
     def warnings(self, seat: Seat) -> Iterable[str]:
+        yield from self.production_problems(seat)
+        yield from warnings_of(self.stores)
+
+    def production_problems(self, seat: Seat) -> Iterable[str]:
         if self._has_short_secret:
             yield f"the secret is shorter than {SHORT_SECRET} bytes and can be guessed"
-        yield from warnings_of(self.stores)
+
+    def schemes(self) -> Schemes:
+        of_header = BEARER if self._scheme_needed else header_scheme(self._header_name)
+        return {**of_header, **({} if self.cookie is None else cookie_scheme(self.cookie))}
+
+    def codes(self) -> dict[int, tuple[str, ...]]:
+        lasting = () if self._allow_no_expiry else ("TOKEN_MISSING_EXPIRY",)
+        if self._look_up is None:
+            return {401: (*_CODES, *lasting)}
+        return {401: (*_CODES, *lasting, *_REVOKED_CODES), 503: ("REVOCATION_UNAVAILABLE",)}
 
     # -- a request -----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from maniflex.errors import Abort
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import At, Middleware, Next
 from maniflex.pipeline.response import Response
@@ -67,6 +68,10 @@ class OperationBlock(Entry):
 
     def _editor(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         return None if model is None else self._shorten_allow
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        is_refused = self._refuser(model, operation) is not None
+        return EntryDocs(refusals={405: ["METHOD_BLOCKED"]}) if is_refused else None
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         methods = _methods_of(ctx)

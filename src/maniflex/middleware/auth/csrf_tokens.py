@@ -17,9 +17,13 @@ from urllib.parse import urlsplit
 from maniflex.errors import Abort
 from maniflex.middleware.auth.csrf_cover import SAFE_METHODS
 from maniflex.middleware.auth.fixed_keys import HEADER_NAME, KeyHeader
+from maniflex.middleware.auth.keys import SHORT_SECRET
 from maniflex.middleware.auth.request import cookie_values, header_values, is_https
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
+from maniflex.pipeline.entry_docs import EntryDocs, answer_header, cookie_parameter, header_parameter
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 
 MODES = ("double_submit", "signed")
@@ -79,6 +83,7 @@ class Csrf(Entry):
         self._mode = mode
         self._secret = secret.encode() if isinstance(secret, str) else secret
         self._cookie = cookie
+        self._header_name = header
         self._header = header.lower().encode("latin-1", "replace")
         self._origins = [
             one.lower().rstrip("/") for one in ([origins] if isinstance(origins, str) else origins)
@@ -88,6 +93,10 @@ class Csrf(Entry):
         self._secure = secure
         self._token_bytes = token_bytes
         self._check_options(header)
+
+    def production_problems(self, seat: Seat) -> Iterable[str]:
+        if self._secret is not None and len(self._secret) < SHORT_SECRET:
+            yield f"the secret is shorter than {SHORT_SECRET} bytes and can be guessed"
 
     def _check_options(self, header: str) -> None:
         if self._mode not in MODES:
@@ -115,6 +124,31 @@ class Csrf(Entry):
     def _learn_key_headers(self, seat: Seat) -> None:
         entries = [r.fn for r in seat.registrations] + [fn for a in seat.actions for fn in a.middleware]
         self.key_headers |= {entry.header for entry in entries if isinstance(entry, KeyHeader)}
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        return self._unsafe_docs() if operation in Operation.WRITES else None
+
+    def method_docs(self, method: str, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        if method not in SAFE_METHODS:
+            return self._unsafe_docs()
+        if self._mode != "double_submit" or method == "OPTIONS":
+            return None
+        cookie = answer_header(f"The cookie `{self._cookie}`, for a caller that has none.")
+        return EntryDocs(answer_headers={"Set-Cookie": cookie})
+
+    def _unsafe_docs(self) -> EntryDocs:
+        is_signed = self._mode == "signed"
+        text = "The CSRF token; a request with a credential in a header of its own needs none."
+        if self._enforce_bearer:
+            text = "The CSRF token."
+        parameters = [header_parameter(self._header_name, text)]
+        if not is_signed:
+            parameters.append(cookie_parameter(self._cookie, "The same token; `__Host-` before it by https."))
+        codes = ["CSRF_TOKEN_MISSING", "CSRF_TOKEN_MISMATCH"]
+        codes.append("CSRF_NO_SESSION" if is_signed else "CSRF_COOKIE_MISSING")
+        if self._origins:
+            codes.append("CSRF_ORIGIN_REJECTED")
+        return EntryDocs(parameters=parameters, refusals={403: codes})
 
     # -- a request -----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from maniflex.middleware.auth.guards import unknown_caller
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.registration import At, Middleware, Next, Registration
 
@@ -41,6 +42,7 @@ class Exemption(Entry):
     in_actions = True
     in_description = True
     is_exemption = True
+    docs = describe_nothing
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         ctx.lets_anonymous_pass = True
@@ -90,6 +92,9 @@ class IdentityDemand(Entry):
 
     name = "auth.allow_public_read"
     is_authenticator = True
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(refusals={401: ["UNAUTHORIZED"]})
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         if (ctx.auth is None or not ctx.auth.user_id) and not ctx.lets_anonymous_pass:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.auth.request import header_values
+from maniflex.middleware.auth.schemes import Schemes, header_scheme
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Seat
 from maniflex.pipeline.registration import Next
@@ -50,6 +51,7 @@ class KeyHeader(Authenticator):
     def __init__(self, header: str, keys: Mapping[str, AuthInfo] | None, store: KeyStore | None) -> None:
         super().__init__()
         self.header = header.lower().encode("latin-1", "replace")
+        self._header_name = header
         self._store = store
         self._by_digest: list[tuple[bytes, AuthInfo]] = []
         self._has_short_key = False
@@ -76,8 +78,14 @@ class KeyHeader(Authenticator):
         return () if self._store is None else self._store.problems(seat)
 
     def warnings(self, seat: Seat) -> Iterable[str]:
+        return self.production_problems(seat)
+
+    def production_problems(self, seat: Seat) -> Iterable[str]:
         if self._has_short_key:
             yield f"a key is shorter than {SHORT} characters and can be guessed"
+
+    def schemes(self) -> Schemes:
+        return header_scheme(self._header_name)
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         if not ctx.authenticated:

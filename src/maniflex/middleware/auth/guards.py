@@ -7,8 +7,11 @@ from typing import ClassVar
 
 from maniflex.errors import Abort
 from maniflex.middleware.auth.authenticator import UNKNOWN_CALLER
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
+from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 
 
@@ -39,6 +42,9 @@ class CallerGuard(Entry):
     in_actions = True
     in_description = True
 
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(refusals={401: ["UNAUTHORIZED"], 403: ["FORBIDDEN"]})
+
     def _check_names(self, kind: str, names: Iterable[object]) -> None:
         if not all(isinstance(name, str) and name for name in names):
             self.mistakes.append(f"{kind} are texts that are not empty")
@@ -53,6 +59,10 @@ class RoleGuard(CallerGuard):
         super().__init__()
         self._check_names("roles", roles)
         self._roles = frozenset(roles)
+
+    @property
+    def terms(self) -> str:
+        return ", ".join(sorted(self._roles))
 
     def warnings(self, seat: Seat) -> Iterable[str]:
         if not self._roles:
@@ -71,6 +81,9 @@ class IdentityGuard(CallerGuard):
     """Asks for any identity."""
 
     name = "auth.require_auth"
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(refusals={401: ["UNAUTHORIZED"]})
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         if ctx.auth is None or not ctx.auth.user_id:
@@ -93,6 +106,10 @@ class ScopeGuard(CallerGuard):
             self.mistakes.append("a scope has neither spaces nor quotes")
         scope_text = " ".join(sorted(self._scopes))
         self._headers = {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope_text}"'}
+
+    @property
+    def terms(self) -> str:
+        return ", ".join(sorted(self._scopes))
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         auth = ctx.auth

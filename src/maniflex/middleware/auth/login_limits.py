@@ -13,6 +13,7 @@ from maniflex.middleware.db.limiter import Limiter
 from maniflex.middleware.stores.port import RateLimitBackend
 from maniflex.middleware.stores.rate_limits import SqlRateLimit
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry_docs import EntryDocs
 
 _LIMIT = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
 _MESSAGE = "too many attempts; try again later"
@@ -44,6 +45,10 @@ class LoginLimiter:
         self._per_address = _limiter(f"{route} by address", limits.per_address, backend)
         self._per_account = _limiter(f"{route} by account", limits.per_account, backend)
         self.mistakes = [*limits.problems(), *self._per_address.mistakes]
+
+    def docs(self) -> EntryDocs:
+        """What the API description says of the route."""
+        return self._per_address.docs()
 
     async def limit_login(self, ctx: Context, account: str) -> None:
         """Count an attempt to sign in; 429 when its address or its account has had too many."""

@@ -13,8 +13,11 @@ from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
 from maniflex.middleware.auth.revocation import revocation_unavailable, revoker_mistakes
 from maniflex.middleware.stores.port import Revoker
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat
+from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.operation import Operation
 
 
 def mount_logout(
@@ -60,7 +63,7 @@ def mount_logout(
         (path, log_out, "Sign out"),
         (all_path, log_out_everywhere, "Sign out everywhere"),
     ):
-        options = {"summary": summary, "tags": ("Sign-in",), "errors": (401, 503)}
+        options = {"summary": summary, "tags": ("Sign-in",)}
         server.action("POST", place, middleware=[guard, require_auth()], **options)(handler)
 
 
@@ -75,6 +78,9 @@ class LogoutGuard(Entry):
         super().__init__()
         self.mistakes += revoker_mistakes(revoker)
         self.stores = () if self.mistakes else (revoker,)
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(refusals={401: ["TOKEN_NOT_REVOCABLE"], 503: ["REVOCATION_UNAVAILABLE"]}, status=204)
 
     def problems(self, seat: Seat) -> Iterable[str]:
         others = [r.fn for r in seat.registrations]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from maniflex.errors import Abort, RequestError
 from maniflex.pipeline.context import Context
@@ -29,6 +29,7 @@ class OwnerRule(ScopeRule):
 
     name = "auth.require_owner"
     in_actions = False
+    undetermined_codes: ClassVar = {401: ("UNAUTHORIZED",)}
 
     def __init__(self, field: Any, admin_roles: str | Iterable[str], lists: Any) -> None:
         roles = (admin_roles,) if isinstance(admin_roles, str) else tuple(admin_roles)

@@ -76,6 +76,10 @@ class PublishedKeys(Bearer):
             yield "neither issuer nor audience is given, so tokens for other applications pass too"
         yield from super().warnings(seat)
 
+    def codes(self) -> dict[int, tuple[str, ...]]:
+        codes = super().codes()
+        return {**codes, 503: (*codes.get(503, ()), "JWKS_UNAVAILABLE")}
+
     async def _claims(self, ctx: Context, token: bytes) -> dict[str, Any] | None:
         try:
             key_id = import_module("jwt").get_unverified_header(token).get("kid")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from maniflex._caller import keep_answer_secret
 from maniflex.db.primary import reading
@@ -24,13 +24,33 @@ from maniflex.middleware.auth.api_key_store import (
 from maniflex.middleware.auth.durations import Duration, as_timedelta
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Entry, Seat
+from maniflex.pipeline.entry_docs import EntryDocs, answer_header
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 
 MOST_OVERLAP = timedelta(days=30)
 PAGE = 100
 _NO_STORE = {"cache-control": "no-store"}
+_SECRET = {"Cache-Control": answer_header("`no-store`: the answer has a secret.")}
+_DOCS = {  # by the handler
+    "create": EntryDocs(refusals={403: ["FORBIDDEN"]}, answer_headers=_SECRET, status=201),
+    "list": EntryDocs(refusals={400: ["INVALID_QUERY"]}),
+    "read": EntryDocs(),
+    "revoke": EntryDocs(status=204),
+    "rotate": EntryDocs(
+        refusals={
+            400: ["BODY_READ_ERROR", "INVALID_JSON"],
+            409: ["CONFLICT"],
+            413: ["BODY_READ_ERROR"],
+            415: ["UNSUPPORTED_MEDIA_TYPE"],
+            422: ["VALIDATION_FAILED"],
+        },
+        answer_headers=_SECRET,
+    ),
+}
 _SHOWN = ("id", "name", "actor", "tenant", "roles", "scopes")
 _SHOWN_TIMES = ("expires_at", "last_used_at", "revoked_at", "created_at")
 
@@ -50,6 +70,44 @@ class RotateRequest:
     """For how many seconds the old secret still counts."""
 
     overlap: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShownApiKey:
+    """A key, without its secret."""
+
+    id: str
+    name: str
+    actor: str
+    tenant: str
+    roles: list[str]
+    scopes: list[str]
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewApiKey(ShownApiKey):
+    """A key with its secret, which is shown this once."""
+
+    key: str
+
+
+class KeyRoute(Entry):
+    """Says what a route of the keys answers."""
+
+    name = "auth.ApiKeys"
+    homes: ClassVar = {}
+    in_actions = True
+
+    def __init__(self, docs: EntryDocs) -> None:
+        super().__init__()
+        self._docs = docs
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return self._docs
 
 
 class ApiKeys:
@@ -77,17 +135,25 @@ class ApiKeys:
         """Add the routes by which callers make, list, rotate and revoke keys, and the table they need."""
         self._host = server
         server.register(ApiKey)
-        guards: list[Entry] = [require_auth()]
+        creating = {"request": KeyRequest, "response": NewApiKey}
+        listing = {"query_params": {"page": int}, "response": list[ShownApiKey]}
         routes: tuple[tuple[str, str, Any, str, dict[str, Any]], ...] = (
-            ("POST", path, self._create, "Make an API key", {"request": KeyRequest, "errors": (403, 422)}),
-            ("GET", path, self._list, "List API keys", {"query_params": {"page": int}}),
-            ("GET", f"{path}/{{id}}", self._read, "Get one API key", {"errors": (404,)}),
-            ("DELETE", f"{path}/{{id}}", self._revoke, "Revoke an API key", {"errors": (404,)}),
-            ("POST", f"{path}/{{id}}/rotate", self._rotate, "Rotate an API key", {"errors": (404, 409, 422)}),
+            ("POST", path, self._create, "Make an API key", creating),
+            (
+                "GET",
+                path,
+                self._list,
+                "List API keys",
+                listing,
+            ),
+            ("GET", f"{path}/{{id}}", self._read, "Get one API key", {"response": ShownApiKey}),
+            ("DELETE", f"{path}/{{id}}", self._revoke, "Revoke an API key", {}),
+            ("POST", f"{path}/{{id}}/rotate", self._rotate, "Rotate an API key", {"response": NewApiKey}),
         )
         for method, place, handler, summary, options in routes:
-            name = handler.__name__.strip("_") + "_api_key"
-            about = {"name": name, "summary": summary, "tags": ("API keys",), **options}
+            name = handler.__name__.strip("_")
+            about = {"name": f"{name}_api_key", "summary": summary, "tags": ("API keys",), **options}
+            guards = [require_auth(), KeyRoute(_DOCS[name])]
             server.action(method, place, middleware=guards, **about)(handler)
 
     # -- authenticating ------------------------------------------------------------------------

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from maniflex._callables import is_async
 from maniflex.errors import Abort, CallbackFailed, RequestError
-from maniflex.middleware.auth.csrf_cover import uncovered_routes
+from maniflex.middleware.auth.csrf_cover import is_csrf, uncovered_routes
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
 from maniflex.middleware.auth.login_limits import LoginLimiter, LoginLimits
 from maniflex.middleware.auth.refresh_store import RefreshToken
 from maniflex.middleware.auth.request import LOOPBACK, cookie_values, host_name
+from maniflex.middleware.auth.schemes import cookie_scheme
 from maniflex.model.base import Model
-from maniflex.pipeline.chain import is_async
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Entry, Seat
+from maniflex.pipeline.entry_docs import EntryDocs, answer_header
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next, takes
 from maniflex.pipeline.response import Response
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 Login = Callable[[Context, Any], AuthInfo | Awaitable[AuthInfo | None] | None]
 COOKIE = "refresh_token"
 _NO_STORE = {"cache-control": "no-store"}
+_NO_STORE_HEADER = {"Cache-Control": answer_header("`no-store`: the answer has secrets.")}
+_COOKIE_HEADER = {"Set-Cookie": answer_header(f"The cookie `{COOKIE}`.")}
 
 
 @dataclass(slots=True)
@@ -43,6 +49,22 @@ class RefreshRequest:
     refresh_token: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class AccessAnswer:
+    """The token of the next requests; the refresh token is in a cookie."""
+
+    access_token: str
+    token_type: str
+    expires_in: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokensAnswer(AccessAnswer):
+    """The token of the next requests, and the one that gives new ones."""
+
+    refresh_token: str
+
+
 class OpenRoute(Entry):
     """Lets a route be reached without an identity, past every authenticator: it makes identities itself."""
 
@@ -55,11 +77,13 @@ class OpenRoute(Entry):
         self,
         mistakes: Sequence[str] = (),
         *,
+        docs: EntryDocs,
         is_forgeable: bool = False,
         tables: Sequence[type[Model]] = (),
         stores: Sequence[Any] = (),
     ) -> None:
         super().__init__()
+        self._docs = docs
         self.mistakes = list(mistakes)
         self.tables, self.stores = tables, stores
         self.needs_no_csrf = not is_forgeable
@@ -68,11 +92,32 @@ class OpenRoute(Entry):
         if not self.needs_no_csrf and uncovered_routes(seat):
             yield 'refresh="cookie" is sent by browsers unasked, so auth.csrf must cover this route'
 
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return self._docs
+
+    def silences(self, other: Entry) -> bool:
+        return other.is_authenticator or (self.needs_no_csrf and is_csrf(other))
+
     async def __call__(self, ctx: Context, next: Next) -> None:
         # An expired token that a client sends along must not keep it from getting a new one.
         ctx.authenticated = ctx.lets_anonymous_pass = True
         ctx.csrf_exempt = self.needs_no_csrf
         await next()
+
+
+class SignOutNotes(Entry):
+    """Says what signing out answers."""
+
+    name = "auth.Tokens"
+    homes: ClassVar = {}
+    in_actions = True
+
+    def __init__(self, answer_headers: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._answer_headers = answer_headers
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
+        return EntryDocs(status=204, answer_headers=self._answer_headers)
 
 
 class TokenRoutes:
@@ -85,19 +130,26 @@ class TokenRoutes:
         self._account = account
         self._limiter = LoginLimiter(limits, f"auth.Tokens {self._path}/login")
         self._uses_cookie = tokens.refresh_mode == "cookie"
+        self._pair: Any = AccessAnswer if self._uses_cookie else TokensAnswer
+        self._cookie_header = _COOKIE_HEADER if self._uses_cookie else {}
 
     def mount(self, login: Login | None, request: Any) -> None:
         self._tokens.mistakes += [f"auth.Tokens: {mistake}" for mistake in self._limiter.mistakes]
         if login is not None:
             self._mount_login(login, Credentials if request is None else request)
         refresh_route = OpenRoute(
-            self._tokens.mistakes, is_forgeable=self._uses_cookie, tables=(RefreshToken,)
+            self._tokens.mistakes,
+            docs=self._refresh_docs(),
+            is_forgeable=self._uses_cookie,
+            tables=(RefreshToken,),
         )
         refresh_body = {} if self._uses_cookie else {"request": RefreshRequest}
-        self._action("refresh", self._refresh, [refresh_route], "Get new tokens", **refresh_body)
+        self._action(
+            "refresh", self._refresh, [refresh_route], "Get new tokens", response=self._pair, **refresh_body
+        )
         bearer = self._tokens.bearer()
         bearer.mistakes = []  # said by the route above
-        guards = [bearer, require_auth()]
+        guards = [bearer, require_auth(), SignOutNotes(self._cookie_header)]
         self._action("logout", self._log_out, guards, "Sign out")
         self._action("logout-all", self._log_out_everywhere, guards, "Sign out everywhere")
 
@@ -126,12 +178,28 @@ class TokenRoutes:
                 )
             return self._answer(ctx, await self._tokens.issue(info))
 
-        open_route = OpenRoute(stores=() if self._limiter.mistakes else (self._limiter.backend,))
-        self._action("login", sign_in, [open_route], "Sign in", request=request, errors=(401, 429, 503))
+        docs = self._limiter.docs()
+        refusals = {**docs.refusals, 401: ["INVALID_CREDENTIALS"]}
+        headers = {**docs.answer_headers, **_NO_STORE_HEADER, **self._cookie_header}
+        open_route = OpenRoute(
+            docs=replace(docs, refusals=refusals, answer_headers=headers),
+            stores=() if self._limiter.mistakes else (self._limiter.backend,),
+        )
+        self._action("login", sign_in, [open_route], "Sign in", request=request, response=self._pair)
+
+    def _refresh_docs(self) -> EntryDocs:
+        refusals: dict[int, list[str]] = {401: ["INVALID_REFRESH_TOKEN", "REFRESH_TOKEN_REUSED"]}
+        if self._tokens.revoker is not None:
+            refusals[503] = ["REVOCATION_UNAVAILABLE"]
+        return EntryDocs(
+            security=cookie_scheme(COOKIE) if self._uses_cookie else {},
+            refusals=refusals,
+            answer_headers={**_NO_STORE_HEADER, **self._cookie_header},
+        )
 
     def _action(self, name: str, handler: Any, middleware: list[Entry], summary: str, **options: Any) -> None:
         title = f"{self._path.strip('/').replace('/', '_')}_{name.replace('-', '_')}"
-        settings = {"errors": (401,), "tags": ("Sign-in",), **options}
+        settings = {"tags": ("Sign-in",), **options}
         mount = self._host.action(
             "POST", f"{self._path}/{name}", middleware=middleware, name=title, summary=summary, **settings
         )

@@ -22,7 +22,8 @@ from maniflex.middleware.stores.units import seconds_of
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, Piece, Seat, ask, is_own_table
+from maniflex.pipeline.entry import Entry, Piece, Seat, ask
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At
 from maniflex.pipeline.steps.db import Database
@@ -49,6 +50,7 @@ class CacheQuery(Entry):
     """Rows of lists and records that were found before, as long as nothing they came from was written."""
 
     name = "db.cache_query"
+    docs = describe_nothing
     homes: ClassVar = {"db": (At.BEFORE,)}
     acts_for = frozenset({Operation.LIST, Operation.READ})
     listens = True
@@ -68,7 +70,7 @@ class CacheQuery(Entry):
 
     def problems(self, seat: Seat) -> Iterable[str]:
         for meta in seat.models:
-            if seat.is_named and is_own_table(meta):
+            if seat.is_named and meta.is_internal:
                 yield f"{meta.name} changes by itself, so it is not cached"
             if any(field.encrypted for field in meta.fields):
                 yield f"{meta.name} has encrypted fields, which are kept in no cache; name other models"
@@ -80,7 +82,7 @@ class CacheQuery(Entry):
 
         def wrap(default: Default) -> Default:
             database, name = getattr(default, "__self__", None), getattr(default, "__name__", "")
-            if not isinstance(database, Database) or name not in _STEPS or is_own_table(database.store.meta):
+            if not isinstance(database, Database) or name not in _STEPS or database.store.meta.is_internal:
                 return default
             return _CachedStep(self, default, database, one=_STEPS[name])
 

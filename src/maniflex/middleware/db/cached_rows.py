@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, time
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
 from maniflex.db.includes import IncludedRow, Related
 from maniflex.db.port import Row
 from maniflex.db.store import Store
+from maniflex.model.annotations import TYPES
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.steps.db import listing_of
 from maniflex.query.query import Include
 
-_TYPES: dict[Kind, Any] = {
-    Kind.TEXT: str,
-    Kind.INT: int,
-    Kind.FLOAT: float,
-    Kind.BOOL: bool,
-    Kind.DECIMAL: Decimal,
-    Kind.DATETIME: datetime,
-    Kind.DATE: date,
-    Kind.TIME: time,
-    Kind.UUID: UUID,
-    Kind.BYTES: bytes,
-    Kind.JSON: str,
-}
+_TYPES: dict[Kind, Any] = {**TYPES, Kind.JSON: str}
 
 
 class _Included(msgspec.Struct, array_like=True):

@@ -12,6 +12,7 @@ from maniflex.middleware.stores.port import CacheStore, mistakes_of
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, ask
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 
@@ -20,6 +21,7 @@ class Invalidate(Entry):
     """Deletes keys when the write of the request is committed."""
 
     name = "db.invalidate"
+    docs = describe_nothing
     homes: ClassVar = {"db": (At.AFTER,)}
     acts_for = frozenset({Operation.CREATE, Operation.UPDATE, Operation.DELETE})
 

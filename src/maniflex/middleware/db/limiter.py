@@ -15,12 +15,20 @@ from maniflex.middleware.stores.port import Duration, RateLimitBackend, Taken, m
 from maniflex.middleware.stores.rate_limits import SqlRateLimit
 from maniflex.middleware.stores.units import seconds_of
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.entry_docs import EntryDocs, answer_header
 from maniflex.pipeline.registration import Next
 
 ON_ERROR = ("refuse", "allow")
 _MESSAGE = "too many requests; try again later"
 _MOST_EMPTY = 10_000  # buckets that are remembered as empty
 _LOG_EVERY = 60.0  # seconds
+
+
+_HEADERS = {
+    "RateLimit-Limit": answer_header("How many requests the caller may make at once.", "integer"),
+    "RateLimit-Remaining": answer_header("How many are left.", "integer"),
+    "RateLimit-Reset": answer_header("In how many seconds all are there again.", "integer"),
+}
 
 
 class RateLimitUnavailable(Unavailable):
@@ -88,12 +96,20 @@ class Limiter:
         self.mistakes = list(_mistakes(limit, window, cost, self.backend, on_error))
         self.limit, self.window, self.cost = limit, window, cost
         self._seconds = 1.0 if self.mistakes else seconds_of(window)
-        self.label = f"{name} {limit} in {self._seconds:g} s for {cost}"
+        self.terms = f"{limit} in {self._seconds:g} s"
+        self.label = f"{name} {self.terms} for {cost}"
         self.unlimited = 0  # requests that passed because the backend failed
         self._message = message or _MESSAGE
         self._allows_on_error = on_error == "allow"
         self._empty = EmptyBuckets(timedelta(seconds=self._seconds))
         self._logged_at = -math.inf
+
+    def docs(self) -> EntryDocs:
+        """What the API description says of a route that has this limit."""
+        refusals = {429: ["RATE_LIMITED"], 503: ["RATE_LIMIT_UNAVAILABLE"]}
+        if self._allows_on_error:
+            del refusals[503]
+        return EntryDocs(refusals=refusals, refusal_headers={429: _HEADERS}, answer_headers=_HEADERS)
 
     async def __call__(self, key: str, ctx: Context, next: Next) -> None:
         """Let the request pass if the bucket of that key has tokens for it."""

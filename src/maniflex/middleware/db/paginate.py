@@ -9,6 +9,7 @@ from typing import ClassVar
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Piece, Seat
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 
@@ -19,6 +20,7 @@ class Paginate(Entry):
     """The largest page of lists."""
 
     name = "db.paginate"
+    docs = describe_nothing
     homes: ClassVar = {"db": (At.BEFORE,), "deserialize": (At.AFTER,)}
     acts_for = frozenset({Operation.LIST})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from maniflex.middleware.stores.port import Duration, RateLimitBackend
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, ask, require_field
+from maniflex.pipeline.entry_docs import BODY_REFUSALS, EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 
@@ -27,6 +29,7 @@ class RateLimit(Entry):
     name = "db.rate_limit"
     homes: ClassVar = {"db": ANYWHERE, "auth": ANYWHERE}
     in_actions = True
+    skips_reached = True
 
     def __init__(self, limiter: Limiter, key: Any) -> None:
         super().__init__()
@@ -40,6 +43,10 @@ class RateLimit(Entry):
     @property
     def label(self) -> str:
         return self._limiter.label
+
+    @property
+    def terms(self) -> str:
+        return self._limiter.terms
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """On `db` it acts when the auth step is over, before anything is read; on `auth` where it stands."""
@@ -58,6 +65,9 @@ class RateLimit(Entry):
         if model.options.singleton:
             return partial(self._limit, f"{start}{model.name} {Operation.READ} ")
         return partial(self._limit_head, f"{start}{model.name} ")
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        return None if operation is Operation.OPTIONS else self._limiter.docs()
 
     async def _limit(self, bucket: str, ctx: Context, next: Next) -> None:
         if ctx.parent is not None:  # a model that a request reaches: the request is counted where it goes
@@ -103,6 +113,10 @@ class RateLimitField(Entry):
     def label(self) -> str:
         return f"{self._limiter.label} {self._field}"
 
+    @property
+    def terms(self) -> str:
+        return f"{self._field}: {self._limiter.terms}"
+
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """Wherever it is registered, it acts as soon as the body is read, before it is validated."""
         return (Piece("deserialize", self.make, At.AFTER, _FIRST),)
@@ -115,6 +129,12 @@ class RateLimitField(Entry):
             return None
         name = require_field(model, self._field).api
         return partial(self._limit_body, f"{start}{model.name} {operation} ", name)
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        docs = self._limiter.docs()
+        if model is None and operation is Operation.ACTION:
+            return replace(docs, refusals={**docs.refusals, **BODY_REFUSALS, 415: ["UNSUPPORTED_MEDIA_TYPE"]})
+        return docs if model is not None and operation in self.acts_for else None
 
     async def _limit_body(self, bucket: str, name: str, ctx: Context, next: Next) -> None:
         await self._limit(bucket, None if ctx.body is None else ctx.body.get(name), ctx, next)

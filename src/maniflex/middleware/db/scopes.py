@@ -12,7 +12,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Seat
-from maniflex.pipeline.scope_rules import ScopeRule, is_internal
+from maniflex.pipeline.scope_rules import ScopeRule
 from maniflex.query.query import Models, field_along
 
 Roles = str | Iterable[str] | None
@@ -23,7 +23,7 @@ def force_filter(field: str, value: Any, op: str = "eq", *, unless_role: Roles =
 
     `db.ALL` as value lifts the rule on purpose. A value that is None or empty is 403.
     """
-    return FieldRule(field, value, op, unless_role=unless_role)
+    return FieldScope(field, value, op, unless_role=unless_role)
 
 
 def tenancy(
@@ -45,7 +45,7 @@ def force_filter_via(relation: str, field: str, value: Any, *, unless_role: Role
     return ParentRule(relation, field, value, unless_role=unless_role)
 
 
-class FieldRule(ScopeRule):
+class FieldScope(ScopeRule):
     """Rows that have a value in a field of their own."""
 
     name = "db.force_filter"
@@ -104,7 +104,7 @@ class TenantRule(ScopeRule):
         if seat.is_named:
             return
         for meta in seat.registered.values():
-            if meta.name not in bound and not is_internal(meta) and not meta.options.headless:
+            if meta.name not in bound and not meta.is_internal and not meta.options.headless:
                 yield f"{meta.name} has no {self._path!r}: all tenants see its rows; shared= says it is meant"
 
 

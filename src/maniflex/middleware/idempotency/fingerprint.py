@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from maniflex.errors import Abort, BodyTooLarge, UnsupportedMediaType
-from maniflex.middleware.db.callers import address_of
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.read_body import read_body
 
@@ -28,14 +27,6 @@ def sent_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
                 )
             key = value
     return None if key is None else key.decode("ascii")
-
-
-def caller_of(ctx: Context) -> str:
-    """A text for the caller that no other caller has: the user within the tenant, or the address."""
-    auth = ctx.auth
-    if auth is not None and auth.user_id:
-        return f"user {len(auth.tenant_id)} {auth.tenant_id}{auth.user_id}"
-    return f"address {address_of(ctx)}"
 
 
 def fingerprint(ctx: Context, body: bytes) -> str:

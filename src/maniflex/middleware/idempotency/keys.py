@@ -12,17 +12,18 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from maniflex.errors import Abort, Unavailable
+from maniflex.middleware.db.callers import caller_of
 from maniflex.middleware.db.query_text import scope_text
 from maniflex.middleware.idempotency.claimer import KeyClaimer
 from maniflex.middleware.idempotency.fingerprint import (
     body_that_was_read,
-    caller_of,
     fingerprint,
     read_any_body,
     sent_key,
 )
 from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
 from maniflex.middleware.idempotency.kept_answer import replay_answer
+from maniflex.middleware.idempotency.key_docs import key_docs
 from maniflex.middleware.idempotency.options import KeyOptions, option_mistakes
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, Duration, IdempotencyStore, KeyClaim
@@ -32,6 +33,7 @@ from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import AnswersEarly
 from maniflex.pipeline.entry import Entry, Piece, Seat, ask
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next, Registration
 from maniflex.pipeline.response import Response, status_of
@@ -81,6 +83,12 @@ class Keys(Entry):
 
     def _make_write(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         return _KeyedWrite() if model is not None and operation in self.acts_for else None
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        is_action = model is None and operation is Operation.ACTION
+        if not is_action and operation not in self.acts_for:
+            return None
+        return key_docs(self.options, reads_body=is_action)
 
     def problems(self, seat: Seat) -> Iterable[str]:
         others = [r for r in seat.registrations if r is not seat.registration and isinstance(r.fn, Keys)]
@@ -146,8 +154,8 @@ class _KeyedRequest(AnswersEarly):
 
     async def _claim(self, ctx: Context, key: str) -> HeldClaim | KeyClaim | None:
         """The claim, or the settled key of a twin; None to run without, because the store fails."""
-        own_caller = self._options.caller
-        caller = caller_of(ctx) if own_caller is None else f"own {await ask(ctx, own_caller, ctx)}"
+        own = self._options.caller
+        caller = caller_of(ctx, exact=True) if own is None else f"own {await ask(ctx, own, ctx)}"
         if ctx.forced:  # a key counts within the rows that its request may touch
             caller = f"{caller} in {scope_text(ctx.forced)}"
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route_of(ctx)} {key}"

@@ -11,9 +11,12 @@ from datetime import timedelta
 
 from maniflex.middleware.response.header import header_mistakes
 from maniflex.middleware.response.origins import Origins, origin_mistakes
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.answer_headers import Header
+from maniflex.pipeline.entry_docs import EntryDocs, answer_header, header_parameter
 from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
 from maniflex.pipeline.layer_answer import change_headers, merge_vary, send_answer
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.server_entries import LayerEntry
@@ -78,6 +81,21 @@ class Cors(LayerEntry):
         self._exposed: list[Header] = [(b"access-control-expose-headers", ", ".join(expose).encode())]
         if not expose:
             self._exposed = []
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        if operation is not Operation.OPTIONS:
+            return None
+        return EntryDocs(
+            parameters=[
+                header_parameter("Origin", "Where the page is from that a browser asks for."),
+                header_parameter("Access-Control-Request-Method", "The method it wants to use."),
+                header_parameter("Access-Control-Request-Headers", "The headers it wants to send."),
+            ],
+            refusals={403: ["CORS_ORIGIN_DENIED", "CORS_HEADER_DENIED"], 405: ["CORS_METHOD_DENIED"]},
+            answer_headers={
+                "Access-Control-Allow-Origin": answer_header("The origin, when the page may call the server.")
+            },
+        )
 
     def layer(self, app: App, runtime: Runtime) -> App:
         async def layer(scope: AsgiScope, receive: Receive, send: Send) -> None:

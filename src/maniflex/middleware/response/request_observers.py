@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from logging import Logger, LoggerAdapter, getLogger
 from typing import Any, Protocol
 
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.observation import Observation, write_access_line
 from maniflex.pipeline.request_numbers import method_label
 from maniflex.pipeline.server_entries import ObserverEntry
@@ -34,6 +35,7 @@ class RequestLog(ObserverEntry):
     """Writes one line about every request."""
 
     name = "response.logging"
+    docs = describe_nothing
 
     def __init__(self, logger: Any, skip: Any) -> None:  # types are only promises until here
         super().__init__()
@@ -53,6 +55,7 @@ class RequestMetrics(ObserverEntry):
     """Counts and times every request."""
 
     name = "response.metrics"
+    docs = describe_nothing
 
     def __init__(self, collector: Collector) -> None:
         super().__init__()

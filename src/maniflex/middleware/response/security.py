@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from maniflex.middleware.response.header import header_mistakes
 from maniflex.pipeline.answer_headers import Header
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
 from maniflex.pipeline.layer_answer import change_headers
 from maniflex.pipeline.runtime import Runtime
@@ -31,6 +32,7 @@ class SecurityHeaders(LayerEntry):
     """Adds its headers to answers that have none of that name; so `/docs` keeps its own policy."""
 
     name = "response.security_headers"
+    docs = describe_nothing
 
     def __init__(
         self, hsts: timedelta | float | str | None, frame: str | None, referrer: str | None, csp: str | None

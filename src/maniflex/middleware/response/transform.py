@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, ask, require_field
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.registration import takes
 from maniflex.pipeline.transforms import Change, Transform
 
@@ -20,6 +21,7 @@ class TransformField(Entry):
     """Changes the value of one field in answers."""
 
     name = "response.transform_field"
+    docs = describe_nothing
     homes: ClassVar = {"response": ANYWHERE}
 
     def __init__(self, field: str, fn: Any) -> None:  # its type is only a promise until here

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
 
+from maniflex._callables import is_async
 from maniflex.errors import Abort, RequestError
 from maniflex.middleware.arguments import is_function
 from maniflex.middleware.auth.passwords import MOST_BCRYPT_BYTES, hash_password
-from maniflex.middleware.service.service_entry import ServiceEntry
+from maniflex.middleware.service.service_entry import BODIES, ServiceEntry
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat, require_field
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next
 
@@ -63,6 +64,9 @@ class HashEntry(ServiceEntry):
             if field.visible:
                 yield f"{model.name}.{field.name} is neither writeonly nor hidden, so answers show its hash"
 
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        return EntryDocs(refusals={500: ["HASH_ERROR"]}) if operation in BODIES else None
+
     def of_model(self, model: ModelMeta, operation: Operation) -> Middleware:
         field = require_field(model, self.sets)
 
@@ -93,7 +97,7 @@ class HashEntry(ServiceEntry):
         if isinstance(self._hasher, str):
             return await hash_password(plain, algorithm=self._hasher)
         outcome: Any
-        if inspect.iscoroutinefunction(self._hasher):
+        if is_async(self._hasher):
             outcome = await self._hasher(plain)
         else:
             outcome = await asyncio.to_thread(self._hasher, plain)

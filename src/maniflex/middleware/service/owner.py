@@ -10,6 +10,7 @@ from maniflex.middleware.validate.gates import forbidden_field
 from maniflex.model.meta import Kind, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Piece, Seat, require_field
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 
@@ -41,6 +42,12 @@ class OwnerEntry(ServiceEntry):
         field = require_field(model, self.sets)
         if field.kind not in (Kind.TEXT, Kind.UUID):
             yield f"{field.name} cannot hold the id of a caller"
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        if operation is not Operation.CREATE:
+            return None
+        mismatch = {} if self._overwrites else {403: ["FIELD_FORBIDDEN"]}
+        return EntryDocs(refusals={401: ["UNAUTHORIZED"], **mismatch})
 
     def of_model(self, model: ModelMeta, operation: Operation) -> Middleware | None:
         if operation is not Operation.CREATE:

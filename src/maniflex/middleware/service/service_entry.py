@@ -9,6 +9,7 @@ from maniflex.errors import CallbackFailed, ValidationFailed
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Seat, require_field
+from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware
 
@@ -21,6 +22,7 @@ class ServiceEntry(Entry):
     homes: ClassVar = {"service": ANYWHERE}
     acts_for = BODIES
     sets: str = ""  # the field it writes
+    docs = describe_nothing
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         return None if model is None or operation not in BODIES else self.of_model(model, operation)

@@ -106,7 +106,7 @@ class SlugEntry(ServiceEntry):
                     await next()
                     return
                 except ConstraintViolation as error:
-                    is_ours = slugs.target.column in error.columns and slugs.made(ctx, is_create)
+                    is_ours = slugs.target.column in error.columns and slugs.has_made(ctx, is_create)
                     # A transaction of the request ends with the refused write.
                     if not is_ours or ctx.tx is not None or attempt == _ATTEMPTS - 1:
                         raise
@@ -137,7 +137,7 @@ class Slugs:
     def _mark(self) -> str:
         return f"maniflex.slug.{self._model.name}.{self.target.name}"
 
-    def made(self, ctx: Context, is_create: bool) -> bool:
+    def has_made(self, ctx: Context, is_create: bool) -> bool:
         """Whether the slug of the request was made here."""
         return not is_create or self._mark in ctx.state
 

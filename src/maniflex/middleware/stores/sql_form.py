@@ -17,7 +17,7 @@ from maniflex.middleware.stores.port import StoreUnavailable
 from maniflex.middleware.stores.units import nanoseconds
 from maniflex.model.base import Model
 from maniflex.sql.statement import Sql
-from maniflex.sql.statement_files import FileStatement, load_statements
+from maniflex.sql.statement_files import NamedStatement, load
 
 
 class SqlForm:
@@ -29,12 +29,12 @@ class SqlForm:
     def __init__(self) -> None:
         self._adapter: Adapter | None = None
         self._clock: Clock | None = None
-        self._statements: Mapping[str, FileStatement] = {}
+        self._statements: Mapping[str, NamedStatement] = {}
 
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         """Use this database and clock."""
         self._adapter, self._clock = adapter, clock
-        self._statements = load_statements("maniflex.middleware", self.statements, adapter.dialect)
+        self._statements = load("maniflex.middleware", self.statements, adapter.dialect)
 
     @property
     def adapter(self) -> Adapter:

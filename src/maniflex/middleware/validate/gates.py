@@ -11,6 +11,7 @@ from maniflex.middleware.validate.rule_entry import BODIES
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Piece, Seat, ask, require_field
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 
@@ -50,6 +51,9 @@ class FieldGate(Entry):
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return (Piece("validate", self.make, At.BEFORE, _FIRST),)
 
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        return EntryDocs(refusals={403: ["FIELD_FORBIDDEN"]}) if operation in BODIES else None
+
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         if model is None or operation not in BODIES:
             return None
@@ -76,6 +80,11 @@ class RoleGate(FieldGate):
         if not all(map(is_text, roles)):
             self.mistakes.append("roles are texts that are not empty")
         self._has_roles = bool(roles)
+        self._terms = f"{field}: {', '.join(sorted(names))}"
+
+    @property
+    def terms(self) -> str:
+        return self._terms
 
     def warnings(self, seat: Seat) -> Iterable[str]:
         if not self._has_roles:

@@ -30,5 +30,8 @@ class LocaleEntry(RuleEntry):
     def model_problems(self, model: ModelMeta, seat: Seat) -> Iterable[str]:
         yield f"{self.fields[0]} has no locales"
 
+    def codes(self, operation: Operation) -> dict[int, tuple[str, ...]]:
+        return {422: ("MISSING_LOCALE",)}
+
     def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         return ()

@@ -43,6 +43,9 @@ class UniqueEntry(RuleEntry):
         self.fields = (field, *within)
         self._ignore_case = ignore_case
 
+    def codes(self, operation: Operation) -> dict[int, tuple[str, ...]]:
+        return {409: ("CONFLICT",)}
+
     def model_problems(self, model: ModelMeta, seat: Seat) -> Iterable[str]:
         field, *within = (require_field(model, name) for name in self.fields)
         if field.kind in (Kind.JSON, Kind.BYTES) or field.encrypted is not None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.checks import Check
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 
 BODIES = frozenset({Operation.CREATE, Operation.UPDATE})  # operations that bring a body
@@ -24,6 +25,13 @@ class RuleEntry(Entry):
 
     def checks(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         return self.rules(model, operation) if operation in BODIES else ()
+
+    def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
+        return EntryDocs(refusals=self.codes(operation)) if operation in BODIES else None
+
+    def codes(self, operation: Operation) -> dict[int, tuple[str, ...]]:
+        """The codes of its refusals of a create or an update, by status."""
+        return {422: ("VALIDATION_FAILED",)}
 
     def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         """The rules for the body of one model."""

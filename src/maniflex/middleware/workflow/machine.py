@@ -101,6 +101,15 @@ class Machine(RuleEntry):
         else:
             yield from dead_rules(rules)
 
+    def codes(self, operation: Operation) -> dict[int, tuple[str, ...]]:
+        judges_creates = any(isinstance(rule, AllowInitial) for rule in self._rules)
+        codes: dict[int, tuple[str, ...]] = {422: ("INVALID_TRANSITION",)}
+        if operation is Operation.CREATE:
+            return codes if judges_creates else {}
+        if any(isinstance(rule, OnTransition) for rule in self._rules):
+            codes[500] = ("WORKFLOW_HOOK_ERROR",)
+        return codes
+
     def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         rules = rules_of(require_field(model, self.fields[0]), self._rules)
         if operation is Operation.UPDATE:

@@ -123,6 +123,16 @@ function operation(path, method, op) {
     op.deprecated ? h("span", { class: "chip" }, "deprecated") : null, h("span", { class: "what" }, op.summary || "")));
   return lazy(details, () => [h("div", { class: "inside" }, body(path, method, op))]);
 }
+/* Which proof of identity a caller needs: one of several, or none. */
+const needs = (op) => op.security || spec.security || [];
+const schemeOf = (name) => ((spec.components.securitySchemes || {})[name]) || {};
+function access(op) {
+  const ways = needs(op).map((way) => Object.keys(way).map((name) => {
+    const { type, scheme, in: where, name: header } = schemeOf(name);
+    return `\`${name}\` (${type === "http" ? scheme : where ? `${where} ${header}` : type})`;
+  }).join(" and ") || "nothing");
+  return ways.length ? [h("h3", null, "Access"), prose(`Needs ${ways.join(", or ")}.`)].flat() : null;
+}
 /* The schema of a parameter whose text is JSON. */
 const inJson = (parameter) => parameter.content && parameter.content["application/json"].schema;
 function body(path, method, op) {
@@ -131,6 +141,7 @@ function body(path, method, op) {
   const sent = content && content["application/json"];
   return [
     prose(op.description),
+    access(op),
     parameters.length ? [h("h3", null, "Parameters"), h("div", { class: "rows" }, parameters.map((p) =>
       row(p.name, inJson(p) || p.schema || {}, p.required, p.description, [])))] : null,
     sent ? [h("h3", null, "Body ", h("span", { class: "chip" }, nameOf(sent.schema) || "JSON")), tree(sent.schema)] : null,
@@ -155,7 +166,9 @@ function response(status, given) {
 
 /* -- try it -------------------------------------------------------------------------------- */
 function tryIt(path, method, op, parameters, sent) {
-  const inputs = parameters.map((parameter) => {
+  const keys = needs(op).flatMap(Object.keys).map(schemeOf).filter((scheme) => scheme.in === "header")
+    .map((scheme) => ({ name: scheme.name, in: "header", schema: {} }));
+  const inputs = parameters.filter((parameter) => parameter.in !== "cookie").concat(keys).map((parameter) => {
     const id = `in-${slug(op.operationId)}-${slug(parameter.name)}`;
     const field = h("input", { id, placeholder: parameter.schema && parameter.schema.default !== undefined
       ? String(parameter.schema.default) : inJson(parameter) ? "JSON" : parameter.in, required: parameter.required, autocomplete: "off" });

@@ -36,8 +36,12 @@ def listing_of(ctx: Context, store: Store) -> Listing:
     query = ctx._query or ctx.current_query()
     listing = ctx.client_listing
     if listing is None:  # middleware replaced the deserialize step
-        return store.listing(query)
-    return listing if listing.query is query else listing.with_query(query)
+        listing = store.listing(query)
+    elif listing.query is not query:
+        listing = listing.with_query(query)
+    if query.select is not None and store.meta.name in ctx.runtime.policies:
+        return listing.with_all_fields()  # a policy looks at whole records
+    return listing
 
 
 class Database:
@@ -156,7 +160,7 @@ class Database:
         if changes is None:  # middleware replaced the validate step; types still have to fit
             values = ctx._body.values_ if ctx._body is not None else {}
             ctx.changes = changes = self._validator.patch(values)
-        scope = () if ctx._query is None else self._touchable(ctx)
+        scope = () if ctx._query is None else self.touchable(ctx)
         if scope:
             stamp(self.store.meta, ctx.forced, changes, only_present=True)
         if_match = ctx.header("if-match") if self._optimistic else None
@@ -179,7 +183,7 @@ class Database:
         if not checks:
             await self.update(ctx)
             return
-        scope = self._touchable(ctx)
+        scope = self.touchable(ctx)
         if scope:
             stamp(self.store.meta, ctx.forced, changes, only_present=True)
         if_match = ctx.header("if-match") if self._optimistic else None
@@ -200,7 +204,7 @@ class Database:
 
     async def delete(self, ctx: Context) -> None:
         ctx.deleted = True
-        scope = self._touchable(ctx)
+        scope = self.touchable(ctx)
         if_match = ctx.header("if-match") if self._optimistic else None
         if if_match is None:
             await self.store.delete(ctx.resource_id, scope=scope)
@@ -210,20 +214,23 @@ class Database:
             self._check_version(row, if_match)
             await self.store.delete(ctx.resource_id, scope=scope, tx=tx)
 
-    async def restore(self, ctx: Context) -> None:
+    async def restore(self, ctx: Context, judge: Callable[[Row], Awaitable[None]] | None = None) -> None:
+        """Bring a deleted row back; `judge` may refuse it before anything is said of it."""
         # There is no body to read; what middleware stamped is stored along.
         changes = self._validator.patch(ctx._body.values_) if ctx._body is not None else {}
         if ctx.forced:
             stamp(self.store.meta, ctx.forced, changes, only_present=True)
         if_match = ctx.header("if-match") if self._optimistic else None
-        ctx.row = await self.store.restore(
-            ctx.resource_id,
-            changes,
-            scope=self._touchable(ctx),
-            check=lambda row: self._check_version(row, if_match),
-        )
 
-    def _touchable(self, ctx: Context) -> Scope:
+        async def check(row: Row) -> None:
+            if judge is not None:
+                await judge(row)
+            self._check_version(row, if_match)
+
+        scope = self.touchable(ctx)
+        ctx.row = await self.store.restore(ctx.resource_id, changes, scope=scope, check=check)
+
+    def touchable(self, ctx: Context) -> Scope:
         """The rows a write may touch: those the request is bound to that code has not filtered out."""
         query = ctx._query
         if query is None or not query.filters:
@@ -231,18 +238,18 @@ class Database:
         return (*query.forced, *(Narrowed(item, self.store.meta.name) for item in query.filters))
 
     async def read_singleton(self, ctx: Context) -> None:
-        await self._provision(ctx)
+        await self.provision(ctx)
         await self.read(ctx)
 
     async def update_singleton(self, ctx: Context) -> None:
-        await self._provision(ctx)
+        await self.provision(ctx)
         await self.update(ctx)
 
     async def update_singleton_checked(self, ctx: Context) -> None:
-        await self._provision(ctx)
+        await self.provision(ctx)
         await self.update_checked(ctx)
 
-    async def _provision(self, ctx: Context) -> None:
+    async def provision(self, ctx: Context) -> None:
         """Make the one row of this scope from its defaults; two at once make it once."""
         ctx.resource_id = singleton_id(self.store.meta, ctx.forced)
         if await self.store.find(ctx.resource_id) is None:

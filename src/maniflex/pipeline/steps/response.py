@@ -30,12 +30,15 @@ class Respond:
         *,
         etags: bool,
         transforms: Sequence[Transform] = (),
+        counts: bool = True,
     ) -> None:
         self._serializer = serializer
         self._computed = tuple(computed)
         self._etags = etags
         self._transforms = tuple(transforms)
+        self._counts = counts  # otherwise a policy hides rows, which a total would tell of
         self._plain = not (self._computed or self._transforms)
+        self._plain_list = self._plain and counts
 
     def answer_created(self, ctx: Context) -> Awaitable[None] | None:
         return self._answer_one(ctx, 201) if ctx.response is None else None
@@ -59,7 +62,7 @@ class Respond:
         query = ctx.current_query() if listing is None else listing.query
         if result is None and rows is None:
             raise no_answer_error()
-        plain = self._plain and not ctx.related and query.select is None and query.cursor is None
+        plain = self._plain_list and not ctx.related and query.select is None and query.cursor is None
         if result is None and rows is not None and plain:
             budget = ctx.budget
             if budget is not None and budget.used > LARGE:
@@ -130,15 +133,16 @@ class Respond:
             total, page, limit = result.total, result.page, result.limit or 1
             result.items = items = list(result.items)
             if not all(map(self._serializer.fits, items)):
-                meta = {"total": total, "page": page, "limit": limit, "pages": -(-total // limit)}
-                ctx.response = Response(200, items, meta=meta)
+                ctx.response = Response(200, items, meta=self._page_meta(ctx, total, page, limit))
                 return
             rows = [serializer.row(record) for record in items]
         data = await self._record_values(ctx, serializer, rows, select is not None)
         if query.cursor is not None:
-            meta = cursor_meta(query, ctx.rows or (), fields, ctx.more)
+            rows = ctx.rows or ()
+            ends = ctx.page_ends or ((rows[0], rows[-1]) if rows else None)
+            meta = cursor_meta(query, ends, fields, ctx.more)
         else:
-            meta = {"total": total, "page": page, "limit": limit, "pages": -(-total // limit)}
+            meta = self._page_meta(ctx, total, page, limit)
         encode, budget = ctx.runtime.encode, ctx.budget
         if budget is None or (budget.used <= LARGE and not ctx.related):
             body = encode({"data": data, "meta": meta})
@@ -150,6 +154,11 @@ class Respond:
         if budget is not None and len(body) > budget.most:
             budget.check(len(body))
         ctx.response = Response(200, body=body)
+
+    def _page_meta(self, ctx: Context, total: int, page: int, limit: int) -> dict[str, Any]:
+        if not self._counts:
+            return {"page": page, "limit": limit, "has_more": ctx.more}
+        return {"total": total, "page": page, "limit": limit, "pages": -(-total // limit)}
 
     async def _record_values(
         self, ctx: Context, serializer: Serializer, rows: Sequence[Row], partial: bool

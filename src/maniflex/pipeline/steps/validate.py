@@ -14,6 +14,7 @@ from maniflex.pipeline.body import Body
 from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.offload import LARGE
+from maniflex.pipeline.policy_table import require_changeable
 from maniflex.pipeline.scope import stamp_body
 
 T = TypeVar("T")
@@ -92,6 +93,8 @@ class Validate:
                 await outcome
         except ValidationFailed:
             row = await self._store.find(ctx.resource_id, scope=ctx.forced)
+            if row is not None and self._store.meta.name in ctx.runtime.policies:
+                await require_changeable(ctx, self._store, row)
             error = None if row is None else self._store.lock_refusal(row)
             if error is not None:
                 raise error from None

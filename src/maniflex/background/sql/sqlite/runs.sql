@@ -132,21 +132,19 @@ SELECT printf('%s%012x', :event, :tail + d.key), r.id, 'succeeded', '{"attempt":
   FROM (SELECT key, value FROM json_each(:rows)) d CROSS JOIN workflow_run r
  WHERE r.id = d.value ->> 0 AND r.lease = d.value ->> 1 AND r.status = 'leased';
 
+-- name: lost (only here)
+-- Which of them are not ours any more, in one text: each row that is fetched by itself has to wait for the
+-- interpreter's lock.
+SELECT json_group_array(d.value ->> 0) FROM json_each(:rows) d
+ WHERE NOT EXISTS (SELECT 1 FROM workflow_run r
+                    WHERE r.id = d.value ->> 0 AND r.lease = d.value ->> 1 AND r.status = 'leased');
+
 -- name: succeed
 UPDATE workflow_run
    SET status = 'succeeded', result = d.value ->> 2, error = NULL, lease = NULL, lease_until = NULL, leased_by = NULL,
        updated_at = :now
   FROM (SELECT value FROM json_each(:rows)) d
  WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased';
-
--- name: succeed_some (only here)
--- The same, and which: each row that is fetched by itself has to wait for the interpreter's lock.
-UPDATE workflow_run
-   SET status = 'succeeded', result = d.value ->> 2, error = NULL, lease = NULL, lease_until = NULL, leased_by = NULL,
-       updated_at = :now
-  FROM (SELECT value FROM json_each(:rows)) d
- WHERE id = d.value ->> 0 AND lease = d.value ->> 1 AND status = 'leased'
-RETURNING id;
 
 -- name: settle
 UPDATE workflow_run
@@ -255,9 +253,6 @@ SELECT id, type, payload, attempt, max_attempts, timeout, priority, run_at, grou
 -- The same of a run that somebody wrote something into that is no text.
 SELECT id, type, NULL, attempt, max_attempts, timeout, priority, run_at, NULL, NULL, NULL, NULL, NULL, 0
   FROM workflow_run WHERE id = :id;
-
--- name: changes (only here)
-SELECT changes();
 
 -- name: bring_back
 -- Leases that no clock of ours can have meant: they end far later than those of their type do.

@@ -1,0 +1,144 @@
+"""The accounts of the shop: who signs up, who writes, who deletes, and what follows an order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from examples.orders.models import Order, User
+from examples.orders.sample_data import load
+from examples.orders.server import create_server
+from maniflex import Config, Server
+from maniflex.testing import client
+
+PASSWORD = "hunter22!"
+SECRET = "a-secret-of-more-than-32-bytes-for-tests"
+
+
+@asynccontextmanager
+async def serving(database: str) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
+    server = create_server(Config(), SECRET)
+    async with client(server, database=database) as http:
+        await load(server, PASSWORD)
+        yield server, http
+
+
+async def signed_in(http: httpx.AsyncClient, email: str) -> dict[str, Any]:
+    answer = await http.post("/api/auth/login", json={"email": email, "password": PASSWORD})
+    assert answer.status_code == 200, answer.text
+    return {"headers": {"authorization": f"Bearer {answer.json()['data']['access_token']}"}}
+
+
+def sign_up(http: httpx.AsyncClient, **values: Any) -> Any:
+    body = {"email": "bob@example.com", "password": PASSWORD, "name": "Bob", **values}
+    return http.post("/api/users", json=body)
+
+
+def outcome(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"] if answer.status_code >= 400 else ""
+
+
+async def product(http: httpx.AsyncClient) -> str:
+    found: str = (await http.get("/api/products?filter=name:eq:Tea")).json()["data"][0]["id"]
+    return found
+
+
+async def test_anybody_signs_up_but_nobody_as_an_admin(database_url: str) -> None:
+    async with serving(database_url) as (server, http):
+        as_admin = await sign_up(http, role="admin")
+        as_bob = await sign_up(http)
+        again = await sign_up(http)
+        bob = await signed_in(http, "bob@example.com")
+        path = f"/api/users/{as_bob.json()['data']['id']}"
+        promoted = await http.patch(path, json={"name": "Robert", "role": "admin"}, **bob)
+        renamed = await http.patch(path, json={"name": "Robert"}, **bob)
+        [stored] = await server.db(User).list({"email": "bob@example.com"})
+
+    assert [outcome(a) for a in (as_admin, as_bob, again)] == [
+        (403, "FIELD_FORBIDDEN"),
+        (201, ""),
+        (409, "CONFLICT"),
+    ]
+    assert (outcome(promoted), outcome(renamed)) == ((403, "FIELD_FORBIDDEN"), (200, ""))
+    assert "password" not in as_bob.json()["data"]
+    assert (stored.name, stored.role, stored.password[:10]) == ("Robert", "customer", "$argon2id$")
+
+
+async def test_writes_need_an_account_and_deletes_an_admin(database_url: str) -> None:
+    async with serving(database_url) as (_, http):
+        ada, admin = await signed_in(http, "ada@example.com"), await signed_in(http, "admin@example.com")
+        tea, body = await product(http), {"name": "Cocoa", "price": "5.00"}
+        made = [outcome(await http.post("/api/products", json=body, **who)) for who in ({}, ada, admin)]
+        deleted = [(await http.delete(f"/api/products/{tea}", **who)).status_code for who in ({}, ada, admin)]
+        listed = await http.get("/api/products?sort=name:asc")
+
+    assert made == [(401, "UNAUTHORIZED"), (403, "FORBIDDEN"), (201, "")]
+    assert deleted == [401, 403, 204]
+    assert [one["name"] for one in listed.json()["data"]] == ["Biscuits", "Cocoa", "Coffee"]
+
+
+async def test_customers_see_their_own_orders_and_what_follows_them(database_url: str) -> None:
+    async with serving(database_url) as (server, http):
+        await sign_up(http)
+        tea = await product(http)
+        who = {name: await signed_in(http, f"{name}@example.com") for name in ("ada", "bob", "admin")}
+        placed = await http.post("/api/orders/place", json={"product_id": tea}, **who["ada"])
+        anonymous = await http.post("/api/orders/place", json={"product_id": tea})
+        nothing = await http.post("/api/orders/place", json={"product_id": "nothing"}, **who["ada"])
+        await server.work.worker().drain()
+        await server.outbox.drainer().drain()
+        paths = ("orders", "receipts", "shipments", "users", "workflow_run")
+        seen = {
+            name: [(await http.get(f"/api/{path}", **who[name])).json()["meta"]["total"] for path in paths]
+            for name in who
+        }
+        order = f"/api/orders/{placed.json()['data']['id']}"
+        hidden = await http.get(order, **who["bob"])
+        receipt = (await http.get("/api/receipts", **who["ada"])).json()["data"][0]["text"]
+
+    assert (placed.status_code, placed.json()["data"]["price"]) == (200, "4.50")
+    assert (outcome(anonymous), outcome(nothing)) == ((401, "UNAUTHORIZED"), (404, "NOT_FOUND"))
+    assert seen == {"ada": [1, 1, 1, 1, 1], "bob": [0, 0, 0, 1, 0], "admin": [1, 1, 1, 3, 1]}
+    assert outcome(hidden) == (404, "NOT_FOUND")
+    assert receipt == "Dear Ada, you ordered Tea for 4.50."
+
+
+async def test_a_refused_order_leaves_nothing(database_url: str) -> None:
+    async with serving(database_url) as (server, http):
+        ada, body = (
+            await signed_in(http, "ada@example.com"),
+            {"product_id": await product(http), "fail": True},
+        )
+        refused = await http.post("/api/orders/place", json=body, **ada)
+        left = [
+            await server.db(Order).count(),
+            await server.work.worker().drain(),
+            await server.outbox.drainer().drain(),
+        ]
+
+    assert outcome(refused) == (409, "OUT_OF_STOCK")
+    assert left == [0, 0, 0]
+
+
+async def test_an_account_that_is_deleted_is_out_at_once(database_url: str) -> None:
+    async with serving(database_url) as (_, http):
+        bob_id = (await sign_up(http)).json()["data"]["id"]
+        pair = await http.post("/api/auth/login", json={"email": "bob@example.com", "password": PASSWORD})
+        tokens = pair.json()["data"]
+        admin = await signed_in(http, "admin@example.com")
+        deleted = await http.delete(f"/api/users/{bob_id}", **admin)
+        refreshed = await http.post("/api/auth/refresh", json={"refresh_token": tokens["refresh_token"]})
+        tries = [
+            outcome(await http.get("/api/orders", headers={"authorization": f"Bearer {one}"}))
+            for one in (tokens["access_token"], refreshed.json()["data"]["access_token"])
+        ]
+        signed_in_again = await http.post(
+            "/api/auth/login", json={"email": "bob@example.com", "password": PASSWORD}
+        )
+
+    assert deleted.status_code == 204
+    assert tries == [(401, "INVALID_TOKEN")] * 2
+    assert outcome(signed_in_again) == (401, "INVALID_CREDENTIALS")
