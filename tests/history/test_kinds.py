@@ -46,12 +46,22 @@ class Diffed(Thing, table="hist_diffed", versioned_diff_only=True):
 EAST = timezone(timedelta(hours=5, minutes=30))
 STATES: list[dict[str, Any]] = [
     {"words": "", "number": 0, "ratio": 0.0, "flag": False, "price": Decimal("0.00"), "shape": []},
-    {"words": "Grüße 🎈 \\ \"x\"", "number": 2**63 - 1, "ratio": 1e300, "flag": True, "shape": {"a": None}},
+    {"words": 'Grüße 🎈 \\ "x"', "number": 2**63 - 1, "ratio": 1e300, "flag": True, "shape": {"a": None}},
     {"price": Decimal("1E+5"), "moment": datetime(2026, 1, 1, 4, 0, tzinfo=EAST), "colour": Colour.RED},
     {"price": Decimal("-0.0"), "moment": datetime(1, 1, 2, tzinfo=UTC), "ratio": -0.0, "shape": "text"},
     {"price": Decimal("123456789012345678901234567890.123456789"), "hour": time(23, 59, 59, 5)},
-    {"day": date(2024, 2, 29), "hour": time(1, 2, 3), "key": UUID(int=2**127), "data": b"\x00\xff", "shape": 1.5},
-    {"moment": datetime(9999, 12, 1, 23, 59, 59, 999999, tzinfo=UTC), "number": -(2**63), "colour": Colour.BLUE},
+    {
+        "day": date(2024, 2, 29),
+        "hour": time(1, 2, 3),
+        "key": UUID(int=2**127),
+        "data": b"\x00\xff",
+        "shape": 1.5,
+    },
+    {
+        "moment": datetime(9999, 12, 1, 23, 59, 59, 999999, tzinfo=UTC),
+        "number": -(2**63),
+        "colour": Colour.BLUE,
+    },
     {"data": b"", "shape": False, "ratio": 0.1 + 0.2, "price": Decimal("1.50")},
 ]
 
@@ -77,7 +87,9 @@ async def test_a_version_is_the_answer_of_then(shelf: Shelf, model: type[Thing])
     record = await shelf.server.db(model).create(STATES[0])
     answers = []
     for state in [*STATES[1:], *STATES]:
-        answers.append((text(shelf.clock.now()), (await shelf.http.get(f"/{table}/{record.id}")).json()["data"]))
+        answers.append(
+            (text(shelf.clock.now()), (await shelf.http.get(f"/{table}/{record.id}")).json()["data"])
+        )
         shelf.clock.advance(timedelta(seconds=1))
         await shelf.server.db(model).update(record.id, state)
     versions = await shelf.server.history(model).of(record.id)

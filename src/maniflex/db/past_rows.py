@@ -15,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 
+from maniflex.db.budget import Budget
 from maniflex.db.current import executor
 from maniflex.db.port import Row
 from maniflex.db.store import Store
@@ -92,9 +93,11 @@ class PastRows:
         self.snapshots = snapshots
         self._places = {f.name: i for i, f in enumerate(store.meta.fields)}
 
-    async def list(self, query: Query, scope: Scope, moment: datetime) -> tuple[list[PastRecord], int]:
+    async def list(
+        self, query: Query, scope: Scope, moment: datetime, budget: Budget | None = None
+    ) -> tuple[Sequence[PastRecord], int]:
         """A page of the records as they were, and how many there were in all."""
-        rows = await self._page(query, scope, moment)
+        rows = await self._page(query, scope, moment, budget=budget)
         if not rows and query.page > 1:  # past the last page: the count had no row to ride on
             first = await self._page(query.with_(page=1, limit=1), scope, moment)
             return [], int(first[0][2]) if first else 0
@@ -126,10 +129,16 @@ class PastRows:
         return rows[0].snapshot if self.snapshots else _replayed(self.store.meta, reversed(rows))[0]
 
     async def _page(
-        self, query: Query, scope: Scope, moment: datetime, record_id: str | None = None
+        self,
+        query: Query,
+        scope: Scope,
+        moment: datetime,
+        record_id: str | None = None,
+        *,
+        budget: Budget | None = None,
     ) -> Sequence[Row]:
         statement = past.page(self.store.sql, self.history.sql, query, scope, moment, record_id)
-        return await executor(self.store.adapter).fetch(statement)
+        return await executor(self.store.adapter).fetch(statement, budget)
 
     async def _replay(
         self, record_id: str, moment: datetime, query: Query, scope: Scope

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from maniflex.db.budget import Budget
 from maniflex.db.past_rows import PastRecord
 from maniflex.errors import InvalidQuery
 from maniflex.features.history import hidden_names, keeps_snapshots, past_rows
@@ -141,6 +142,7 @@ class PastSteps:
         transforms = runtime.transforms.get(model.cls, ())
         self._transforms = [t for t in transforms if t.covers(Operation.READ_HISTORY)]
         self._snapshots = keeps_snapshots(model.options)
+        self._most = (model.options.limits or runtime.config.limits).answer_size
         self._of_one = RecordPolicies(runtime, self._store, item=True)
         self._of_many = RecordPolicies(runtime, self._store, item=False)
 
@@ -177,7 +179,7 @@ class PastSteps:
         if not self._snapshots:
             raise InvalidQuery("as_of: without snapshots only single records can be read as they were")
         query, scope = self._asked(ctx)
-        records, ctx.total = await self._past.list(query, scope, ctx.as_of)
+        records, ctx.total = await self._past.list(query, scope, ctx.as_of, Budget(self._most))
         place = self._store.sql.names.index("id")
         allowed = await self._of_many.allowed(ctx, [str(record.row[place]) for record in records])
         ctx.past = {

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from maniflex.db.budget import Budget
 from maniflex.db.current import executor
 from maniflex.db.past_rows import PastRows, typed_value
 from maniflex.db.port import Row
@@ -176,6 +177,7 @@ class HistorySteps:
         self._newest_of_record = (Sort(history.by_name["version"], descending=True),)
         self._newest = (Sort(history.by_name["id"], descending=True),)  # ids rise with time
         self._shower = HistoryShower(runtime, model, history)
+        self._most = (model.options.limits or runtime.config.limits).answer_size
         self._of_one = RecordPolicies(runtime, self._store, item=True)
         self._of_many = RecordPolicies(runtime, self._store, item=False)
 
@@ -291,7 +293,7 @@ class HistorySteps:
     async def _list(self, ctx: Context, query: Query) -> None:
         scope = through_record(self._history.meta, ctx.current_query())
         listing = self._history.listing(query.with_(forced=scope, select=None))
-        rows, total = await self._history.page(listing)
+        rows, total = await self._history.page(listing, budget=Budget(self._most))
         ctx.past = HistoryPage(query, rows, total)
 
 
