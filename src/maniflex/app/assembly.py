@@ -17,6 +17,7 @@ from maniflex.app.route_guards import GuardsByRoute, RouteGuards, production_not
 from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.errors import DeclarationError
+from maniflex.features.history import keep_histories
 from maniflex.http.asgi import App, HttpApp
 from maniflex.http.layers import Surroundings
 from maniflex.http.routing import Router
@@ -179,6 +180,7 @@ def _make_draft(
     databases = Databases(config)
     stores, problems = make_stores(models or (), databases, declaration.clock)
     problems += link_stores(config, stores, declaration.internal_tables.models)
+    keep_histories(stores)
     policies = policy_table(pipeline, models or ())
     runtime = Runtime(
         config=config,
@@ -285,6 +287,6 @@ def _middleware_problems(
     names = [meta.name for meta in draft.models] if draft.is_readable else None
     if not draft.is_readable or len(draft.stored_models) < len(draft.models):
         return pipeline.problems(names, None)
-    operations = {(e.model, e.operation) for e in endpoints if e.mount is Mount.API}
+    operations = {target for e in endpoints if e.mount is Mount.API for target in e.targets}
     operations |= {(None, Operation.ACTION) for _ in draft.declaration.actions}
     return pipeline.problems(names, operations)

@@ -21,6 +21,7 @@ from maniflex.sql.statement import Dialect, Sql
 
 Row = Sequence[Any]
 AfterCommit = Callable[[], Awaitable[object] | object]
+BatchStatement = Sql | Callable[[Sequence[list[Row]]], Sql | None]
 Wake = Callable[[], object]
 STREAM_BATCH = 200
 
@@ -60,8 +61,12 @@ class Executor(Protocol):
     async def execute(self, sql: Sql) -> int:
         """How many rows a write touched; outside a transaction it is committed when this returns."""
 
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
-        """The rows of each statement, all of them in one transaction: this one, or one of their own."""
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
+        """The rows of each statement, all of them in one transaction: this one, or one of their own.
+
+        A function among them is given the rows so far and makes the statement to run, or None. It may run on
+        another thread and more than once.
+        """
 
 
 class Tx(Executor, Protocol):

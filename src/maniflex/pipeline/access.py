@@ -22,6 +22,7 @@ from maniflex.pipeline.search import SearchHit, search, stores_to_search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import ConditionReader, Where
 from maniflex.query.query import Forced, Narrowed, Query, Scope, leaves, models_along, with_conditions
+from maniflex.query.through_record import through_record
 
 M = TypeVar("M", bound=Model)
 
@@ -43,6 +44,11 @@ class DatabaseAccess:
 
     async def scope_of(self, model: ModelMeta, operation: str, reached: Iterable[str] = ()) -> Scope:
         """The conditions on what code does to a model, and on the rows of other models it reaches thereby."""
+        parent = getattr(model.cls, "__history_of__", None)
+        if parent is not None:  # whose rows they are is said by the record they tell of
+            meta, models = self.runtime.stores[parent].meta, self.runtime.stores[parent].models
+            scope = await self.scope_of(meta, Operation.READ)
+            return through_record(model, Query(meta, models, forced=scope))
         scope = self.forced
         rules = self.rules
         if not rules:

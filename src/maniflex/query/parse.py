@@ -156,6 +156,10 @@ class _QueryReader:
     def _cursor(self, text: str) -> None:
         self._token = text
 
+    def _refuse_as_of(self, text: str) -> None:
+        """Reads of the past take it out of the query string before the rest is read."""
+        raise InvalidQuery("as_of: only records and lists of versioned models can be read as they were")
+
     # -- parts -------------------------------------------------------------------------------
 
     def _condition(self, text: str) -> Compare:
@@ -209,6 +213,7 @@ _PARAMETERS: dict[str, Callable[[_QueryReader, str], None]] = {
     "include": _QueryReader._add_includes,
     "q": _QueryReader._search,
     "cursor": _QueryReader._cursor,
+    "as_of": _QueryReader._refuse_as_of,
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from maniflex._limits import DEFAULT_LIMIT
 from maniflex.errors import InvalidQuery, UnusableScope
 from maniflex.model.base import Model
+from maniflex.model.history_row import is_history
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operands import operand, require_operator
 from maniflex.query.operators import Op, Takes
@@ -289,7 +290,7 @@ class ModellessQuery(Query):
 
     def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
         for meta in self.models.values():
-            place = field_along(meta, name, self.models)
+            place = None if is_history(meta) else field_along(meta, name, self.models)
             if place is not None:
                 return meta, place
         raise UnusableScope(f"no model can be bound by {name!r}")
@@ -387,7 +388,9 @@ def related_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
         visited_names.add(meta.name)
         yield meta
     for meta in models.values():
-        if meta.name not in visited_names and any(r.target == model.name for r in meta.relations.values()):
+        refers = any(r.target == model.name for r in meta.relations.values())
+        # A history says whose its rows are by the record alone; its own columns are about the author.
+        if refers and meta.name not in visited_names and not is_history(meta):
             yield meta
 
 

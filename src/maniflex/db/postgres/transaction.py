@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, cast
 import asyncpg
 
 from maniflex.db.budget import Budget
-from maniflex.db.port import CommitHooks, CommitRefused, Isolation, Row
+from maniflex.db.port import BatchStatement, CommitHooks, CommitRefused, Isolation, Row
 from maniflex.db.postgres.connection import PooledConnection, Reply
 from maniflex.db.postgres.errors import STALE_STATEMENT, translate
 from maniflex.db.postgres.pool import DRAIN_WITHIN, Pool
@@ -101,9 +101,13 @@ class PostgresTx(CommitHooks):
     def execute(self, sql: Sql) -> Coroutine[Any, Any, int]:
         return self.run(sql, row_count)
 
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
         self._refuse_when_over()
-        return [await self.run(sql, all_rows) for sql in statements]
+        rows: list[list[Row]] = []
+        for statement in statements:
+            sql = statement(rows) if callable(statement) else statement
+            rows.append([] if sql is None else await self.run(sql, all_rows))
+        return rows
 
     async def run(self, sql: Sql, pick: Pick[T], limit: int = 0, budget: Budget | None = None) -> T:
         """Run one statement on this transaction's connection, after those that came before it."""

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from maniflex.db.budget import Budget
-from maniflex.db.port import STREAM_BATCH, CommitHooks, Isolation, Row, Tx, Wake
+from maniflex.db.port import STREAM_BATCH, BatchStatement, CommitHooks, Isolation, Row, Tx, Wake
 from maniflex.db.sqlite.connect import (
     MEMORY,
     ConnectionSource,
@@ -138,7 +138,7 @@ class SqliteAdapter:
         row_count: int = await self._open_engine().writer.write(sql.text, sql.params, _counter(sql.text))
         return row_count
 
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
         engine = self._open_engine()
         if not statements:
             return []
@@ -220,7 +220,7 @@ class SqliteTx(CommitHooks):
         row_count: int = await self._run(sql, _counter(sql.text))
         return row_count
 
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
         session = self._usable()
         if not statements:
             return []

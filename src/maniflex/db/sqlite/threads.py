@@ -17,6 +17,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from maniflex.db.port import BatchStatement
 from maniflex.db.sqlite.errors import controls_transaction, stands_alone
 from maniflex.errors import DatabaseError, ManiflexError, Timeout
 from maniflex.sql.statement import Sql
@@ -80,7 +81,7 @@ class BatchRequest(Write):
 
     __slots__ = ("statements",)
 
-    def __init__(self, statements: Sequence[Sql], future: asyncio.Future[Any]) -> None:
+    def __init__(self, statements: Sequence[BatchStatement], future: asyncio.Future[Any]) -> None:
         super().__init__("", (), sqlite3.Cursor.fetchall, future)
         self.statements = statements
 
@@ -89,8 +90,13 @@ class BatchRequest(Write):
         return False
 
     def perform(self, connection: sqlite3.Connection) -> list[list[Any]]:
-        rows = []
-        for text, params in self.statements:
+        rows: list[list[Any]] = []
+        for statement in self.statements:
+            sql = statement(rows) if callable(statement) else statement
+            if sql is None:
+                rows.append([])
+                continue
+            text, params = sql
             self.text = text
             refuse_control(text)
             if self.abandoned:

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from maniflex.db.port import CommitRefused
+from maniflex.db.port import BatchStatement, CommitRefused
 from maniflex.db.sqlite.errors import begin_error, commit_error, translate
 from maniflex.db.sqlite.threads import (
     STALL_SECONDS,
@@ -91,7 +91,7 @@ class Writer:
         """Run one statement and commit it."""
         return self._run_write(Write(text, params, collect, self._loop.create_future()))
 
-    def batch(self, statements: Sequence[Sql]) -> Coroutine[Any, Any, Any]:
+    def batch(self, statements: Sequence[BatchStatement]) -> Coroutine[Any, Any, Any]:
         """Run several statements and commit them together."""
         return self._run_write(BatchRequest(statements, self._loop.create_future()))
 
@@ -132,7 +132,7 @@ class Writer:
         """Run one statement of a session."""
         return self._run_call(session, Statement(text, params, collect, self._loop.create_future()))
 
-    def call_batch(self, session: Session, statements: Sequence[Sql]) -> Coroutine[Any, Any, Any]:
+    def call_batch(self, session: Session, statements: Sequence[BatchStatement]) -> Coroutine[Any, Any, Any]:
         """Run several statements of a session, one after another."""
         return self._run_call(session, BatchRequest(statements, self._loop.create_future()))
 
