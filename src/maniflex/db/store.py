@@ -122,7 +122,7 @@ class Store:
 
     def query(self, query_string: bytes) -> Query:
         """What a client asks for with this query string."""
-        return self.listings.get(query_string).query
+        return self.listings.read(query_string).query
 
     async def page(
         self, listing: Listing, *, budget: Budget | None = None, tx: Tx | None = None

@@ -86,7 +86,8 @@ async def hidden_names(ctx: Context, meta: ModelMeta) -> frozenset[str]:
 
     Secrets are not stored; a field that became one since its versions were written is taken out here.
     """
-    return frozenset(f.api for f in meta.fields if f.secret)
+    secrets = frozenset(f.api for f in meta.fields if f.secret)
+    return secrets | await ctx.redacted(meta.cls) if meta.cls in ctx.runtime.redactions else secrets
 
 
 def past_rows(runtime: Runtime, meta: ModelMeta) -> PastRows:

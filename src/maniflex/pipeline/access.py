@@ -21,7 +21,8 @@ from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.pipeline.search import SearchHit, search, stores_to_search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import ConditionReader, Where
-from maniflex.query.query import Forced, Narrowed, Query, Scope, leaves, models_along, with_conditions
+from maniflex.query.query import Forced, Narrowed, Query, Scope, leaves, with_conditions
+from maniflex.query.reachable import models_along
 from maniflex.query.through_record import through_record
 
 M = TypeVar("M", bound=Model)

@@ -33,7 +33,8 @@ from maniflex.pipeline.registration import (
 )
 from maniflex.pipeline.scope_rules import ModelRule
 from maniflex.pipeline.threads import Call
-from maniflex.query.query import Models, reachable_models
+from maniflex.query.query import Models
+from maniflex.query.reachable import reachable_models
 
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]

@@ -20,7 +20,8 @@ from maniflex.pipeline.callbacks import callback_failure
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.serializer import Serializer
 from maniflex.query.hiding import NOTHING, Hiding, Undetermined
-from maniflex.query.query import Query, models_included, reachable_models
+from maniflex.query.query import Query, models_included
+from maniflex.query.reachable import reachable_models
 from maniflex.query.search_text import SearchText
 from maniflex.sql.listing import Listing
 from maniflex.sql.search import searchable_fields
@@ -47,6 +48,8 @@ class Asked(Protocol):
     def scope(self) -> Mapping[str, Any]: ...
     @property
     def runtime(self) -> Any: ...
+    @property
+    def as_of(self) -> Any: ...
     def current_query(self) -> Query: ...
 
 
@@ -208,7 +211,8 @@ class RefuseHidden:
 
     def __call__(self, ctx: Asked) -> Awaitable[None] | None:
         query_string = ctx.scope["query_string"]
-        if not query_string:
+        # The query string of a history is about versions, and not about the fields of records.
+        if not query_string or (ctx.operation is Operation.READ_HISTORY and ctx.as_of is None):
             return None
         listing = self._store.listings.get(query_string)
         if listing.is_refused:

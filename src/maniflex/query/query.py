@@ -13,6 +13,7 @@ from maniflex.model.history_row import is_history
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operands import operand, require_operator
 from maniflex.query.operators import Op, Takes
+from maniflex.query.reachable import models_along, related_models
 
 Models = Mapping[str, ModelMeta]
 Place = tuple[tuple[RelationMeta, ...], FieldMeta]  # a field, and the relations that lead to it
@@ -381,32 +382,6 @@ def field_along(model: ModelMeta, name: str, models: Models) -> Place | None:
     return None if field is None else (tuple(path), field)
 
 
-def related_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
-    """The models that relations lead to from this one, nearest first; then those that refer to it."""
-    visited_names = {model.name}
-    for meta in reachable_models(model, models):
-        visited_names.add(meta.name)
-        yield meta
-    for meta in models.values():
-        refers = any(r.target == model.name for r in meta.relations.values())
-        # A history says whose its rows are by the record alone; its own columns are about the author.
-        if refers and meta.name not in visited_names and not is_history(meta):
-            yield meta
-
-
-def reachable_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
-    """The models that relations lead to from this one, nearest first."""
-    visited_names = {model.name}
-    ahead = [model]
-    for meta in ahead:  # grows while it is read
-        for relation in meta.relations.values():
-            for name in (relation.through, relation.target):
-                if name is not None and name not in visited_names and name in models:
-                    visited_names.add(name)
-                    ahead.append(models[name])
-                    yield models[name]
-
-
 def leaves(filters: Sequence[Filter]) -> Iterator[Compare]:
     """Every comparison, in the order in which it was asked for."""
     for item in filters:
@@ -414,27 +389,6 @@ def leaves(filters: Sequence[Filter]) -> Iterator[Compare]:
             yield from item.conditions
         else:
             yield item
-
-
-def models_reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
-    """The names of the models that a query touches besides its own, if it includes these relations."""
-    paths = [*(item.path for item in leaves(query.filters)), *(sort.path for sort in query.sorts)]
-    return (*(name for path in paths for name in models_along(path)), *models_included(includes))
-
-
-def models_along(path: Iterable[RelationMeta]) -> Iterator[str]:
-    """The names of the models that a path of relations passes."""
-    for relation in path:
-        if relation.through is not None:
-            yield relation.through
-        yield relation.target
-
-
-def models_included(includes: Iterable[Include]) -> Iterator[str]:
-    """The names of the models whose records are included, and of those between."""
-    for include in includes:
-        yield from models_along((include.relation,))
-        yield from models_included(include.nested)
 
 
 def with_conditions(scope: Scope, conditions: Iterable[Forced | Narrowed]) -> Scope:
@@ -451,3 +405,16 @@ def through(model: ModelMeta, key: str, scope: Scope) -> Iterator[Forced]:
         item = condition.on(model) if isinstance(condition, Forced) else None
         if isinstance(condition, Forced) and item is not None and item.path and item.path[0].key == key:
             yield replace(condition, name=condition.name.partition(".")[2], model=item.path[0].target)
+
+
+def models_reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
+    """The names of the models that a query touches besides its own, if it includes these relations."""
+    paths = [*(item.path for item in leaves(query.filters)), *(sort.path for sort in query.sorts)]
+    return (*(name for path in paths for name in models_along(path)), *models_included(includes))
+
+
+def models_included(includes: Iterable[Include]) -> Iterator[str]:
+    """The names of the models whose records are included, and of those between."""
+    for include in includes:
+        yield from models_along((include.relation,))
+        yield from models_included(include.nested)

@@ -169,6 +169,13 @@ class Listings:
         listing = self._listings.get(query_string)
         return self._add(query_string) if listing is None else listing
 
+    def read(self, query_string: bytes) -> Listing:
+        """As `get`, where no step will say what is wrong with a text that cannot be read."""
+        listing = self.get(query_string)
+        if listing.is_refused:
+            self.parse(query_string, NOTHING)
+        return listing
+
     def within(self, query_string: bytes, condition: Forced) -> Listing:
         """The same inside one condition, which many requests are bound by alike."""
         listing = self._bound_by_text.get((query_string, condition))

@@ -421,8 +421,7 @@ class Writer:
         return None
 
     def _begin(self) -> sqlite3.Connection:
-        connection = self._connection()
-        begin_when_free(connection, self._begin_text, self._patience)
+        begin_when_free(connection := self._connection(), self._begin_text, self._patience)
         return connection
 
     def _connection(self) -> sqlite3.Connection:
