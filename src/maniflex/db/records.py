@@ -160,6 +160,8 @@ class Records(Generic[M]):
     def _check_writable(self) -> None:
         if self._store.sql.readonly:
             raise DeclarationError(f"{self._store.meta.name} is read-only: its records are made by a query")
+        if getattr(self._store.meta.cls, "__append_only__", False):
+            raise DeclarationError(f"{self._store.meta.name} is read-only: its rows tell what has happened")
 
     def _includes(self, include: Names | None) -> tuple[Include, ...]:
         names = [include] if isinstance(include, str) else [*(include or ())]
