@@ -12,6 +12,8 @@ import msgspec
 from maniflex.audit.records import AnyRecord
 from maniflex.db.port import Tx
 
+LIMIT = 5.0  # seconds that a sink has for a record, unless the outbox delivers it
+
 
 class Delivery(StrEnum):
     """How a record gets to its sink."""

@@ -14,6 +14,7 @@ import msgspec
 from maniflex._callables import is_async
 from maniflex._fence import describe
 from maniflex.audit.records import ActionAuditRecord, AnyRecord, AuditRecord, ReadAuditRecord
+from maniflex.audit.sinks import LIMIT
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.message import Message
@@ -21,7 +22,6 @@ from maniflex.background.threads import DaemonThreads, on_thread
 from maniflex.db.port import Tx
 
 KIND = "maniflex.audit"
-LIMIT = 5.0  # seconds that a sink has for a record, where nobody waits for it in a transaction
 _KINDS: dict[str, type[AnyRecord]] = {
     "write": AuditRecord,
     "read": ReadAuditRecord,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ import msgspec
 from maniflex._names import did_you_mean
 from maniflex.audit.records import ActionAuditRecord
 from maniflex.audit.sinks import AuditSink
-from maniflex.middleware.db.audit_entry import LIMIT, AuditEntry, names_in
+from maniflex.middleware.db.audit_entry import AuditEntry, names_in
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Piece, Seat
@@ -58,6 +57,7 @@ class AuditAction(AuditEntry):
         action, response = ctx.action, ctx.response
         if action is None or response is None or status_of(response) >= 400:
             return
+        # The action is done, whatever becomes of its record.
         record = ActionAuditRecord(
             **self.caller_values(ctx),
             action=action.name,
@@ -67,11 +67,7 @@ class AuditAction(AuditEntry):
             status=status_of(response),
             body=self._body(ctx),
         )
-        try:
-            async with asyncio.timeout(LIMIT):
-                await self.courier.deliver([record], None)
-        except Exception as error:  # the action is done
-            self._note_failure(error)
+        await self.deliver_in_time(record)
 
     def _body(self, ctx: Context) -> dict[str, Any] | None:
         """The fields of the body that were asked for, as they are in JSON."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, ClassVar, Protocol
 
 from maniflex._ids import new_id
 from maniflex.audit.records import AnyRecord
-from maniflex.audit.sinks import Delivery, RecordCourier
+from maniflex.audit.sinks import LIMIT, Delivery, RecordCourier
 from maniflex.audit.tables import TABLES, AuditRow, TableSink
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry
-
-LIMIT = 5.0  # seconds that a request waits for a sink it has to wait for
 
 
 class Clock(Protocol):
@@ -59,6 +58,16 @@ class AuditEntry(Entry):
         self._clock = clock
         self._service_name = service_name
         self._note_failure = note_failure
+
+    async def deliver_in_time(self, record: AnyRecord) -> bool:
+        """Bring a record that no transaction tells of on its way; whether that went well."""
+        try:
+            async with asyncio.timeout(LIMIT):
+                await self.courier.deliver([record], None)
+        except Exception as error:
+            self._note_failure(error)
+            return False
+        return True
 
     def common_values(self) -> dict[str, Any]:
         """What every record has: its id, its time and the name of the service."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 from maniflex.audit.records import ReadAuditRecord
 from maniflex.audit.sinks import AuditSink, Delivery
 from maniflex.errors import Unavailable
-from maniflex.middleware.db.audit_entry import LIMIT, AuditEntry
+from maniflex.middleware.db.audit_entry import AuditEntry
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.entry import ANYWHERE, Piece, Seat
@@ -98,13 +97,8 @@ class AuditReads(AuditEntry):
                 ctx.runtime.tasks.start(partial(self._write, record), "audit")
 
     async def _write(self, record: ReadAuditRecord) -> None:
-        try:
-            async with asyncio.timeout(LIMIT):
-                await self.courier.deliver([record], None)
-        except Exception as error:
-            self._note_failure(error)
-            if self._is_required:
-                raise AccessNotRecorded() from None
+        if not await self.deliver_in_time(record) and self._is_required:
+            raise AccessNotRecorded()
 
     def _record(self, ctx: Context, count: int | None) -> ReadAuditRecord:
         auth, model = ctx.auth, _model_of(ctx)
