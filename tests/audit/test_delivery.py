@@ -18,7 +18,7 @@ from maniflex import DeclarationError, Model, Operation, Server
 from maniflex.audit import AuditRecord, LogSink, TableSink
 from maniflex.middleware import db
 from maniflex.testing import client
-from tests.audit.world import KeepingSink, Order, Shop, new_server, received, serving
+from tests.audit.world import KeepingSink, Order, Shop, new_server, received, serving, write_and_roll_back
 
 
 def audited(sink: Any, **options: Any) -> Server:
@@ -41,7 +41,7 @@ async def test_a_sink_that_was_down_gets_every_record_with_the_same_id(database_
         sink.is_down = True
         orders = [await world.order(number=n) for n in range(5)]
         await world.drain()
-        assert sink.records == [] and seen == []
+        assert (sink.records, seen) == ([], [])
         sink.is_down = False
         for _ in range(2):
             world.clock.advance(timedelta(minutes=1))
@@ -69,10 +69,7 @@ async def test_a_sink_that_hangs_delays_no_answer(database_url: str, delivery: s
 async def test_background_records_come_after_the_commit_and_before_the_end(database_url: str) -> None:
     sink = KeepingSink()
     async with serving(audited(sink, delivery="background"), database_url) as world:
-        with pytest.raises(RuntimeError):
-            async with world.server.transaction():
-                await world.server.db(Order).create(number=1)
-                raise RuntimeError("no")
+        await write_and_roll_back(world.server, world.server.db(Order).create(number=1))
         async with world.server.transaction():
             await world.server.db(Order).create(number=2)
             await asyncio.sleep(0)
@@ -114,10 +111,7 @@ async def test_in_the_transaction_no_record_means_no_write(database_url: str) ->
 async def test_the_table_has_the_record_when_the_write_is_committed(database_url: str) -> None:
     async with serving(audited(None, changes=True), database_url) as world:
         order = await world.order(number=1)
-        with pytest.raises(RuntimeError):
-            async with world.server.transaction():
-                await world.server.db(Order).update(order, number=2)
-                raise RuntimeError("no")
+        await write_and_roll_back(world.server, world.server.db(Order).update(order, number=2))
         [row] = await world.server.raw_query("SELECT * FROM audit_log")
         assert (row["model"], row["operation"], row["resource_id"]) == ("Order", "create", order)
         shop = await world.server.db(Shop).create()

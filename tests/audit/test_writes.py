@@ -11,7 +11,18 @@ from maniflex import Context, Model, Operation, Server, with_transaction
 from maniflex.audit import AuditRecord, FieldChange
 from maniflex.middleware import db
 from maniflex.pipeline.registration import Next
-from tests.audit.world import SECRET, KeepingSink, Ledger, Order, Plain, Setting, Shop, new_server, serving
+from tests.audit.world import (
+    SECRET,
+    KeepingSink,
+    Ledger,
+    Order,
+    Plain,
+    Setting,
+    Shop,
+    new_server,
+    serving,
+    write_and_roll_back,
+)
 
 ADA = {"x-user": "ada;acme;clerk", "x-request-id": "req-1", "traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
 ALL: list[type[Model]] = [Shop, Order, Setting, Ledger]
@@ -76,8 +87,7 @@ async def test_secrets_are_nowhere(database_url: str) -> None:
     texts += [str(record) for record in sink.records]
     assert len(texts) == 9
     for text in texts:
-        assert SECRET not in text and "excluded" not in text
-        assert "pin" not in text and "margin" not in text
+        assert not [word for word in (SECRET, "excluded", "pin", "margin") if word in text]
     assert [record.changes for record in sink.records[1:]] == [{}, {}]
 
 
@@ -102,10 +112,7 @@ async def test_nothing_is_recorded_of_what_did_not_happen(database_url: str) -> 
             (await world.http.post("/audit_shops", json={"name": "refused"})).status_code,
             (await world.http.post("/audit_shops", json={"name": "broken"})).status_code,
         ]
-        with pytest.raises(RuntimeError):
-            async with world.server.transaction():
-                await world.server.db(Order).create(number=1)
-                raise RuntimeError("no")
+        await write_and_roll_back(world.server, world.server.db(Order).create(number=1))
         await world.http.post("/audit_plain", json={"name": "not audited"})
         assert statuses == [422, 404, 404, 422, 500]
         assert await world.drain() == 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -115,6 +115,17 @@ async def serving(server: Server, url: str) -> AsyncIterator[World]:
     clock = FakeClock()
     async with client(server, database=url, clock=clock, background=False) as http:
         yield World(server, http, clock)
+
+
+async def write_and_roll_back(server: Server, write: Coroutine[Any, Any, Any]) -> None:
+    """Write in a transaction that fails."""
+    with suppress(_Failed):
+        async with server.transaction():
+            await write
+            raise _Failed
+
+
+class _Failed(Exception): ...
 
 
 async def received(sink: KeepingSink, count: int) -> list[Any]:

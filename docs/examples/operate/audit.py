@@ -49,7 +49,8 @@ async def main() -> None:
         await server.outbox.drainer().drain()  # a server that works in the background does it by itself
         created, updated = siem.records
         assert (created.operation, created.actor, created.service_name) == ("create", "ada", "bank")
-        assert updated.changes is not None and updated.changes["limit"].from_ == 100
+        change = (updated.changes or {})["limit"]
+        assert (change.from_, change.to) == (100, 500)
         assert "1234" not in str(siem.records)
 
         trail = (await http.get(f"/api/audit_log?filter=resource_id:eq:{account['id']}")).json()["data"]
