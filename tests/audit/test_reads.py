@@ -179,3 +179,34 @@ async def test_code_that_reads_by_execute_is_recorded_in_its_own_transaction(dat
             answer = await world.server.execute("read", Order, id=order)
             assert answer is not None
         assert await world.server.db("ReadAuditLogRow").count() == 1
+
+
+class Contract(Model, table="audit_contracts", versioned=True):
+    title: str = ""
+
+
+async def test_histories_and_the_past_are_recorded(database_url: str) -> None:
+    sink, writes = KeepingSink(), KeepingSink()
+    server = new_server()
+    server.register(Contract)
+    server.pipeline.response.register(db.audit_reads(sink, required=True), models=[Contract])
+    server.pipeline.db.register(db.audit_log(writes, changes=True), models=[Contract])
+    async with serving(server, database_url) as world:
+        made = await world.http.post("/audit_contracts", json={"title": "a"})
+        contract = made.json()["data"]["id"]
+        await world.http.patch(f"/audit_contracts/{contract}", json={"title": "b"})
+        await world.http.patch(f"/audit_contracts/{contract}", json={})
+        now = world.clock.now().isoformat().replace("+00:00", "Z")
+        for path, operation, record_id, count in (
+            (f"/audit_contracts/{contract}/history", "read_history", contract, 2),
+            (f"/audit_contracts/{contract}/history/1", "read_history", contract, None),
+            ("/contract_histories", "read_history", None, 2),
+            (f"/audit_contracts/{contract}?as_of={now}", "read_history", contract, None),
+            (f"/audit_contracts?as_of={now}", "read_history", None, 1),
+        ):
+            assert (await world.http.get(path)).status_code == 200, path
+            [record] = sink.take()
+            assert (record.operation, record.record_id, record.record_count) == (operation, record_id, count)
+        await world.drain()
+    assert [record.operation for record in writes.records] == ["create", "update", "update"]
+    assert writes.records[2].changes == {}  # of which the history has no version

@@ -34,19 +34,21 @@ class Differences:
         """All fields that have a value for a row that came or went; those that differ for an update."""
         before, after = change.before, change.after
         if change.operation is ChangeKind.UPDATE and before is not None and after is not None:
-            return self._between(before, after)
+            return self.between(before, after)
         if change.operation is ChangeKind.DELETE:
-            return {} if before is None else {name: (value, None) for name, value in self._values(before)}
-        return {} if after is None else {name: (None, value) for name, value in self._values(after)}
+            return {} if before is None else {name: (value, None) for name, value in self.values(before)}
+        return {} if after is None else {name: (None, value) for name, value in self.values(after)}
 
-    def _values(self, row: Row) -> list[tuple[str, Any]]:
+    def values(self, row: Row) -> list[tuple[str, Any]]:
+        """The fields that have a value."""
         return [
             (name, as_json(row[i]) if is_json else row[i])
             for i, name, is_json in self._told
             if row[i] is not None
         ]
 
-    def _between(self, before: Row, after: Row) -> Difference:
+    def between(self, before: Row, after: Row) -> Difference:
+        """The fields that differ."""
         difference: Difference = {}
         for i, name, is_json in self._told:
             old, new = before[i], after[i]
