@@ -30,8 +30,7 @@ _KINDS: dict[str, type[AnyRecord]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 StartTask = Callable[[Callable[[], Any], str], None]
 
-# Its own: a plain sink that hangs must not keep handlers of the application from a thread.
-_threads = DaemonThreads(16, "maniflex-audit")
+MOST_THREADS = 8  # of a plain sink
 
 
 class SinkCaller:
@@ -40,13 +39,15 @@ class SinkCaller:
     def __init__(self, entry: str, sink: Any, metrics: Metrics, logger: logging.Logger) -> None:
         self.entry = entry
         self.sink = sink
+        # Its own: a plain sink that hangs must not keep other sinks and handlers from a thread.
+        self._threads = DaemonThreads(MOST_THREADS, "maniflex-audit")
         self._metrics = metrics
         self._logger = logger
 
     async def write(self, record: AnyRecord) -> None:
         """Hand the record to the sink; its errors are the caller's."""
         write = self.sink.write
-        outcome = write(record) if is_async(write) else await on_thread(partial(write, record), _threads)
+        outcome = write(record) if is_async(write) else await on_thread(partial(write, record), self._threads)
         if inspect.isawaitable(outcome):
             await outcome
 
