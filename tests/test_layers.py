@@ -15,7 +15,7 @@ LAYERS = (
     "app",
     "admin realtime ext background_api",
     "http openapi features middleware background",
-    "pipeline events",
+    "pipeline events audit",
     "db storage",
     "sql",
     "query",

@@ -7,6 +7,7 @@ from functools import partial
 
 from maniflex._logging import guard_logger
 from maniflex._service import Service
+from maniflex.app.audit_trail import AuditTrail
 from maniflex.app.entry_tables import EntryTables
 from maniflex.background.clock import HOLD_OFF, ClockKeeper, ServerClock, shared_clock
 from maniflex.background.environment import Environment
@@ -21,6 +22,7 @@ from maniflex.background.runs.engine import RunEngine, open_store
 from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
 from maniflex.background_api.actions import ActionCaller, open_to_clients, schedulable, schedulable_problems
+from maniflex.background_api.audit import AuditRoutes
 from maniflex.background_api.jobs import JobRoutes
 from maniflex.background_api.outbox import OutboxRoutes
 from maniflex.background_api.part_routes import PartRoutes
@@ -49,11 +51,13 @@ class Durable:
         self.scheduled = Scheduled(self.work)
         self.jobs = Jobs(self.work, self.schedules)
         self.entry_tables = EntryTables()
+        self.audit = AuditTrail(self.outbox)
         self.part_routes: tuple[PartRoutes, ...] = (
             RunRoutes(self.work),
             OutboxRoutes(self.outbox),
             ScheduleRoutes(self.schedules),
             JobRoutes(self.jobs),
+            AuditRoutes(self.audit.routed_tables),
         )
         self.keeper: ClockKeeper | None = None
         self.repairer: Repairer | None = None
@@ -65,6 +69,7 @@ class Durable:
     def note_declarations(self, registry: Registry, actions: Sequence[Action], pipeline: Pipeline) -> None:
         """Find the catalogue entries, which have tables, and tell schedules which actions they can call."""
         self.entry_tables.collect(pipeline, registry, actions)
+        self.audit.collect(self.entry_tables.uses)
         self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
         self._action_problems = schedulable_problems(actions)
 
@@ -108,6 +113,7 @@ class Durable:
         self.schedules.call_actions(ActionCaller(runtime, endpoints))
         for part in self._all():
             part.attach(environment)
+        self.audit.attach(environment, runtime.tasks.start)
 
     def _repairs(self, environment: Environment) -> Iterator[tuple[str, Repair]]:
         if len(self.work.handlers):

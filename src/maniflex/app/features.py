@@ -140,7 +140,8 @@ class DurableRoutes(Feature):
         return declaration.durable.models()
 
     def problems(self, draft: ServerDraft) -> Iterable[str]:
-        return draft.declaration.durable.problems()
+        durable = draft.declaration.durable
+        return [*durable.problems(), *durable.audit.problems(draft.routes.runtime)]
 
     def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
         declaration = draft.declaration

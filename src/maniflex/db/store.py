@@ -320,7 +320,13 @@ class Store:
         if check is not None and (work := check(row)) is not None:
             await work
         changes = self._merge(row, changes)
-        return await self.update(record_id, changes, scope=scope, tx=tx, held=row) if changes else row
+        if not changes:
+            return await self.note_unchanged(record_id, row, tx)
+        return await self.update(record_id, changes, scope=scope, tx=tx, held=row)
+
+    async def note_unchanged(self, record_id: str, row: Row, tx: Tx | None = None) -> Row:
+        """The row, of an update that has nothing to write; listeners are told of it all the same."""
+        return row
 
     def _merge(self, row: Row, changes: Mapping[str, Any]) -> Mapping[str, Any]:
         """The changes as the model's own validators leave them."""

@@ -81,6 +81,7 @@ class Exchange:
     early_response: Any = None  # the answer that the response step gave before the transaction ended
     keeps_answer_secret: bool = False  # the answer shows a secret once, so no store may keep it
     exports: bool = False  # the rows are read when they are sent
+    exported_rows: int | None = None  # of an export that somebody counts: the rows that were sent so far
     _result: Any = None
     _after: list[AfterCommit] | None = None
 
