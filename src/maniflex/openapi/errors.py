@@ -30,6 +30,7 @@ MEANINGS = {
     422: "One or more fields break their rules.",
     429: "The caller asks too often.",
     500: "The server failed.",
+    501: "The server is not set up for this.",
     503: "The service is not available right now.",
     504: "The request took too long.",
 }
@@ -40,7 +41,8 @@ QUERY_CODES = frozenset({"INVALID_QUERY"})
 LOCK_CODES = frozenset({"RECORD_LOCKED"})
 EXPORT_CODES = frozenset({"EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"})
 SCHEDULE_CODES = frozenset({"INVALID_SCHEDULE"})
-CODES_OF_SOME = BODY_CODES | QUERY_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES
+FILE_CODES = frozenset({"FILE_NOT_FOUND", "NO_STORAGE", "PRESIGN_UNSUPPORTED", "STORAGE_ERROR"})
+CODES_OF_SOME = BODY_CODES | QUERY_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES | FILE_CODES
 
 _CODES = re.compile(r" Codes: (.*)\.$")
 # What refusals of a status tell besides; each is there when there is something to tell.
