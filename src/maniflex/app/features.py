@@ -20,6 +20,7 @@ from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
 from maniflex.http.probes import Probes
 from maniflex.model.base import Model
+from maniflex.model.file_field import file_fields
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.model_routes import model_endpoints
@@ -127,6 +128,20 @@ class DurableRoutes(Feature):
         return in_groups(refuse_foreign_scopes(endpoints, declaration.internal_tables.models))
 
 
+class FileFields(Feature):
+    """`file(...)`; the tables of files come with durable work."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        runtime = draft.routes.runtime
+        for meta in draft.stored_models:
+            is_elsewhere = runtime.stores[meta.cls].adapter is not runtime.adapter
+            for field, _ in file_fields(meta) if is_elsewhere else ():
+                yield (
+                    f"{meta.name}.{field.name}: a model in a database of its own has no file fields,"
+                    " because its rows and the table of files share no transaction"
+                )
+
+
 class HealthProbes(Feature):
     """`/health`, `/live` and `/ready`."""
 
@@ -158,6 +173,7 @@ FEATURES: tuple[Feature, ...] = (
     Actions(),
     Search(),
     DurableRoutes(),
+    FileFields(),
     HealthProbes(),
     WorkMetrics(),
     Documentation(),
