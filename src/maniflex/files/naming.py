@@ -90,7 +90,13 @@ class NamedKeys:
             return await name_keys(self._desk, list(value), current, owner, rules, field.api)
         except RequestError as error:
             if error.details is None:
-                error.details = [detail(field.api, error.code.lower(), error.message)]
+                error.details = [
+                    {
+                        "field": field.api,
+                        "message": f'field "{field.api}": {error.message}',
+                        "code": error.code.lower(),
+                    }
+                ]
             raise
 
 
@@ -102,7 +108,7 @@ async def name_keys(
     rules: FileRules,
     field: str = "",
 ) -> list[str]:
-    """The keys that the values of a field name; those the record has already may stay, whoever minted them."""
+    """The keys that the values of a field name; those the record has may stay, whoever minted them."""
     keys = [_current_key(value, current) or value for value in values]
     if len(keys) > rules.max_count:
         raise TooManyFiles(f"there are {len(keys)} files, and {rules.max_count} at most are taken")
