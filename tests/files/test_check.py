@@ -1,4 +1,4 @@
-"""`maniflex files check`, `sweep` and `adopt`: what does not fit together is found, from code and from a terminal."""
+"""`maniflex files check`, `sweep` and `adopt`, from code and from a terminal."""
 
 from __future__ import annotations
 

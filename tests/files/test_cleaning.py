@@ -56,8 +56,9 @@ async def test_a_storage_that_fails_is_asked_again_later(database_url: str, erro
         assert await failing(archive) == 1
         clock.advance(timedelta(seconds=8))
         assert (await archive.files.sweep()).failed == 1
-        clock.advance(timedelta(seconds=4))
-        assert storage.deletes[key] == 2  # the pause grows
+        clock.advance(timedelta(seconds=8))
+        assert (await archive.files.sweep()).failed == 0  # the pause grows
+        assert storage.deletes[key] == 2
         storage.refuses = None
         clock.advance(timedelta(hours=1))
 

@@ -228,7 +228,8 @@ async def test_a_file_that_is_not_there_is_not_found(database_url: str) -> None:
 
 
 async def test_urls_of_all_processes_are_signed_with_one_secret(database_url: str, tmp_path: Path) -> None:
-    urls, secrets = [], []
+    urls: list[str] = []
+    secrets: list[list[dict[str, Any]]] = []
     for _ in range(2):
         async with an_archive(database_url, storage=LocalStorage(tmp_path / "files")) as archive:
             if not urls:

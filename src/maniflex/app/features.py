@@ -133,6 +133,10 @@ class FileFields(Feature):
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
         runtime = draft.routes.runtime
+        for fn in runtime.config.files_middleware:
+            if not takes(fn, 2):
+                label = label_of(fn)
+                yield f"files_middleware: {label}: it is called with (ctx, next), which it does not take"
         for meta in draft.stored_models:
             is_elsewhere = runtime.stores[meta.cls].adapter is not runtime.adapter
             for field, _ in file_fields(meta) if is_elsewhere else ():
