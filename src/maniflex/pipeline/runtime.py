@@ -23,6 +23,7 @@ from maniflex.pipeline.file_steps import FileStepsPort
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.policy_table import PolicyTable
+from maniflex.pipeline.redactions import Redactions
 from maniflex.pipeline.request_ids import RequestIds
 from maniflex.pipeline.request_numbers import RequestNumbers
 from maniflex.pipeline.scope_table import ScopeTable
@@ -70,6 +71,7 @@ class Runtime:
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
         self.transforms: dict[type[Model], list[Transform]] = {}  # filled before routes are made
+        self.redactions = Redactions(stores)  # likewise
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None
         self.proxies = TrustedProxies(config.trusted_proxies)
