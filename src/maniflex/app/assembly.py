@@ -190,6 +190,7 @@ def _make_draft(
         logger=logger,
         scopes=scope_table(pipeline, models or ()),
         policies=policies,
+        file_steps=declaration.durable.files.steps(),
     )
     metas = {store.meta.name: store.meta for store in stores.values()}
     composer = Composer(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.background_api.groups import in_groups
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
@@ -22,10 +23,12 @@ from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
 from maniflex.http.probes import Probes
 from maniflex.model.base import Model
+from maniflex.model.file_field import file_fields
 from maniflex.model.history_row import history_model, history_options, is_versioned
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.model_routes import model_endpoints
+from maniflex.pipeline.registration import takes
 from maniflex.pipeline.served import operation_problems
 
 
@@ -151,6 +154,24 @@ class DurableRoutes(Feature):
         return in_groups(refuse_foreign_scopes(endpoints, declaration.internal_tables.models))
 
 
+class FileFields(Feature):
+    """`file(...)`; the tables of files come with durable work."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        runtime = draft.routes.runtime
+        for fn in runtime.config.files_middleware:
+            if not takes(fn, 2):
+                label = label_of(fn)
+                yield f"files_middleware: {label}: it is called with (ctx, next), which it does not take"
+        for meta in draft.stored_models:
+            is_elsewhere = runtime.stores[meta.cls].adapter is not runtime.adapter
+            for field, _ in file_fields(meta) if is_elsewhere else ():
+                yield (
+                    f"{meta.name}.{field.name}: a model in a database of its own has no file fields,"
+                    " because its rows and the table of files share no transaction"
+                )
+
+
 class HealthProbes(Feature):
     """`/health`, `/live` and `/ready`."""
 
@@ -183,6 +204,7 @@ FEATURES: tuple[Feature, ...] = (
     Actions(),
     Search(),
     DurableRoutes(),
+    FileFields(),
     HealthProbes(),
     WorkMetrics(),
     Documentation(),

@@ -182,12 +182,23 @@ class _ModelRoutes:
         if self._refuses_unknown and not any(isinstance(rule, UnknownFields) for rule in rules):
             rules.append(UnknownFields(model))
         if not rules:
-            return {"validate": built_in}
+            return self._with_files(operation, built_in, None)
         writes_rows = not composer.replaces("db", model, operation)
-        return {
-            "validate": Judge(model, operation, rules, built_in, writes_rows=writes_rows),
-            "rules": Judge(model, operation, rules, None, writes_rows=writes_rows),
-        }
+        return self._with_files(
+            operation,
+            Judge(model, operation, rules, built_in, writes_rows=writes_rows),
+            Judge(model, operation, rules, None, writes_rows=writes_rows),
+        )
+
+    def _with_files(
+        self, operation: Operation, validate: Default, rules: Default | None
+    ) -> dict[str, Default]:
+        """The validate step and the one behind an application's own, each with what files add to it."""
+        files, store = self._routes.runtime.file_steps, self._db.store
+        if files is not None:
+            validate = files.after_validation(store, operation, validate)
+            rules = files.without_validation(store, operation, rules)
+        return {"validate": validate} if rules is None else {"validate": validate, "rules": rules}
 
     def _deleting(self) -> Endpoint:
         # A database step of the application's own leaves no trace of a delete; it is trusted.

@@ -19,6 +19,7 @@ from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.pipeline.body_room import BodyRoom
+from maniflex.pipeline.file_steps import FileStepsPort
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.policy_table import PolicyTable
@@ -48,6 +49,7 @@ class Runtime:
         logger: logging.Logger,
         scopes: ScopeTable | None = None,
         policies: PolicyTable | None = None,
+        file_steps: FileStepsPort | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -56,6 +58,7 @@ class Runtime:
         self.logger = logger
         self.scopes: ScopeTable = scopes or {}  # the scope rules of each model that has any
         self.policies: PolicyTable = policies or {}  # of each model that has any
+        self.file_steps = file_steps  # where the server has to do with files
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
         self.serializers = {cls: Serializer(store.meta) for cls, store in stores.items()}
