@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
+import _object_stores
 import _postgres
 import _redis
 import _venv
@@ -23,7 +24,8 @@ PostgreSQL is looked for in this order: the URL in MANIFLEX_TEST_POSTGRES; a ser
 127.0.0.1:5432 that lets us create databases; server binaries on this machine (a temporary
 cluster); as root on Debian, the `postgresql` package. If there is none, this fails. Redis is looked
 for in the same way (MANIFLEX_TEST_REDIS, 127.0.0.1:6379, `redis-server`, the package); if there is
-none, its tests are skipped.
+none, its tests are skipped. For the tests of storage, moto (S3) and Azurite (Azure) are started;
+Azurite is installed by npm into .tools/ if it is not there, and without Node.js this fails.
 
 All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   scripts/test tests/http"""
 
@@ -39,16 +41,23 @@ def main() -> int:
         "scripts/test", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sqlite-only", action="store_true", help="leave PostgreSQL out, knowingly")
+    parser.add_argument("--no-azure", action="store_true", help="leave Azurite out, knowingly")
     options, for_pytest = parser.parse_known_args()
     _venv.reexec_inside(_venv.ensure("dev"))
     for stop in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(stop, _exit)
     try:
         with ExitStack() as stack:
-            environment = _environment(stack, sqlite_only=options.sqlite_only)
+            environment = {
+                **_environment(stack, sqlite_only=options.sqlite_only),
+                **_object_store_variables(stack, no_azure=options.no_azure),
+            }
             return _checks(for_pytest, environment)
     except _postgres.NoPostgres as problem:
         print(f"postgres  none\n\n{problem}", file=sys.stderr)
+        return 1
+    except _object_stores.NoObjectStore as problem:
+        print(f"objects   none\n\n{problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -66,6 +75,18 @@ def _environment(stack: ExitStack, *, sqlite_only: bool) -> dict[str, str]:
     environment = {**given, _postgres.VARIABLE: url}
     environment.pop("MANIFLEX_TEST_SQLITE_ONLY", None)
     return environment
+
+
+def _object_store_variables(stack: ExitStack, *, no_azure: bool) -> dict[str, str]:
+    endpoint, origin = stack.enter_context(_object_stores.s3())
+    print(f"s3        {origin}", flush=True)
+    variables = {_object_stores.S3_VARIABLE: endpoint}
+    if no_azure:
+        print("azure     left out (--no-azure)", flush=True)
+        return {**variables, _object_stores.NO_AZURE: "1"}
+    endpoint, origin = stack.enter_context(_object_stores.azure())
+    print(f"azure     {origin}", flush=True)
+    return {**variables, _object_stores.AZURE_VARIABLE: endpoint}
 
 
 def _checks(for_pytest: list[str], environment: dict[str, str]) -> int:

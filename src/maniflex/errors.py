@@ -11,7 +11,7 @@
         ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery · InvalidSchedule 400
         ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
         ├── Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
-        ├── OutOfScope 403 (a Forbidden)
+        ├── OutOfScope 403 (a Forbidden) · FileNotFound 404 (a NotFound)
         ├── Conflict                                                         409
         │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted
         │   └── SerializationFailure    retryable
@@ -22,11 +22,15 @@
         ├── UnusableScope · CallbackFailed · RawSqlRefused                   500
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
+        ├── StorageError                                                     500
+        │   └── InvalidKey · FileExists
+        ├── NoStorage · PresignUnsupported                                   501
         ├── Unavailable                                                      503
         └── Timeout                                                          504
 
 Drivers' exceptions are translated in their own `db/*.py` and kept as `__cause__`; nothing of
-their text reaches a client.
+their text reaches a client. Those of object stores are translated in `storage/` and not kept, because
+their texts can hold signed URLs.
 """
 
 from __future__ import annotations
@@ -228,6 +232,12 @@ class NotFound(RequestError):
     status, code, message = 404, "NOT_FOUND", "record not found"
 
 
+class FileNotFound(NotFound):
+    """There is no file under this key."""
+
+    code, message = "FILE_NOT_FOUND", "file not found"
+
+
 class MethodNotAllowed(RequestError):
     """The path exists, the method does not."""
 
@@ -376,8 +386,41 @@ class TransactionError(DatabaseError):
         self.code = code
 
 
+class StorageError(RequestError):
+    """The file storage failed in a way no caller can mend; `problem` says how, for logs alone."""
+
+    status, code, message = 500, "STORAGE_ERROR", "the file storage could not complete the request"
+
+    def __init__(self, problem: str = "") -> None:
+        super().__init__()
+        self.problem = problem
+
+    def _subject(self) -> str:
+        return self.problem
+
+
+class InvalidKey(StorageError):
+    """A storage key breaks the rules of `maniflex.storage.keys`."""
+
+
+class FileExists(StorageError):
+    """A file is stored under this key already, and stored files are never overwritten."""
+
+
+class NoStorage(RequestError):
+    """The server has no file storage, so it takes no files."""
+
+    status, code, message = 501, "NO_STORAGE", "the server has no file storage"
+
+
+class PresignUnsupported(RequestError):
+    """The file storage cannot sign URLs that a client may upload to."""
+
+    status, code, message = 501, "PRESIGN_UNSUPPORTED", "the file storage cannot sign upload URLs"
+
+
 class Unavailable(RequestError):
-    """The database cannot be reached right now."""
+    """The database or the file storage cannot be reached right now."""
 
     status, code, message = 503, "UNAVAILABLE", "the service is temporarily unavailable"
     retryable = True

@@ -1,4 +1,4 @@
-"""The suites every database adapter, queue of jobs and store passes.
+"""The suites every database adapter, queue of jobs, store and storage of files passes.
 
 Subclass one in a test module and give it what it asks for; needs pytest with pytest-asyncio in auto mode.
 
@@ -23,6 +23,7 @@ for _part in (
     "_job_workers",
     "_jobs",
     "_statements",
+    "_storage",
     "_stores_cache",
     "_stores_case",
     "_stores_idempotency",
@@ -39,6 +40,8 @@ from maniflex.testing.conformance._constraints import Constraints  # noqa: E402
 from maniflex.testing.conformance._job_workers import Failing, Working  # noqa: E402
 from maniflex.testing.conformance._jobs import Grouping, Leasing, Producing  # noqa: E402
 from maniflex.testing.conformance._statements import Statements  # noqa: E402
+from maniflex.testing.conformance._storage import Failing as FailingStores  # noqa: E402
+from maniflex.testing.conformance._storage import Keeping, Reading, Refusing  # noqa: E402
 from maniflex.testing.conformance._stores_cache import Caching  # noqa: E402
 from maniflex.testing.conformance._stores_idempotency import Claiming  # noqa: E402
 from maniflex.testing.conformance._stores_limits import Limiting  # noqa: E402
@@ -73,6 +76,10 @@ class RevokerConformance(Revoking):
     """What a `Revoker` promises; override `store` and `twin`."""
 
 
+class StorageConformance(Keeping, Reading, FailingStores, Refusing):
+    """What a `Storage` of files promises; override the `storage` fixture with an empty one."""
+
+
 __all__ = [
     "AdapterConformance",
     "CacheStoreConformance",
@@ -80,5 +87,6 @@ __all__ = [
     "JobQueueConformance",
     "RateLimitConformance",
     "RevokerConformance",
+    "StorageConformance",
     "sql",
 ]

@@ -1,0 +1,38 @@
+"""Places for files: a directory, memory, S3, Google Cloud Storage, Azure, or one of your own.
+
+A storage keeps bytes under keys and knows nothing of records, requests and tenants.
+"""
+
+from maniflex.errors import FileExists, FileNotFound, InvalidKey, PresignUnsupported, StorageError
+from maniflex.storage.address import from_address
+from maniflex.storage.azure import AzureStorage
+from maniflex.storage.gcs import GCSStorage
+from maniflex.storage.keys import check_key, key_problem, new_key
+from maniflex.storage.local import LocalStorage
+from maniflex.storage.memory import MemoryStorage
+from maniflex.storage.port import FileMeta, PresignedUpload, Reader, Storage, sign_urls
+from maniflex.storage.s3 import S3Storage
+from maniflex.storage.signer import UrlSigner
+
+__all__ = [
+    "AzureStorage",
+    "FileExists",
+    "FileMeta",
+    "FileNotFound",
+    "GCSStorage",
+    "InvalidKey",
+    "LocalStorage",
+    "MemoryStorage",
+    "PresignUnsupported",
+    "PresignedUpload",
+    "Reader",
+    "S3Storage",
+    "Storage",
+    "StorageError",
+    "UrlSigner",
+    "check_key",
+    "from_address",
+    "key_problem",
+    "new_key",
+    "sign_urls",
+]

@@ -1,0 +1,63 @@
+"""Files in Azure Blob Storage."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from maniflex._clock import Clock
+from maniflex.errors import ConfigError
+from maniflex.storage._endpoint import endpoint_problems, is_http
+from maniflex.storage.object_store import ANSWER_TIMEOUT, CONNECT_TIMEOUT, SILENCE_TIMEOUT, ObjectStorage
+from maniflex.storage.port import FileMeta
+
+
+class AzureStorage(ObjectStorage):
+    """A container. Credentials are those given here, else those that obstore finds in the environment."""
+
+    def __init__(
+        self,
+        container: str,
+        *,
+        account: str | None = None,
+        account_key: str | None = None,
+        endpoint: str | None = None,
+        key_prefix: str = "",
+        public_url: str | None = None,
+        allow_http: bool = False,
+        connect_timeout: timedelta = CONNECT_TIMEOUT,
+        silence_timeout: timedelta = SILENCE_TIMEOUT,
+        answer_timeout: timedelta = ANSWER_TIMEOUT,
+        clock: Clock | None = None,
+    ) -> None:
+        problems = endpoint_problems("AzureStorage", endpoint, allow_http=allow_http)
+        if not container:
+            problems.append("AzureStorage: the name of the container is empty")
+        if problems:
+            raise ConfigError(*problems)
+        super().__init__(
+            f"az://{container}",
+            key_prefix=key_prefix,
+            public_url=public_url,
+            connect_timeout=connect_timeout,
+            silence_timeout=silence_timeout,
+            answer_timeout=answer_timeout,
+            clock=clock,
+        )
+        from obstore.exceptions import BaseError
+        from obstore.store import AzureStore
+
+        given: dict[str, Any] = {"account_name": account, "account_key": account_key, "endpoint": endpoint}
+        try:
+            self._store = AzureStore(
+                container,
+                **{name: value for name, value in given.items() if value is not None},
+                **self._options(allow_http=is_http(endpoint)),
+            )
+        except BaseError as error:
+            raise ConfigError(f"AzureStorage: {str(error).partition(chr(10))[0]}") from None
+
+    def _upload_headers(self, meta: FileMeta) -> dict[str, str]:
+        headers = super()._upload_headers(meta)
+        disposition = headers.pop("Content-Disposition")
+        return {**headers, "x-ms-blob-type": "BlockBlob", "x-ms-blob-content-disposition": disposition}

@@ -1,0 +1,316 @@
+"""Files in an object store, by obstore: all that S3, Google Cloud Storage and Azure have in common.
+
+A small file is one conditional request, so two uploads to one key cannot both succeed. A large one goes in
+parts, which the stores complete unconditionally: it is refused if the key is taken when it begins, or by
+another upload of this process.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote, unquote
+
+from maniflex._clock import Clock, SystemClock
+from maniflex.errors import ConfigError, FileExists, FileNotFound, StorageError
+from maniflex.storage._object_errors import ObjectErrors
+from maniflex.storage._object_upload import FAREWELL, PART, PartsUpload, pieces
+from maniflex.storage.disposition import content_disposition, is_inline
+from maniflex.storage.keys import check_key, key_problem
+from maniflex.storage.port import MOST_AT_ONCE, OCTET_STREAM, FileMeta, PresignedUpload, Reader, check_range
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+CONNECT_TIMEOUT = timedelta(seconds=5)
+SILENCE_TIMEOUT = timedelta(seconds=30)
+ANSWER_TIMEOUT = timedelta(seconds=30)
+LONGEST_URL_TTL = timedelta(days=7)  # more is signed by none of them under all kinds of credentials
+MOST_OF_NAME = 255  # bytes of the original name; all metadata of an object has 2 KB
+_READ_AT_ONCE = 512 * 1024
+_FILENAME, _UPLOAD = "filename", "upload"  # metadata of an object
+
+
+def require_obstore(owner: str) -> None:
+    if find_spec("obstore") is None:
+        raise ConfigError(f'{owner} needs obstore: pip install "maniflex[storage]"')
+
+
+class ObjectStorage:
+    """What the three have in common; they differ in how the store is made and how an upload is signed."""
+
+    longest_url_ttl: ClassVar[timedelta] = LONGEST_URL_TTL
+    _store: S3Store | GCSStore | AzureStore
+
+    def __init__(
+        self,
+        place: str,
+        *,
+        key_prefix: str,
+        public_url: str | None,
+        connect_timeout: timedelta,
+        silence_timeout: timedelta,
+        answer_timeout: timedelta,
+        clock: Clock | None,
+    ) -> None:
+        require_obstore(type(self).__name__)
+        self._prefix = _folder(key_prefix, type(self).__name__)
+        self._place = place
+        self._public_url = public_url.rstrip("/") if public_url else None
+        self._silence = silence_timeout.total_seconds()
+        self._answer = answer_timeout.total_seconds()
+        self._connect_timeout = connect_timeout
+        self._errors = ObjectErrors(place)
+        self._clock = clock or SystemClock()
+        self._uploading: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._place!r})"
+
+    def _options(self, *, allow_http: bool = False) -> dict[str, Any]:
+        """How obstore connects and retries."""
+        answer = timedelta(seconds=self._answer)
+        return {
+            "client_options": {
+                "allow_http": allow_http,
+                "connect_timeout": self._connect_timeout,
+                "read_timeout": timedelta(seconds=self._silence),
+                # Of a whole request: a large download takes as long as it takes, while it moves.
+                "timeout": timedelta(days=7),
+            },
+            "retry_config": {"retry_timeout": answer},
+        }
+
+    # -- files
+
+    async def store(self, key: str, chunks: AsyncIterable[bytes], meta: FileMeta) -> FileMeta:
+        path = self._path(key)
+        if path in self._uploading:
+            raise FileExists(f"{self._place}: {key} is being stored")
+        self._uploading.add(path)
+        try:
+            async with aclosing(pieces(chunks, PART)) as parts:
+                size, result = await self._send(path, parts, _attributes(meta))
+        except FileNotFound:
+            raise StorageError(f"{self._place} does not exist") from None
+        finally:
+            self._uploading.discard(path)
+        return replace(meta, size=size, etag=result["e_tag"] or "", created_at=self._clock.now())
+
+    async def _send(
+        self, path: str, parts: AsyncIterator[bytes], attributes: dict[str, str]
+    ) -> tuple[int, Any]:
+        first = await anext(parts, b"")
+        if len(first) < PART:
+            return len(first), await self._send_whole(path, first, attributes)
+        if await self._is_there(path):
+            raise FileExists(f"{self._place}: stored already")
+        upload = PartsUpload(self._store, path, attributes)
+        size = 0
+        try:
+            part: bytes | None = first
+            while part is not None:
+                size += len(part)
+                async with self._errors.translated("storing a part", within=self._answer):
+                    await upload.put(part)
+                part = await anext(parts, None)
+            async with self._errors.translated("completing an upload", within=self._answer):
+                return size, await upload.finish()
+        except BaseException:
+            if not await upload.abandon():
+                await self._remove_own(path, attributes[_UPLOAD])
+            raise
+
+    async def _send_whole(self, path: str, data: bytes, attributes: dict[str, str]) -> Any:
+        import obstore
+
+        try:
+            async with self._errors.translated("storing a file", within=self._answer):
+                return await obstore.put_async(
+                    self._store,
+                    path,
+                    data,
+                    attributes=attributes,
+                    mode="create",
+                )
+        except (FileNotFound, StorageError):
+            raise
+        except BaseException:  # it was cut off: the store may have it, or get it yet
+            await self._remove_own(path, attributes[_UPLOAD])
+            raise
+
+    async def _remove_own(self, path: str, upload: str) -> None:
+        """Remove what this upload stored, and not what another one did."""
+        import obstore
+
+        with suppress(Exception):
+            async with self._errors.translated("cleaning up", within=FAREWELL):
+                result = await obstore.get_async(self._store, path, options={"head": True})
+                if dict(result.attributes).get(_UPLOAD) == upload:
+                    await obstore.delete_async(self._store, path)
+
+    async def open(self, key: str, *, start: int = 0, length: int | None = None) -> Reader:
+        import obstore
+
+        check_range(start, length)
+        path = self._path(key)
+        if length == 0:
+            return Reader(await self.stat(key), _nothing())
+        options: dict[str, Any] = {}
+        if length is not None:
+            options["range"] = (start, start + length)
+        elif start:
+            options["range"] = {"offset": start}
+        try:
+            async with self._errors.translated("opening a file", within=self._answer):
+                result = await obstore.get_async(self._store, path, options=options)  # type: ignore[arg-type]
+        except StorageError:
+            meta = await self.stat(key)
+            if start < meta.size:
+                raise
+            return Reader(meta, _nothing())
+        chunks = self._chunks(result)
+        return Reader(_file_meta(result), chunks, chunks.aclose)
+
+    async def _chunks(self, result: Any) -> AsyncGenerator[bytes]:
+        stream = result.stream(min_chunk_size=_READ_AT_ONCE)
+        while True:
+            async with self._errors.translated("reading a file", within=self._silence):
+                chunk = await anext(stream, None)
+            if chunk is None:
+                return
+            for offset in range(0, len(chunk), MOST_AT_ONCE):
+                yield bytes(memoryview(chunk)[offset : offset + MOST_AT_ONCE])
+
+    async def delete(self, key: str) -> None:
+        import obstore
+
+        path = self._path(key)
+        async with self._errors.translated("deleting a file", within=self._answer):
+            await obstore.delete_async(self._store, path)
+
+    async def exists(self, key: str) -> bool:
+        return await self._is_there(self._path(key))
+
+    async def stat(self, key: str) -> FileMeta:
+        import obstore
+
+        path = self._path(key)
+        async with self._errors.translated("looking at a file", within=self._answer):
+            return _file_meta(await obstore.get_async(self._store, path, options={"head": True}))
+
+    async def _is_there(self, path: str) -> bool:
+        import obstore
+
+        try:
+            async with self._errors.translated("looking for a file", within=self._answer):
+                await obstore.head_async(self._store, path)
+        except FileNotFound:
+            return False
+        return True
+
+    async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
+        import obstore
+
+        # Stores list by folders, and the rest of a prefix is compared here.
+        folder = (self._prefix + prefix).rpartition("/")[0]
+        batches = obstore.list(self._store, prefix=folder or None)
+        while True:
+            async with self._errors.translated("listing files", within=self._answer):
+                batch = await anext(batches, None)
+            if batch is None:
+                return
+            for entry in batch:
+                key = entry["path"][len(self._prefix) :]
+                if key.startswith(prefix) and not key_problem(key):
+                    yield key
+
+    # -- URLs
+
+    async def url(
+        self, key: str, *, ttl: timedelta | None, download: bool = False, filename: str | None = None
+    ) -> str:
+        """`download` and `filename` have no effect here: the object itself says how it is shown."""
+        [url] = await self.urls([key], ttl=ttl)
+        return url
+
+    async def urls(self, keys: Sequence[str], *, ttl: timedelta | None) -> list[str]:
+        paths = [self._path(key) for key in keys]
+        if ttl is None and self._public_url is not None:
+            return [f"{self._public_url}/{quote(path, safe='/')}" for path in paths]
+        return await self._sign("GET", paths, self._within_reach(ttl))
+
+    async def presign_upload(
+        self, key: str, *, ttl: timedelta, max_size: int | None, content_type: str, filename: str
+    ) -> PresignedUpload:
+        """A URL for a PUT. It binds method, key and time; size and type are checked when the file is used."""
+        ttl = self._within_reach(ttl)
+        [url] = await self._sign("PUT", [self._path(key)], ttl)
+        return PresignedUpload(
+            url=url,
+            method="PUT",
+            expires_at=self._clock.now() + ttl,
+            headers=self._upload_headers(FileMeta(filename, content_type)),
+        )
+
+    def _upload_headers(self, meta: FileMeta) -> dict[str, str]:
+        attributes = _attributes(meta)
+        return {name: attributes[name] for name in ("Content-Type", "Content-Disposition")}
+
+    async def _sign(self, method: Any, paths: list[str], ttl: timedelta) -> list[str]:
+        import obstore
+
+        if not paths:
+            return []
+        async with self._errors.translated("signing a URL", within=self._answer):
+            return list(await obstore.sign_async(self._store, method, paths, ttl))
+
+    def _within_reach(self, ttl: timedelta | None) -> timedelta:
+        return self.longest_url_ttl if ttl is None else min(ttl, self.longest_url_ttl)
+
+    def _path(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+
+def _folder(prefix: str, owner: str) -> str:
+    """A prefix of keys, with the slash that ends it."""
+    inner = prefix.strip("/")
+    if not inner:
+        return ""
+    if problem := key_problem(inner):
+        raise ConfigError(f"{owner}: key_prefix: {problem}")
+    return f"{inner}/"
+
+
+def _attributes(meta: FileMeta) -> dict[str, str]:
+    content_type = meta.content_type if meta.content_type.isprintable() else OCTET_STREAM
+    if not content_type.isascii():
+        content_type = OCTET_STREAM
+    name = meta.filename.encode("utf-8", "replace")[:MOST_OF_NAME].decode("utf-8", "ignore")
+    return {
+        "Content-Type": content_type or OCTET_STREAM,
+        "Content-Disposition": content_disposition(name, inline=is_inline(content_type)),
+        _FILENAME: quote(name, safe=""),
+        _UPLOAD: secrets.token_hex(16),
+    }
+
+
+def _file_meta(result: Any) -> FileMeta:
+    attributes = dict(result.attributes)
+    return FileMeta(
+        filename=unquote(attributes.get(_FILENAME, "")),
+        content_type=attributes.get("Content-Type", OCTET_STREAM),
+        size=result.meta["size"],
+        etag=result.meta["e_tag"] or "",
+        created_at=result.meta["last_modified"],
+    )
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield

@@ -1,0 +1,166 @@
+"""What a storage of files is: the protocol every backend keeps, and the values that pass through it.
+
+`Storage` is all that a backend must have. What it may have besides is a protocol of its own, which
+callers ask for by `isinstance`: `SignsBatches` (many URLs in one call), `ListsKeys` (what is stored),
+`ServedHere` (its URLs lead to this server) and `HasProblems` (mistakes to be reported at the start).
+A backend of your own passes `maniflex.testing.conformance.StorageConformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+
+if TYPE_CHECKING:
+    from maniflex.storage.signer import UrlSigner
+
+OCTET_STREAM = "application/octet-stream"
+MOST_AT_ONCE = 1024 * 1024  # bytes of a chunk that a reader gives or a thread writes
+
+
+@dataclass(frozen=True, slots=True)
+class FileMeta:
+    """What is known of a stored file. `size`, `etag` and `created_at` are the storage's to fill in."""
+
+    filename: str = ""
+    content_type: str = OCTET_STREAM
+    size: int = 0
+    etag: str = ""
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PresignedUpload:
+    """How a client uploads to the storage by itself: a form with `fields` (POST), or the bytes (PUT)."""
+
+    url: str
+    method: str
+    expires_at: datetime
+    headers: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+class Reader:
+    """The bytes of a stored file, chunk by chunk, of at most 1 MB each; `meta` is of the whole file.
+
+    Close it, or use it as a context manager: an open one holds a file or a connection.
+    """
+
+    def __init__(
+        self,
+        meta: FileMeta,
+        chunks: AsyncIterator[bytes],
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.meta = meta
+        self._chunks = chunks
+        self._close = close
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._chunks
+
+    async def read(self) -> bytes:
+        """All that is left of it, in memory."""
+        return b"".join([chunk async for chunk in self._chunks])
+
+    async def aclose(self) -> None:
+        """Let go of the file; a second call does nothing."""
+        close, self._close = self._close, None
+        if close is not None:
+            await close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """A place for files. Every method refuses a key that breaks the rules with `InvalidKey`."""
+
+    async def store(self, key: str, chunks: AsyncIterable[bytes], meta: FileMeta) -> FileMeta:
+        """Keep a file whose size nobody knows yet, or nothing at all if it fails or is cancelled.
+
+        `FileExists` if the key has a file: stored files are never overwritten.
+        """
+        ...
+
+    async def open(self, key: str, *, start: int = 0, length: int | None = None) -> Reader:
+        """The bytes from `start` on, `length` of them or all; none behind the end. `FileNotFound`."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove the file. For a key that has none: `FileNotFound` or success, both mean it is gone."""
+        ...
+
+    async def exists(self, key: str) -> bool: ...
+
+    async def stat(self, key: str) -> FileMeta:
+        """What is known of the file. `FileNotFound`."""
+        ...
+
+    async def url(
+        self, key: str, *, ttl: timedelta | None, download: bool = False, filename: str | None = None
+    ) -> str:
+        """A URL that opens the file to whoever has it, for `ttl`; for None one that lasts."""
+        ...
+
+    async def presign_upload(
+        self,
+        key: str,
+        *,
+        ttl: timedelta,
+        max_size: int | None,
+        content_type: str,
+        filename: str,
+    ) -> PresignedUpload:
+        """A URL that a client may upload this file to, or `PresignUnsupported`."""
+        ...
+
+
+@runtime_checkable
+class SignsBatches(Protocol):
+    """A storage that signs the URLs of many keys in one call."""
+
+    async def urls(self, keys: Sequence[str], *, ttl: timedelta | None) -> list[str]: ...
+
+
+@runtime_checkable
+class ListsKeys(Protocol):
+    """A storage that can tell what it holds."""
+
+    def list_keys(self, prefix: str = "") -> AsyncIterator[str]: ...
+
+
+@runtime_checkable
+class ServedHere(Protocol):
+    """A storage whose URLs lead to this server, which hands it the signer of them once, at the start."""
+
+    def bind(self, signer: UrlSigner) -> None: ...
+
+
+@runtime_checkable
+class HasProblems(Protocol):
+    """A storage that can find out at the start whether it is usable."""
+
+    def problems(self) -> list[str]: ...
+
+
+async def sign_urls(storage: Storage, keys: Sequence[str], *, ttl: timedelta | None) -> list[str]:
+    """The URLs of these keys, in one call where the storage can."""
+    if isinstance(storage, SignsBatches):
+        return await storage.urls(keys, ttl=ttl)
+    return [await storage.url(key, ttl=ttl) for key in keys]
+
+
+def check_range(start: int, length: int | None) -> None:
+    """Refuse a range that begins before the file or has less than no bytes."""
+    if start < 0 or (length is not None and length < 0):
+        raise ValueError(f"a range has a start and a length of 0 or more, not {start} and {length}")
