@@ -39,6 +39,7 @@ Default = Callable[[Context], Awaitable[None] | None]
 Link = tuple[str, Middleware | None, Default | None]  # a label, and middleware or a default step
 
 
+_REACHING_NONE = frozenset({Operation.DELETE, Operation.OPTIONS, Operation.PRESIGN_UPLOAD})
 _NO_LINKS: dict[At, list[Link]] = {at: [] for at in At}
 
 
@@ -86,7 +87,7 @@ class Composer:
 
         `inner` goes before the last default, `outer` before everything; `early_answer` goes to
         the middleware that runs the response step itself. Where the application replaces the
-        validate step, the default "rules" runs after it.
+        validate step, the default "rules" runs after it; "files" runs at the end of that step in any case.
         """
         links: list[Link] = [(label, fn, None) for label, fn in outer]
         for name in names:
@@ -106,6 +107,8 @@ class Composer:
             if name == "db" and "policies" in defaults:
                 links.append(("policies", None, defaults["policies"]))
             links += links_at[At.AFTER]
+            if name == "validate" and "files" in defaults:
+                links.append(("files", None, defaults["files"]))
         if early_answer is not None:
             early_answer.hand_to(middleware for _, middleware, _ in links)
         return self._nest(links)
@@ -164,7 +167,7 @@ class Composer:
     def _reachable(self, model: ModelMeta | None, operation: Operation) -> list[ModelMeta]:
         if operation is Operation.SEARCH:
             return [m for m in self._models.values() if m.options.global_searchable]
-        if model is None or operation in (Operation.DELETE, Operation.OPTIONS):
+        if model is None or operation in _REACHING_NONE:
             return []
         return [model, *reachable_models(model, self._models)]
 

@@ -51,6 +51,7 @@ class _ModelRoutes:
         self._db = Database(store, serializer, runtime, self._checks)
         policies = runtime.policies.get(model.name)
         self._policies = policies
+        self._files = runtime.file_routes.get(model.cls)
         self._writes = None if policies is None else PolicedWrites(self._db, policies)
         self._respond = Respond(
             serializer,
@@ -78,7 +79,7 @@ class _ModelRoutes:
                 "POST",
                 Operation.CREATE,
                 defaults={
-                    "deserialize": self._deserialize.body,
+                    **self._body_steps(Operation.CREATE),
                     **self._validate_steps(Operation.CREATE, self._validate.create),
                     "db": self._db.create if policed is None else policed.around_create(self._db.create),
                 },
@@ -121,13 +122,24 @@ class _ModelRoutes:
             below=below,
             item=True,
             defaults={
-                "deserialize": self._deserialize.body,
+                **self._body_steps(Operation.UPDATE),
                 **self._validate_steps(Operation.UPDATE, check),
                 "db": write if self._writes is None else self._writes.around_update(write),
             },
             respond=self._respond.answer_record,
             about=_update_docs(self._checks),
         )
+
+    def _body_steps(self, operation: Operation) -> dict[str, Default]:
+        """The step that reads bodies, and where the model has file fields the one that stores files."""
+        read_json = self._deserialize.body
+        if self._files is None:
+            return {"deserialize": read_json}
+        touchable = self._db.touchable
+        return {
+            "deserialize": self._files.read_body(read_json, operation, touchable),
+            "files": self._files.settle_files(operation, touchable),
+        }
 
     def _policy_steps(self, operation: Operation, *, item: bool) -> dict[str, Default]:
         """The step that judges rows, where those of the model or of one it reaches have policies."""
@@ -189,12 +201,14 @@ class _ModelRoutes:
         respond: Default,
         about: RouteDocs | None = None,
     ) -> Endpoint:
+        takes_files = self._files is not None and "files" in defaults
         return self._routes.endpoint(
             method,
             f"/{self._model.table}{below}",
             operation,
             model=self._model,
             defaults=defaults,
+            outer=[("files", self._files.clean_up)] if takes_files and self._files else (),
             respond=respond,
             item=item,
             about=about,

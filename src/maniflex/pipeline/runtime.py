@@ -19,6 +19,7 @@ from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.pipeline.body_room import BodyRoom
+from maniflex.pipeline.file_routes import FileRoutes
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.policy_table import PolicyTable
@@ -67,6 +68,7 @@ class Runtime:
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
         self.transforms: dict[type[Model], list[Transform]] = {}  # filled before routes are made
+        self.file_routes: dict[type[Model], FileRoutes] = {}  # of models with file fields; filled likewise
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None
         self.proxies = TrustedProxies(config.trusted_proxies)
