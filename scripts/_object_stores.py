@@ -1,9 +1,9 @@
 """Start the object stores that the tests of storage talk to: moto for S3, Azurite for Azure.
 
-moto is a Python package among the development dependencies. Azurite is a package of npm: an `azurite-blob` on the
-PATH is used, else one in `.tools/`, where `scripts/test` installs it if it has to. Each listens on a free port of this
-machine, keeps everything in memory and ends with its block. MANIFLEX_TEST_S3 and MANIFLEX_TEST_AZURE name
-endpoints that run already; MANIFLEX_TEST_NO_AZURE=1 says that Azure is left out knowingly.
+moto is a Python package among the development dependencies. Azurite is a package of npm: an `azurite-blob`
+on the PATH is used, else one in `.tools/`, where `scripts/test` installs it if it has to. Each listens on a
+free port of this machine, keeps everything in memory and ends with its block. MANIFLEX_TEST_S3 and
+MANIFLEX_TEST_AZURE name endpoints that run already; MANIFLEX_TEST_NO_AZURE=1 leaves Azure out knowingly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AZURITE = "azurite@3"
 ACCOUNT = "devstoreaccount1"  # the one that every Azurite has
 S3_HELP = 'moto is not installed: pip install -e ".[dev]"'
 AZURE_HELP = f"""\
-Azurite was not found and could not be installed, and the tests of storage run against it. One of these will do:
+Azurite was not found and could not be installed, and tests of storage run against it. One of these will do:
   - install Node.js with npm:       apt-get install nodejs npm  |  brew install node
   - name one that runs:             {AZURE_VARIABLE}=http://127.0.0.1:10000/{ACCOUNT}
   - leave Azure out knowingly:      scripts/test --no-azure"""

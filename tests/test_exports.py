@@ -46,7 +46,17 @@ CAUGHT_BY_USERS = {
     "Unavailable",
     "ValidationFailed",
 }
-OPTIONAL = ("alembic", "jinja2", "asyncpg", "redis", "nats", "aio_pika", "confluent_kafka")
+OPTIONAL = (
+    "alembic",
+    "jinja2",
+    "asyncpg",
+    "redis",
+    "nats",
+    "aio_pika",
+    "confluent_kafka",
+    "obstore",
+    "botocore",
+)
 LONGEST_FILE = 600
 
 

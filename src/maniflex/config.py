@@ -21,7 +21,11 @@ from maniflex._limits import DEFAULT_LIMITS
 from maniflex._limits import Limits as Limits  # settings are made here
 from maniflex.errors import ConfigError
 
-_TEXTS: dict[str, type | UnionType] = {"static_dir": str | Path, "database": object}
+_TEXTS: dict[str, type | UnionType] = {
+    "static_dir": str | Path,
+    "upload_dir": str | Path,
+    "database": object,
+}
 _POSTGRES = ("postgresql://", "postgres://")
 _POSITIVE = (
     "pool_size",
@@ -29,6 +33,9 @@ _POSITIVE = (
     "sqlite_readers",
     "max_body_size",
     "max_exports",
+    "max_upload_size",
+    "upload_memory",
+    "max_form_parts",
     "work_concurrency",
     "outbox_batch_size",
     "outbox_max_attempts",
@@ -43,7 +50,11 @@ _INTERVALS = (
     "schedule_execution_timeout",
     "outbox_poll_interval",
     "sweep_interval",
+    "signed_url_ttl",
+    "files_pending_ttl",
 )
+FILES_READ = ("key", "owner", "record")
+SHORTEST_SIGNING_KEY = 16  # bytes
 # A request's path comes decoded and without a query, so none of these would ever be found in it.
 _NOT_IN_A_PATH = re.compile(r"[\s\x00-\x1f\x7f{}?#%\\]")
 
@@ -121,6 +132,22 @@ class Config:
     outbox_retention: timedelta = timedelta(days=7)  # of delivered messages; zero keeps them for good
     sweep_interval: timedelta = timedelta(minutes=1)
     sweep_batch_size: int = 500
+    storage: Any = field(default=None, repr=False)  # of files: an address or a Storage; None: there is none
+    files_routes: bool = True  # POST, GET and DELETE of single files, where there is a storage
+    files_path: str = "/files"
+    files_middleware: Sequence[Callable[..., Any]] = ()  # of these routes alone, behind the auth step
+    files_read: str = "key"  # or "owner", "record": what opens a file on these routes
+    files_admin_role: str = "admin"  # may delete files of others
+    files_signing_key: str | None = field(default=None, repr=False)  # None: one that the database keeps
+    signed_url_ttl: timedelta = timedelta(hours=1)
+    max_upload_size: int = 32 * 1024 * 1024  # of a whole form
+    upload_memory: int = 1024 * 1024  # of one file of a form; larger ones wait in `upload_dir`
+    upload_dir: str | Path = ""  # empty: the directory of the system for temporary files
+    max_form_parts: int = 200
+    files_pending_ttl: timedelta = timedelta(hours=1)  # of an upload that does not move
+    files_unclaimed_ttl: timedelta = timedelta(0)  # of uploads no record names; zero keeps them for good
+    file_key: Callable[..., Any] | None = None
+    file_scope: Callable[..., Any] | None = None
     log_level: str = "INFO"
     log_json: bool = False
     access_log: bool = True  # a line for every request, under `maniflex run` and `server.run()`
@@ -156,6 +183,7 @@ class Config:
             object.__setattr__(self, "trusted_proxies", tuple(self.trusted_proxies))
         object.__setattr__(self, "path_prefix", _prefix(self.path_prefix))
         object.__setattr__(self, "static_prefix", _prefix(self.static_prefix))
+        object.__setattr__(self, "files_path", _prefix(self.files_path))
         return problems or self._ranges()
 
     def _ranges(self) -> list[str]:
@@ -170,7 +198,7 @@ class Config:
         prefixes: Any = self.worker_type_prefixes
         if not isinstance(prefixes, tuple) or not all(p and isinstance(p, str) for p in prefixes):
             problems.append("worker_type_prefixes: it is a tuple of texts such as ('billing.', 'email.')")
-        for name in ("path_prefix", "static_prefix"):
+        for name in ("path_prefix", "static_prefix", "files_path"):
             prefix = getattr(self, name)
             if _NOT_IN_A_PATH.search(prefix) or {".", ".."} & set(prefix.split("/")):
                 problems.append(f"{name}: {prefix!r} is not a plain path such as /api/v1")
@@ -178,7 +206,7 @@ class Config:
             problems.append(f"unknown_fields: {self.unknown_fields!r} is neither 'ignore' nor 'refuse'")
         if problem := trust_problem(self.trusted_proxies):
             problems.append(f"trusted_proxies: {problem}")
-        problems += self._addresses()
+        problems += [*self._addresses(), *self._files()]
         if logging.getLevelName(str(self.log_level).upper()) == f"Level {str(self.log_level).upper()}":
             problems.append(f"log_level: there is no level {self.log_level!r}")
         return problems
@@ -199,6 +227,20 @@ class Config:
                 problems.append("read_database: a replica has an address like postgresql://…")
             elif not str(self.database).startswith(_POSTGRES):
                 problems.append("read_database: only a database given as postgresql://… has a replica")
+        return problems
+
+    def _files(self) -> list[str]:
+        problems = []
+        if not self.files_path:
+            problems.append("files_path: it is a path such as /files")
+        if self.files_read not in FILES_READ:
+            problems.append(f"files_read: {self.files_read!r} is none of {', '.join(FILES_READ)}")
+        key = self.files_signing_key
+        if key is not None and (not isinstance(key, str) or len(key.encode()) < SHORTEST_SIGNING_KEY):
+            problems.append(f"files_signing_key: it is a text of {SHORTEST_SIGNING_KEY} bytes or more")
+        for name in ("file_key", "file_scope"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                problems.append(f"{name}: {getattr(self, name)!r} cannot be called")
         return problems
 
     def with_(self, **settings: Any) -> Config:
@@ -360,12 +402,37 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "OUTBOX_RETENTION": ("outbox_retention", _duration),
     "SWEEP_INTERVAL": ("sweep_interval", _duration),
     "SWEEP_BATCH_SIZE": ("sweep_batch_size", _int),
+    "FILE_STORAGE": ("storage", str),
+    "FILES_ROUTES": ("files_routes", _bool),
+    "FILES_PATH": ("files_path", str),
+    "FILES_READ": ("files_read", str),
+    "FILES_ADMIN_ROLE": ("files_admin_role", str),
+    "FILES_SIGNING_KEY": ("files_signing_key", str),
+    "SIGNED_URL_TTL": ("signed_url_ttl", _duration),
+    "MAX_UPLOAD_SIZE": ("max_upload_size", parse_size),
+    "UPLOAD_MEMORY": ("upload_memory", parse_size),
+    "UPLOAD_DIR": ("upload_dir", str),
+    "MAX_FORM_PARTS": ("max_form_parts", _int),
+    "FILES_PENDING_TTL": ("files_pending_ttl", _duration),
+    "FILES_UNCLAIMED_TTL": ("files_unclaimed_ttl", _duration),
     "LOG_LEVEL": ("log_level", str),
     "LOG_JSON": ("log_json", _bool),
     "ACCESS_LOG": ("access_log", _bool),
 }
 # Objects and functions, which no text of the environment can be.
-WITHOUT_VARIABLE = frozenset({"limits", "logger", "panic_logger", "trace", "on_start", "on_shutdown"})
+WITHOUT_VARIABLE = frozenset(
+    {
+        "limits",
+        "files_middleware",
+        "file_key",
+        "file_scope",
+        "logger",
+        "panic_logger",
+        "trace",
+        "on_start",
+        "on_shutdown",
+    }
+)
 
 
 def sqlite_path(url: str) -> str:

@@ -10,15 +10,16 @@
         ├── Abort                   raised by `ctx.abort(...)`
         ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery · InvalidSchedule 400
         ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
+        ├── MultipartError · NoFile · MissingKey 400 · RangeNotSatisfiable 416
         ├── Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
-        ├── OutOfScope 403 (a Forbidden) · FileNotFound 404 (a NotFound)
+        ├── OutOfScope · FileForbidden 403 (each a Forbidden) · FileNotFound · FileNotSet 404 (each a NotFound)
         ├── Conflict                                                         409
-        │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted
-        │   └── SerializationFailure    retryable
+        │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted · FileInUse
+        │   └── SerializationFailure · FileGone    retryable
         ├── AnswerTooLarge 400 · OwnAnswerTooLarge 500 (an AnswerTooLarge)
         ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
-        ├── UnsupportedMediaType 415
-        ├── ValidationFailed · RecordLocked                                  422
+        ├── FileTooLarge 413 · UnsupportedMediaType 415 · FileTypeNotAllowed 415
+        ├── ValidationFailed · RecordLocked · UnknownFile · TooManyFiles     422
         ├── UnusableScope · CallbackFailed · RawSqlRefused                   500
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
@@ -213,6 +214,12 @@ class Forbidden(RequestError):
     status, code, message = 403, "FORBIDDEN", "this is not yours to do"
 
 
+class FileForbidden(Forbidden):
+    """A body names a file that another caller uploaded."""
+
+    code, message = "FILE_FORBIDDEN", "the file is not yours to use"
+
+
 class OutOfScope(Forbidden):
     """A scope rule cannot tell which rows are the caller's, so none are."""
 
@@ -236,6 +243,12 @@ class FileNotFound(NotFound):
     """There is no file under this key."""
 
     code, message = "FILE_NOT_FOUND", "file not found"
+
+
+class FileNotSet(NotFound):
+    """The file field of the record is empty."""
+
+    code, message = "FILE_NOT_SET", "the record has no file here"
 
 
 class MethodNotAllowed(RequestError):
@@ -285,6 +298,19 @@ class DeleteRestricted(Conflict):
     """Records that must not lose this one still refer to it; nothing was deleted."""
 
     code, message = "DELETE_RESTRICTED", "other records still refer to this one"
+
+
+class FileInUse(Conflict):
+    """A record refers to the file, so it is not deleted or replaced."""
+
+    code, message = "FILE_IN_USE", "a record refers to the file"
+
+
+class FileGone(Conflict):
+    """The file was given up as unused before the write that names it; upload it again."""
+
+    message = "the file is being removed; upload it again"
+    retryable = True
 
 
 class SerializationFailure(Conflict):
@@ -347,6 +373,54 @@ class UnsupportedMediaType(RequestError):
     """The body's Content-Type is not one this route reads."""
 
     status, code, message = 415, "UNSUPPORTED_MEDIA_TYPE", "send the body as application/json"
+
+
+class MultipartError(RequestError):
+    """A form is malformed, has too many parts or ends early."""
+
+    status, code, message = 400, "MULTIPART_ERROR", "the form could not be read"
+
+
+class NoFile(RequestError):
+    """A form for the file route has no file."""
+
+    status, code, message = 400, "NO_FILE", 'the form has no part "file"'
+
+
+class MissingKey(RequestError):
+    """The path of a file names no key."""
+
+    status, code, message = 400, "MISSING_KEY", "the path names no file"
+
+
+class FileTooLarge(RequestError):
+    """A file has more bytes than its field takes."""
+
+    status, code, message = 413, "FILE_TOO_LARGE", "the file is too large"
+
+
+class FileTypeNotAllowed(RequestError):
+    """A file is of a type that its field does not take, or its bytes are of another type than it says."""
+
+    status, code, message = 415, "FILE_TYPE_NOT_ALLOWED", "files of this type are not allowed here"
+
+
+class RangeNotSatisfiable(RequestError):
+    """A range begins behind the end of the file."""
+
+    status, code, message = 416, "RANGE_NOT_SATISFIABLE", "the file ends before the range begins"
+
+
+class UnknownFile(RequestError):
+    """A body names a file that there is none of."""
+
+    status, code, message = 422, "FILE_NOT_FOUND", "there is no such file"
+
+
+class TooManyFiles(RequestError):
+    """A list names more files than its field takes."""
+
+    status, code, message = 422, "TOO_MANY_FILES", "there are too many files"
 
 
 class ValidationFailed(RequestError):

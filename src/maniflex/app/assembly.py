@@ -106,6 +106,8 @@ def _build(declaration: Declaration) -> Assembly:
     for entry, seat in placement.seats:
         for model, transform in entry.transforms(seat):
             draft.routes.runtime.transforms.setdefault(model, []).append(transform)
+    for feature in FEATURES:
+        feature.prepare(draft)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
     problems += [*internal_tables.relation_problems(draft.models), *store_problems]
 
@@ -172,6 +174,7 @@ def _make_draft(
         logger=logger,
         scopes=scope_table(pipeline, models or ()),
         policies=policies,
+        file_desk=declaration.durable.files.declared_desk,
     )
     metas = {store.meta.name: store.meta for store in stores.values()}
     composer = Composer(pipeline, config.trace, logger, models=metas, hidden=hidden_models(policies))

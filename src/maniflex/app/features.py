@@ -16,10 +16,12 @@ from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.computed import computed_problems
 from maniflex.features.export import export_endpoints, export_problems
+from maniflex.features.files.feature import all_file_endpoints, file_route_problems, prepare_file_routes
 from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
 from maniflex.http.probes import Probes
 from maniflex.model.base import Model
+from maniflex.model.file_field import file_fields
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.model_routes import model_endpoints
@@ -36,6 +38,10 @@ class Feature(Protocol):
     def problems(self, draft: ServerDraft) -> Iterable[str]:
         """The mistakes in what the application declared, one sentence each."""
         return ()
+
+    def prepare(self, draft: ServerDraft) -> None:
+        """Put into the runtime what the routes of other features are made with."""
+        return
 
     def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
         """The endpoints it adds. They are made of declarations with mistakes too, to find those of routes."""
@@ -127,6 +133,27 @@ class DurableRoutes(Feature):
         return in_groups(refuse_foreign_scopes(endpoints, declaration.internal_tables.models))
 
 
+class FileFields(Feature):
+    """`file(...)` and `storage=`; the tables of files come with durable work."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        runtime = draft.routes.runtime
+        for meta in draft.stored_models:
+            is_elsewhere = runtime.stores[meta.cls].adapter is not runtime.adapter
+            for field, _ in file_fields(meta) if is_elsewhere else ():
+                yield (
+                    f"{meta.name}.{field.name}: a model in a database of its own has no file fields,"
+                    " because its rows and the table of files share no transaction"
+                )
+        yield from file_route_problems(draft.declaration.config, draft.models, draft.declaration.actions)
+
+    def prepare(self, draft: ServerDraft) -> None:
+        prepare_file_routes(draft.routes.runtime, draft.stored_models)
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        return all_file_endpoints(draft.routes, draft.stored_models)
+
+
 class HealthProbes(Feature):
     """`/health`, `/live` and `/ready`."""
 
@@ -158,6 +185,7 @@ FEATURES: tuple[Feature, ...] = (
     Actions(),
     Search(),
     DurableRoutes(),
+    FileFields(),
     HealthProbes(),
     WorkMetrics(),
     Documentation(),

@@ -123,7 +123,7 @@ class PatientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._due, self._in_head = self.loop.time() + BODY_TIMEOUT, False
         self._patience.is_upload, self._arrived = False, 0
-        self.scope[PATIENCE] = self._patience
+        self.scope[PATIENCE] = self._patience  # type: ignore[literal-required]  # of our own
         if self._size + self._reading > HEAD_SIZE and self._size_of_headers() > HEAD_SIZE:
             app, self.app = self.app, refuse_head  # refused in its turn, as any other request is answered
             try:

@@ -221,6 +221,10 @@ class Composer:
             for check in r.fn.checks(model, operation)
         ]
 
+    def has_auth(self, operation: Operation) -> bool:
+        """Whether middleware of the auth step stands before such a request, which is about no model."""
+        return bool(in_order(self._pipeline.auth, None, operation, item=True))
+
     def replaces(self, step: str, model: ModelMeta, operation: Operation) -> bool:
         """Whether the application puts its own code in place of a default step, on one record."""
         registrations = getattr(self._pipeline, step).registrations

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 class FileRoutes(Protocol):
     """The steps of one model's creates and updates that have to do with files."""
 
+    @property
+    def takes_forms(self) -> bool:
+        """Whether there is a storage, and a field that a client may upload to."""
+        ...
+
     def read_body(
         self, read_json: Default, operation: Operation, touchable: Callable[[Context], Scope]
     ) -> Default:

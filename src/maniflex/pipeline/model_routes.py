@@ -52,6 +52,7 @@ class _ModelRoutes:
         policies = runtime.policies.get(model.name)
         self._policies = policies
         self._files = runtime.file_routes.get(model.cls)
+        self._takes_forms = self._files is not None and self._files.takes_forms
         self._writes = None if policies is None else PolicedWrites(self._db, policies)
         self._respond = Respond(
             serializer,
@@ -84,6 +85,7 @@ class _ModelRoutes:
                     "db": self._db.create if policed is None else policed.around_create(self._db.create),
                 },
                 respond=self._respond.answer_created,
+                about=RouteDocs(takes_form=True) if self._takes_forms else None,
             )
 
     def item(self) -> Iterator[Endpoint]:
@@ -127,7 +129,7 @@ class _ModelRoutes:
                 "db": write if self._writes is None else self._writes.around_update(write),
             },
             respond=self._respond.answer_record,
-            about=_update_docs(self._checks),
+            about=_update_docs(self._checks, takes_form=self._takes_forms),
         )
 
     def _body_steps(self, operation: Operation) -> dict[str, Default]:
@@ -215,13 +217,13 @@ class _ModelRoutes:
         )
 
 
-def _update_docs(checks: Sequence[RowCheck]) -> RouteDocs | None:
-    """What the checks of a row say of its updates."""
+def _update_docs(checks: Sequence[RowCheck], *, takes_form: bool) -> RouteDocs | None:
+    """What the checks of a row and its file fields say of its updates."""
     extensions: dict[str, Any] = {}
     for check in checks:
         for name, value in check.extensions.items():
             extensions[name] = {**extensions.get(name, {}), **value}
-    return RouteDocs(extensions=extensions) if extensions else None
+    return RouteDocs(extensions=extensions, takes_form=takes_form) if extensions or takes_form else None
 
 
 def _restore_docs(model: ModelMeta) -> RouteDocs:

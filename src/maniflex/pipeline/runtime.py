@@ -48,6 +48,7 @@ class Runtime:
         logger: logging.Logger,
         scopes: ScopeTable | None = None,
         policies: PolicyTable | None = None,
+        file_desk: Any = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -56,6 +57,7 @@ class Runtime:
         self.logger = logger
         self.scopes: ScopeTable = scopes or {}  # the scope rules of each model that has any
         self.policies: PolicyTable = policies or {}  # of each model that has any
+        self.file_desk = file_desk  # where the server has to do with files
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
         self.serializers = {cls: Serializer(store.meta) for cls, store in stores.items()}

@@ -1,7 +1,7 @@
 """Files below one directory, reached component by component and never through a symbolic link.
 
-Everything here blocks and is called in threads. Each component of a key is opened on the handle of the one before
-it with O_NOFOLLOW, so that a link that is put there at any moment is refused instead of followed.
+Everything here blocks and is called in threads. Each component of a key is opened on the handle of the one
+before it with O_NOFOLLOW, so that a link that is put there at any moment is refused instead of followed.
 """
 
 from __future__ import annotations
@@ -109,11 +109,10 @@ class Directory:
                 if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                     below = f"{key}/"
                     if below.startswith(prefix) or prefix.startswith(below):
-                        with suppress(*_GONE), _entered(handle, entry.name) as inner:
+                        with suppress(*_GONE), _inside(handle, entry.name) as inner:
                             yield from self._keys_below(inner, below, prefix)
-                elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
-                    if not key_problem(key) and _is_file(entry.name + META_SUFFIX, handle):
-                        yield key
+                elif key.startswith(prefix) and not key_problem(key) and _is_complete(entry.name, handle):
+                    yield key
 
 
 _GONE = (FileNotFoundError, NotADirectoryError)  # between seeing a name and opening it
@@ -128,7 +127,7 @@ def _enter(handle: int, component: str, *, make: bool) -> int:
 
 
 @contextmanager
-def _entered(handle: int, component: str) -> Iterator[int]:
+def _inside(handle: int, component: str) -> Iterator[int]:
     inner = _enter(handle, component, make=False)
     try:
         yield inner
@@ -158,6 +157,10 @@ def _unlink(name: str, folder: int) -> bool:
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     return True
+
+
+def _is_complete(name: str, folder: int) -> bool:
+    return _is_file(name, folder) and _is_file(name + META_SUFFIX, folder)
 
 
 def _is_file(name: str, folder: int) -> bool:

@@ -2,8 +2,8 @@
 
     begin → write … → commit        or at any moment, from another thread: abandon
 
-A file is there once its metadata is: the metadata gets its name last. So a process that is killed anywhere leaves
-a temporary file, or a file without metadata, and neither is shown to anybody.
+A file is there once its metadata is: the metadata gets its name last. So a process that is killed anywhere
+leaves a temporary file, or a file without metadata, and neither is shown to anybody.
 """
 
 from __future__ import annotations
@@ -58,14 +58,16 @@ class LocalUpload:
     def commit(self, meta: FileMeta) -> FileMeta:
         """Bring all of it to the disk, then give the file its name."""
         with self._busy:
-            stored = replace(meta, size=self._size, etag=f'"{secrets.token_hex(16)}"', created_at=self._now)
+            full_meta = replace(
+                meta, size=self._size, etag=f'"{secrets.token_hex(16)}"', created_at=self._now
+            )
             os.fsync(self._handle)
             with self._directory.folder(INCOMING) as incoming:
-                self._write_meta(stored, incoming)
+                self._write_meta(full_meta, incoming)
                 self._name_it(incoming)
             os.close(self._handle)
             self._handle = -1
-            return stored
+            return full_meta
 
     def abandon(self) -> None:
         """Leave nothing behind, whatever was or is being done."""

@@ -26,7 +26,7 @@ class ObjectErrors:
         self._place = place
 
     @asynccontextmanager
-    async def translated(self, doing: str, *, within: float | None = None) -> AsyncIterator[None]:
+    async def translate(self, doing: str, *, within: float | None = None) -> AsyncIterator[None]:
         """Give it up after `within` seconds."""
         from obstore import exceptions
 
@@ -40,9 +40,9 @@ class ObjectErrors:
         except exceptions.AlreadyExistsError:
             raise FileExists(f"{self._place}: stored already") from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise StorageError(f"{self._place}: not allowed while {doing}: {shown(error)}") from None
+            raise StorageError(f"{self._place}: not allowed while {doing}: {error_text(error)}") from None
         except exceptions.BaseError as error:
-            text = shown(error)
+            text = error_text(error)
             if isinstance(error, exceptions.GenericError) and not _REFUSED.search(text):
                 raise self.unavailable(f"{doing}: {text}") from None
             raise StorageError(f"{self._place}: {doing}: {text}") from None
@@ -53,6 +53,6 @@ class ObjectErrors:
         return error
 
 
-def shown(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The first paragraph of an exception's text, without the queries of URLs."""
     return _QUERY.sub("?…", str(error).partition("\n\n")[0])[:_LONGEST]

@@ -1,8 +1,9 @@
 """One upload to an object store: in one request if it is small, else in parts.
 
-The caller's own task reads the file and hands it on, and obstore takes it from there in a task of its own, two
-parts at most under way. An upload that fails or is cancelled ends obstore's task by an error where it waits for
-bytes, because then obstore aborts the parts; a task that is merely cancelled leaves them in the bucket.
+The caller's own task reads the file and hands it on, and obstore takes it from there in a task of its own,
+two parts at most under way. An upload that fails or is cancelled ends obstore's task by an error where it
+waits for bytes, because then obstore aborts the parts; a task that is merely cancelled leaves them in the
+bucket.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class Abandoned(Exception):
 async def pieces(chunks: AsyncIterable[bytes], size: int) -> AsyncGenerator[bytes]:
     """The same bytes in pieces of at least this size, the last excepted."""
     buffer: list[bytes] = []
-    held = 0
+    size_so_far = 0
     async for chunk in chunks:
         buffer.append(chunk)
-        held += len(chunk)
-        if held >= size:
+        size_so_far += len(chunk)
+        if size_so_far >= size:
             yield b"".join(buffer)
-            buffer, held = [], 0
+            buffer, size_so_far = [], 0
     if buffer:
         yield b"".join(buffer)
 

@@ -1,4 +1,4 @@
-"""Forms that a browser may send to S3: the policy binds the key, the type and the size, and botocore signs it."""
+"""Forms that a browser may send to S3: a policy binds key, type and size, and botocore signs it."""
 
 from __future__ import annotations
 

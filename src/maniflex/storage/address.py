@@ -29,12 +29,11 @@ def from_address(address: str, *, clock: Clock | None = None) -> Storage:
     scheme, colon, _ = address.partition(":")
     make = _SCHEMES.get(scheme.lower())
     if not colon or make is None:
-        close = did_you_mean(scheme, _SCHEMES) if colon else ""
-        raise ConfigError(f"storage: an address is {FORMS}, not {_shown(address)!r}{close}")
+        raise ConfigError(f"storage: an address is {FORMS}, not {_without_password(address)!r}")
     try:
         parts = urlsplit(address)
     except ValueError:
-        raise ConfigError(f"storage: an address is {FORMS}, not {_shown(address)!r}") from None
+        raise ConfigError(f"storage: an address is {FORMS}, not {_without_password(address)!r}") from None
     return make(parts, clock)
 
 
@@ -100,7 +99,7 @@ def _flag(text: str) -> bool:
     return _FLAGS[text.lower()]
 
 
-def _shown(address: str) -> str:
+def _without_password(address: str) -> str:
     """An address without what may be a password in it."""
     before, at, after = address.rpartition("@")
     return f"…@{after}" if at else before + after

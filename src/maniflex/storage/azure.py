@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,11 @@ from maniflex.errors import ConfigError
 from maniflex.storage._endpoint import endpoint_problems, is_http
 from maniflex.storage.object_store import ANSWER_TIMEOUT, CONNECT_TIMEOUT, SILENCE_TIMEOUT, ObjectStorage
 from maniflex.storage.port import FileMeta
+
+# obstore signs a name as it stands in the URL, and Azure checks the name itself: where the two differ, the
+# signature is wrong. So no name has a character that a URL escapes.
+_ESCAPED_IN_URLS = re.compile(r"[^A-Za-z0-9/._~!$&'()*+,;:@-]")
+_ESCAPE = re.compile(r"(?:=[0-9A-F]{2})+")
 
 
 class AzureStorage(ObjectStorage):
@@ -47,11 +53,11 @@ class AzureStorage(ObjectStorage):
         from obstore.exceptions import BaseError
         from obstore.store import AzureStore
 
-        given: dict[str, Any] = {"account_name": account, "account_key": account_key, "endpoint": endpoint}
+        settings: dict[str, Any] = {"account_name": account, "account_key": account_key, "endpoint": endpoint}
         try:
             self._store = AzureStore(
                 container,
-                **{name: value for name, value in given.items() if value is not None},
+                **{name: value for name, value in settings.items() if value is not None},
                 **self._options(allow_http=is_http(endpoint)),
             )
         except BaseError as error:
@@ -61,3 +67,11 @@ class AzureStorage(ObjectStorage):
         headers = super()._upload_headers(meta)
         disposition = headers.pop("Content-Disposition")
         return {**headers, "x-ms-blob-type": "BlockBlob", "x-ms-blob-content-disposition": disposition}
+
+    def _name(self, path: str) -> str:
+        return _ESCAPED_IN_URLS.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), path)
+
+    def _name_read(self, name: str) -> str:
+        return _ESCAPE.sub(
+            lambda found: bytes.fromhex(found[0].replace("=", "")).decode("utf-8", "replace"), name
+        )

@@ -37,5 +37,5 @@ class GCSStorage(ObjectStorage):
         )
         from obstore.store import GCSStore
 
-        given = {} if service_account_key is None else {"service_account_key": service_account_key}
-        self._store = GCSStore(bucket, **given, **self._options())  # type: ignore[arg-type]
+        credentials = {} if service_account_key is None else {"service_account_key": service_account_key}
+        self._store = GCSStore(bucket, **credentials, **self._options())  # type: ignore[arg-type]

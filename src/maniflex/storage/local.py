@@ -63,11 +63,11 @@ class LocalStorage(ServedByUs):
     async def store(self, key: str, chunks: AsyncIterable[bytes], meta: FileMeta) -> FileMeta:
         upload = LocalUpload(self._files, check_key(key), self._clock.now())
         try:
-            await _storing(upload.begin)
+            await _store_in_thread(upload.begin)
             async with aclosing(_batches(chunks)) as batches:
                 async for batch in batches:
-                    await _storing(partial(upload.write, batch))
-            return await _storing(partial(upload.commit, meta))
+                    await _store_in_thread(partial(upload.write, batch))
+            return await _store_in_thread(partial(upload.commit, meta))
         except BaseException:
             await _abandon(upload)
             raise
@@ -104,7 +104,7 @@ class LocalStorage(ServedByUs):
                 keys.close()
 
     async def stale_temporaries(self, older_than: timedelta) -> list[str]:
-        """The temporary files that uploads left which were killed; those of slow ones, too, if it is short."""
+        """The temporary files of uploads that were killed, and of those that take longer than this."""
         return await _in_thread(partial(self._stale, older_than))
 
     async def remove_stale_temporaries(self, older_than: timedelta) -> int:
@@ -210,7 +210,7 @@ async def _abandon(upload: LocalUpload) -> None:
     await asyncio.wait({leaving}, timeout=_FAREWELL)
 
 
-async def _storing(call: Callable[[], T]) -> T:
+async def _store_in_thread(call: Callable[[], T]) -> T:
     try:
         return await _in_thread(call)
     except OSError as error:

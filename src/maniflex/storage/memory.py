@@ -42,9 +42,9 @@ class MemoryStorage(ServedByUs):
         except BaseException:
             self._used -= size
             raise
-        stored = replace(meta, size=size, etag=f'"{secrets.token_hex(16)}"', created_at=self._clock.now())
-        self._files[key] = b"".join(pieces), stored
-        return stored
+        full_meta = replace(meta, size=size, etag=f'"{secrets.token_hex(16)}"', created_at=self._clock.now())
+        self._files[key] = b"".join(pieces), full_meta
+        return full_meta
 
     async def open(self, key: str, *, start: int = 0, length: int | None = None) -> Reader:
         check_range(start, length)

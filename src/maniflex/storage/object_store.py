@@ -116,10 +116,10 @@ class ObjectStorage:
             part: bytes | None = first
             while part is not None:
                 size += len(part)
-                async with self._errors.translated("storing a part", within=self._answer):
+                async with self._errors.translate("storing a part", within=self._answer):
                     await upload.put(part)
                 part = await anext(parts, None)
-            async with self._errors.translated("completing an upload", within=self._answer):
+            async with self._errors.translate("completing an upload", within=self._answer):
                 return size, await upload.finish()
         except BaseException:
             if not await upload.abandon():
@@ -130,7 +130,7 @@ class ObjectStorage:
         import obstore
 
         try:
-            async with self._errors.translated("storing a file", within=self._answer):
+            async with self._errors.translate("storing a file", within=self._answer):
                 return await obstore.put_async(
                     self._store,
                     path,
@@ -138,6 +138,11 @@ class ObjectStorage:
                     attributes=attributes,
                     mode="create",
                 )
+        except FileExists:
+            # A request whose answer was lost is sent again by obstore, and then finds its own file.
+            if own := await self._own(path, attributes[_UPLOAD]):
+                return own
+            raise
         except (FileNotFound, StorageError):
             raise
         except BaseException:  # it was cut off: the store may have it, or get it yet
@@ -149,10 +154,17 @@ class ObjectStorage:
         import obstore
 
         with suppress(Exception):
-            async with self._errors.translated("cleaning up", within=FAREWELL):
-                result = await obstore.get_async(self._store, path, options={"head": True})
-                if dict(result.attributes).get(_UPLOAD) == upload:
+            async with self._errors.translate("cleaning up", within=FAREWELL):
+                if await self._own(path, upload):
                     await obstore.delete_async(self._store, path)
+
+    async def _own(self, path: str, upload: str) -> Any:
+        """What is known of the object at a path, if this upload stored it."""
+        import obstore
+
+        async with self._errors.translate("looking at a file", within=self._answer):
+            result = await obstore.get_async(self._store, path, options={"head": True})
+        return result.meta if dict(result.attributes).get(_UPLOAD) == upload else None
 
     async def open(self, key: str, *, start: int = 0, length: int | None = None) -> Reader:
         import obstore
@@ -167,7 +179,7 @@ class ObjectStorage:
         elif start:
             options["range"] = {"offset": start}
         try:
-            async with self._errors.translated("opening a file", within=self._answer):
+            async with self._errors.translate("opening a file", within=self._answer):
                 result = await obstore.get_async(self._store, path, options=options)  # type: ignore[arg-type]
         except StorageError:
             meta = await self.stat(key)
@@ -180,7 +192,7 @@ class ObjectStorage:
     async def _chunks(self, result: Any) -> AsyncGenerator[bytes]:
         stream = result.stream(min_chunk_size=_READ_AT_ONCE)
         while True:
-            async with self._errors.translated("reading a file", within=self._silence):
+            async with self._errors.translate("reading a file", within=self._silence):
                 chunk = await anext(stream, None)
             if chunk is None:
                 return
@@ -191,7 +203,7 @@ class ObjectStorage:
         import obstore
 
         path = self._path(key)
-        async with self._errors.translated("deleting a file", within=self._answer):
+        async with self._errors.translate("deleting a file", within=self._answer):
             await obstore.delete_async(self._store, path)
 
     async def exists(self, key: str) -> bool:
@@ -201,14 +213,14 @@ class ObjectStorage:
         import obstore
 
         path = self._path(key)
-        async with self._errors.translated("looking at a file", within=self._answer):
+        async with self._errors.translate("looking at a file", within=self._answer):
             return _file_meta(await obstore.get_async(self._store, path, options={"head": True}))
 
     async def _is_there(self, path: str) -> bool:
         import obstore
 
         try:
-            async with self._errors.translated("looking for a file", within=self._answer):
+            async with self._errors.translate("looking for a file", within=self._answer):
                 await obstore.head_async(self._store, path)
         except FileNotFound:
             return False
@@ -218,15 +230,15 @@ class ObjectStorage:
         import obstore
 
         # Stores list by folders, and the rest of a prefix is compared here.
-        folder = (self._prefix + prefix).rpartition("/")[0]
+        folder = self._name(self._prefix + prefix).rpartition("/")[0]
         batches = obstore.list(self._store, prefix=folder or None)
         while True:
-            async with self._errors.translated("listing files", within=self._answer):
+            async with self._errors.translate("listing files", within=self._answer):
                 batch = await anext(batches, None)
             if batch is None:
                 return
             for entry in batch:
-                key = entry["path"][len(self._prefix) :]
+                key = self._name_read(entry["path"])[len(self._prefix) :]
                 if key.startswith(prefix) and not key_problem(key):
                     yield key
 
@@ -267,14 +279,22 @@ class ObjectStorage:
 
         if not paths:
             return []
-        async with self._errors.translated("signing a URL", within=self._answer):
+        async with self._errors.translate("signing a URL", within=self._answer):
             return list(await obstore.sign_async(self._store, method, paths, ttl))
 
     def _within_reach(self, ttl: timedelta | None) -> timedelta:
         return self.longest_url_ttl if ttl is None else min(ttl, self.longest_url_ttl)
 
     def _path(self, key: str) -> str:
-        return self._prefix + check_key(key)
+        return self._name(self._prefix + check_key(key))
+
+    def _name(self, path: str) -> str:
+        """The name of the object at a path; the path itself, unless a store has trouble with it."""
+        return path
+
+    def _name_read(self, name: str) -> str:
+        """The path of an object of this name."""
+        return name
 
 
 def _folder(prefix: str, owner: str) -> str:

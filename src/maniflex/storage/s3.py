@@ -89,7 +89,7 @@ class S3Storage(ObjectStorage):
         path, ttl = self._path(key), self._within_reach(ttl)
         expires_at = self._clock.now() + ttl
         headers = self._upload_headers(FileMeta(filename, content_type))
-        async with self._errors.translated("signing an upload", within=self._answer):
+        async with self._errors.translate("signing an upload", within=self._answer):
             url, fields = await self._policies.sign(path, headers, ttl=ttl, max_size=max_size)
         return PresignedUpload(url=url, method="POST", expires_at=expires_at, fields=fields)
 

@@ -23,7 +23,7 @@ class ServedByUs:
         self, key: str, *, ttl: timedelta | None, download: bool = False, filename: str | None = None
     ) -> str:
         check_key(key)
-        signer = self._bound()
+        signer = self._require_signer()
         if ttl is None:
             return signer.plain_url(key)
         return signer.read_url(key, ttl=ttl, download=download, filename=filename)
@@ -41,7 +41,7 @@ class ServedByUs:
             key, ttl=ttl, max_size=max_size, content_type=content_type, filename=filename
         )
 
-    def _bound(self) -> UrlSigner:
+    def _require_signer(self) -> UrlSigner:
         if self._signer is None:
             raise StorageError(f"{type(self).__name__} has no URLs of its own and no server gave it a signer")
         return self._signer

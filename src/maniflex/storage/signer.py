@@ -111,10 +111,10 @@ class UrlSigner:
 
     def _is_valid(self, method: str, key: str, query: Mapping[str, str], names: tuple[str, ...]) -> bool:
         says = {name: query[name] for name in names if name in query}
-        expected = self._signature(method, key, says).encode()
-        given = query.get("signature", "").encode("utf-8", "replace")
+        right_signature = self._signature(method, key, says).encode()
+        signature = query.get("signature", "").encode("utf-8", "replace")
         # Only after this is anything the query says believed, that is: made by us.
-        if not hmac.compare_digest(expected, given):
+        if not hmac.compare_digest(right_signature, signature):
             return False
         return int(says["expires"]) > self._clock.now().timestamp()
 

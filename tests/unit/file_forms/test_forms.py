@@ -39,7 +39,9 @@ def pieces_of(body: bytes, *cuts: int, gone: bool = False) -> Any:
     return receive
 
 
-async def read(receive: Any, content_type: bytes = TYPE, limits: FormLimits = LIMITS, **more: Any) -> list[Any]:
+async def read(
+    receive: Any, content_type: bytes = TYPE, limits: FormLimits = LIMITS, **more: Any
+) -> list[Any]:
     form = Form(receive, content_type, limits, **more)
     parts = [(p.name, p.filename, p.content_type, await p.read(10**6)) async for p in form]
     return [*parts, form.digest] if more else parts
@@ -47,7 +49,12 @@ async def read(receive: Any, content_type: bytes = TYPE, limits: FormLimits = LI
 
 BODY = whole(
     part("title", "Grüße".encode()),
-    part("cover", b"\r\n--" + BOUNDARY[:-1] + b"\r\n\x00\xff", "Content-Type: image/png", filename="C:\\a\\b.png"),
+    part(
+        "cover",
+        b"\r\n--" + BOUNDARY[:-1] + b"\r\n\x00\xff",
+        "Content-Type: image/png",
+        filename="C:\\a\\b.png",
+    ),
     part("empty", b""),
 )
 PARTS = [
@@ -86,7 +93,19 @@ async def test_bytes_behind_the_last_boundary_mean_nothing() -> None:
         whole(*(part(f"p{n}", b"") for n in range(6))),
         whole(part("a", b"1").replace(b'"a"', b'"\xff"')),
     ],
-    ids=["empty", "text", "cut", "no end", "no headers", "no name", "encoded", "long", "many", "parts", "utf8"],
+    ids=[
+        "empty",
+        "text",
+        "cut",
+        "no end",
+        "no headers",
+        "no name",
+        "encoded",
+        "long",
+        "many",
+        "parts",
+        "utf8",
+    ],
 )
 async def test_what_is_no_form_is_refused(body: bytes) -> None:
     with pytest.raises(MultipartError):
@@ -130,8 +149,10 @@ async def test_no_more_is_taken_from_the_client_than_is_asked_for() -> None:
 
 async def test_two_sendings_of_one_form_have_one_digest() -> None:
     other = b"--other"
-    again = BODY.replace(BOUNDARY[:-1] + b"\r\n\x00", b"KEEP").replace(BOUNDARY, other).replace(
-        b"KEEP", BOUNDARY[:-1] + b"\r\n\x00"
+    again = (
+        BODY.replace(BOUNDARY[:-1] + b"\r\n\x00", b"KEEP")
+        .replace(BOUNDARY, other)
+        .replace(b"KEEP", BOUNDARY[:-1] + b"\r\n\x00")
     )
     *_, digest = await read(pieces_of(BODY), digests=True)
     *_, same = await read(pieces_of(again, 5, 60), b"multipart/form-data; boundary=" + other, digests=True)

@@ -39,11 +39,15 @@ def span(text: str | None, size: int = 100, if_range: str | None = None) -> tupl
         ("bytes 0-1", None),
     ],
 )
-def test_one_range_is_a_part_and_anything_else_the_whole(text: str | None, expected: tuple[int, int] | None) -> None:
+def test_one_range_is_a_part_and_anything_else_the_whole(
+    text: str | None, expected: tuple[int, int] | None
+) -> None:
     assert span(text) == expected
 
 
-@pytest.mark.parametrize(("text", "size"), [("bytes=100-", 100), ("bytes=999999-", 100), ("bytes=0-0", 0), ("bytes=-0", 5)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("bytes=100-", 100), ("bytes=999999-", 100), ("bytes=0-0", 0), ("bytes=-0", 5)]
+)
 def test_a_range_behind_the_end_is_refused(text: str, size: int) -> None:
     with pytest.raises(RangeNotSatisfiable) as refused:
         span(text, size)
@@ -52,7 +56,14 @@ def test_a_range_behind_the_end_is_refused(text: str, size: int) -> None:
 
 @pytest.mark.parametrize(
     ("condition", "is_part"),
-    [(TAG, True), ('"other"', False), (f"W/{TAG}", False), (DATE, True), (EARLIER, False), ("nonsense", False)],
+    [
+        (TAG, True),
+        ('"other"', False),
+        (f"W/{TAG}", False),
+        (DATE, True),
+        (EARLIER, False),
+        ("nonsense", False),
+    ],
 )
 def test_if_range_holds_for_the_same_file_alone(condition: str, is_part: bool) -> None:
     assert (span("bytes=0-9", if_range=condition) is not None) is is_part

@@ -67,7 +67,9 @@ class Attachment:
     @property
     def _path(self) -> str:
         record = f"/{self._model.table}" if self._model.options.singleton else f"/{self._model.table}/{{id}}"
-        return f"{record}/{self._field.api}/{{index}}" if self._rules.is_list else f"{record}/{self._field.api}"
+        return (
+            f"{record}/{self._field.api}/{{index}}" if self._rules.is_list else f"{record}/{self._field.api}"
+        )
 
     async def answer(self, ctx: Context) -> None:
         """The response step."""

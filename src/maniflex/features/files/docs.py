@@ -123,7 +123,14 @@ def receive_docs() -> RouteDocs:
         answer_texts={204: "The file is stored."},
         parameters=tuple(_SIGNED),
         errors=(404, 408, 409),
-        codes=(*_STORE_CODES, "FILE_NOT_FOUND", "FILE_IN_USE", "FILE_TOO_LARGE", "FILE_TYPE_NOT_ALLOWED", "MISSING_KEY"),
+        codes=(
+            *_STORE_CODES,
+            "FILE_NOT_FOUND",
+            "FILE_IN_USE",
+            "FILE_TOO_LARGE",
+            "FILE_TYPE_NOT_ALLOWED",
+            "MISSING_KEY",
+        ),
         security=(),
     )
 

@@ -45,7 +45,9 @@ class FormReader:
             most if largest < most else largest + config.max_body_size, config.max_form_parts
         )
 
-    async def read(self, ctx: Context, content_type: bytes, before_stream: Callable[[], Awaitable[None]]) -> None:
+    async def read(
+        self, ctx: Context, content_type: bytes, before_stream: Callable[[], Awaitable[None]]
+    ) -> None:
         """Fill `ctx.form`; `before_stream` may refuse the request before anything of it is stored."""
         if not self._desk.has_storage:
             raise NoStorage()

@@ -102,7 +102,9 @@ class Form:
         self._headers = _PartHeaders()
         self._digest = _FormDigest() if digests else None
         self.current: Part | None = None
-        self._parser = MultipartParser(_boundary(content_type), self._callbacks(), max_header_size=HEADER_SIZE)
+        self._parser = MultipartParser(
+            _boundary(content_type), self._callbacks(), max_header_size=HEADER_SIZE
+        )
 
     @property
     def digest(self) -> bytes:

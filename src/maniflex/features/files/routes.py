@@ -38,7 +38,7 @@ from maniflex.pipeline.upload_progress import UploadBody, uploading
 from maniflex.pipeline.watch import ClientGone
 from maniflex.query.parse import pairs
 from maniflex.storage.port import ServedHere
-from maniflex.storage.signer import UploadGrant
+from maniflex.storage.signer import UploadGrant, UrlSigner
 
 OWNER = "files"
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -134,7 +134,7 @@ class _FileRoutes:
     async def receive(self, ctx: Context, call_next: Next) -> None:
         """Store the file that a signed URL was made for; nothing else opens this route."""
         key = self._key_of(ctx)
-        grant = self._desk.signer.check_upload(key, _query_of(ctx))
+        grant = self._signer.check_upload(key, _query_of(ctx))
         if grant is None:
             raise FileNotFound()
         _check_upload(ctx, grant)
@@ -150,7 +150,7 @@ class _FileRoutes:
         """Serve what is open to everybody; a URL with a wrong signature opens nothing."""
         key, query = self._key_of(ctx), _query_of(ctx)
         if "signature" in query:
-            grant = self._desk.signer.check_read(key, query)
+            grant = self._signer.check_read(key, query)
             if grant is None:
                 raise FileNotFound()
             file = await self._desk.find(key)
@@ -160,7 +160,9 @@ class _FileRoutes:
             return
         asked = await self._access.look_up(ctx, key)
         if asked.is_public:
-            await answer_with_file(ctx, self._desk, asked.file, is_public=True, as_attachment=asked.as_attachment)
+            await answer_with_file(
+                ctx, self._desk, asked.file, is_public=True, as_attachment=asked.as_attachment
+            )
             return
         ctx.asked_file = asked
         await call_next()
@@ -169,7 +171,9 @@ class _FileRoutes:
         """Serve a file to a caller who passed the auth step."""
         asked = ctx.asked_file
         await self._access.require_readable(ctx, asked)
-        await answer_with_file(ctx, self._desk, asked.file, is_public=False, as_attachment=asked.as_attachment)
+        await answer_with_file(
+            ctx, self._desk, asked.file, is_public=False, as_attachment=asked.as_attachment
+        )
 
     # -- deleting
 
@@ -180,6 +184,12 @@ class _FileRoutes:
         await self._access.require_same_tenant(ctx, key)
         await self._desk.discard(key, owner, is_admin=ctx.has_role(self._desk.config.files_admin_role))
         ctx.response = Response(204)
+
+    @property
+    def _signer(self) -> UrlSigner:
+        signer = self._desk.signer
+        assert signer is not None, "the server has started"
+        return signer
 
     def _key_of(self, ctx: Context) -> str:
         """The key in the path, decoded once; 400 for none and for one that cannot be decoded."""

@@ -77,15 +77,18 @@ class Spool:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._handle, view) :]
-            if self._is_closed:
-                self._close_handle()
+            self._close_if_over()
 
     def _read_file(self, start: int, size: int) -> bytes:
         with self._busy:
             content = b"" if self._is_closed else os.pread(self._handle, size, start)
-            if self._is_closed:
-                self._close_handle()
+            self._close_if_over()
             return content
+
+    def _close_if_over(self) -> None:
+        """Close what `close` could not, because a thread was using it."""
+        if self._is_closed:
+            self._close_handle()
 
     def _close_handle(self) -> None:
         if self._handle >= 0:

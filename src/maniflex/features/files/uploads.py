@@ -23,7 +23,7 @@ from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.file_routes import Default
+from maniflex.pipeline.chain import Default
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.policy_table import require_changeable
 from maniflex.pipeline.response import status_of
@@ -41,6 +41,10 @@ class ModelUploads:
         self._store = store
         self._desk = desk
         self._fields = file_fields(store.meta)
+
+    @property
+    def takes_forms(self) -> bool:
+        return self._desk.has_storage and any(not (f.readonly or f.hidden) for f, _ in self._fields)
 
     def read_body(self, read_json: Default, operation: Operation, touchable: Touchable) -> Default:
         is_update = operation is Operation.UPDATE
@@ -116,7 +120,11 @@ class ModelUploads:
     # -- keys and files
 
     async def _settle(
-        self, ctx: Context, values: dict[str, Any], files: Iterable[tuple[FieldMeta, FileRules]], row: Row | None
+        self,
+        ctx: Context,
+        values: dict[str, Any],
+        files: Iterable[tuple[FieldMeta, FileRules]],
+        row: Row | None,
     ) -> None:
         """Check every key that is named, then store every file; so a wrong key costs no upload."""
         kept: dict[str, Any] = {}

@@ -28,7 +28,8 @@ async def _show_urls(desk: FileDesk, rules: FileRules, ctx: object, values: Sequ
     keys = [key for value in values for key in _keys(value)]
     urls = await desk.urls({rules.acl: keys}) if keys else {}
     return [
-        [urls[key] for key in value] if isinstance(value, list) else urls.get(value, value) for value in values
+        [urls[key] for key in value] if isinstance(value, list) else urls.get(value, value)
+        for value in values
     ]
 
 

@@ -40,8 +40,7 @@ from maniflex.testing.conformance._constraints import Constraints  # noqa: E402
 from maniflex.testing.conformance._job_workers import Failing, Working  # noqa: E402
 from maniflex.testing.conformance._jobs import Grouping, Leasing, Producing  # noqa: E402
 from maniflex.testing.conformance._statements import Statements  # noqa: E402
-from maniflex.testing.conformance._storage import Failing as FailingStores  # noqa: E402
-from maniflex.testing.conformance._storage import Keeping, Reading, Refusing  # noqa: E402
+from maniflex.testing.conformance._storage import FailingStores, Keeping, Reading, Refusing  # noqa: E402
 from maniflex.testing.conformance._stores_cache import Caching  # noqa: E402
 from maniflex.testing.conformance._stores_idempotency import Claiming  # noqa: E402
 from maniflex.testing.conformance._stores_limits import Limiting  # noqa: E402
