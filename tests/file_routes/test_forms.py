@@ -60,15 +60,25 @@ async def test_only_accepted_types_are_stored(database_url: str, storage: str) -
         # Without a type it is what its first bytes say.
         album = data_of(await http.post(ALBUMS, data={"title": "a"}, files={"cover": ("a", PNG, "")}), 201)
         assert (await http.get(f"{ALBUMS}/{album['id']}/cover")).headers["content-type"] == "image/png"
-        for name, content, kind in (("a.json", b'{"a": 1}', "application/json"), ("a.csv", b"a,b\n", "text/csv")):
-            album = data_of(await http.post(ALBUMS, data={"title": "a"}, files={"scans": (name, content, kind)}), 201)
+        for name, content, kind in (
+            ("a.json", b'{"a": 1}', "application/json"),
+            ("a.csv", b"a,b\n", "text/csv"),
+        ):
+            album = data_of(
+                await http.post(ALBUMS, data={"title": "a"}, files={"scans": (name, content, kind)}), 201
+            )
             assert (await http.get(f"{ALBUMS}/{album['id']}/scans/0")).headers["content-type"] == kind
 
 
 async def test_what_is_not_valid_stores_nothing(database_url: str, storage: str) -> None:
     server = a_server(storage)
     async with site(server, database_url) as http:
-        for values in ({}, {"title": "x" * 51}, {"title": "a", "year": "soon"}, {"title": "a", "is_public": "maybe"}):
+        for values in (
+            {},
+            {"title": "x" * 51},
+            {"title": "a", "year": "soon"},
+            {"title": "a", "is_public": "maybe"},
+        ):
             response = await http.post(ALBUMS, data=values, files={"cover": PNG_PART})
             offenders(response)
         await assert_nothing_stored(server)
@@ -103,7 +113,9 @@ async def test_parts_that_no_field_takes(database_url: str) -> None:
         title = ("title", (None, b"a"))
         album = data_of(await http.post(ALBUMS, files=[title, nothing_chosen]), 201)
         assert album["cover"] is None
-        assert offenders(await http.post(ALBUMS, files=[("title", ("a.txt", b"a", "text/plain"))])) == {"title": "file"}
+        assert offenders(await http.post(ALBUMS, files=[("title", ("a.txt", b"a", "text/plain"))])) == {
+            "title": "file"
+        }
         two = await http.post(ALBUMS, files=[title, title])
         assert offenders(two) == {"title": "repeated"}
         two = await http.post(ALBUMS, files=[title, ("cover", PNG_PART), ("cover", PNG_PART)])
@@ -116,7 +128,9 @@ async def test_parts_that_no_field_takes(database_url: str) -> None:
 async def test_a_list_takes_files_and_keys_in_their_order(database_url: str) -> None:
     server = a_server()
     async with site(server, database_url) as http:
-        first = data_of(await http.post(ALBUMS, data={"title": "a"}, files={"scans": ("1.txt", b"1", "text/plain")}), 201)
+        first = data_of(
+            await http.post(ALBUMS, data={"title": "a"}, files={"scans": ("1.txt", b"1", "text/plain")}), 201
+        )
         [key] = first["scans"]
         parts: list[Any] = [
             ("scans", ("2.txt", b"2", "text/plain")),
@@ -141,7 +155,9 @@ async def test_access_options_bind_uploads(database_url: str) -> None:
         hidden = data_of(await http.post(ALBUMS, files=[title, ("hidden_one", PNG_PART)]), 201)
         assert not {"hidden_one", "secret"} & hidden.keys()
         await assert_nothing_stored(server)
-        album = data_of(await http.post(ALBUMS, files=[title, ("secret", PNG_PART), ("stamp", PNG_PART)]), 201)
+        album = data_of(
+            await http.post(ALBUMS, files=[title, ("secret", PNG_PART), ("stamp", PNG_PART)]), 201
+        )
         assert "secret" not in album
         assert (await http.get(f"{ALBUMS}/{album['id']}/secret")).content == PNG
         error_of(await http.get(f"{ALBUMS}/{album['id']}/hidden_one"), 404, "NOT_FOUND")
@@ -272,5 +288,3 @@ async def test_html_is_stored_and_never_shown(database_url: str, storage: str) -
         assert shown.headers["content-disposition"].startswith("attachment")
         assert shown.headers["x-content-type-options"] == "nosniff"
         assert shown.headers["content-security-policy"] == "sandbox; default-src 'none'"
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from urllib.parse import unquote, urlsplit
 
-from maniflex.errors import TooManyFiles, ValidationFailed
+from maniflex.errors import RequestError, TooManyFiles, ValidationFailed
 from maniflex.files.desk import FileDesk
 from maniflex.files.owner import Owner
 from maniflex.model.file_field import FileRules

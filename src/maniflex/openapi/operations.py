@@ -198,8 +198,8 @@ class Operations:
             entry["parameters"] = parameters
         takes_body = about.request is not None or about.request_schema is not None
         if takes_body:
-            schema = about.request_schema
-            body_schema = dict(self._schemas.of(about.request, incoming=True) if schema is None else schema)
+            own = about.request_schema
+            body_schema = dict(self._schemas.of(about.request, incoming=True) if own is None else own)
             entry["requestBody"] = _body(
                 about.body_text, body_schema, required=about.body_required, media=about.request_media
             )
@@ -339,7 +339,7 @@ def _answer(text: str, schema: Schema | None, headers: Mapping[str, Any] | None 
 
 def _file_answer(text: str, media: Sequence[str]) -> Schema:
     """An answer that is a file of one of these types; without any it has no body."""
-    content = {"content": {kind: {"schema": {}} for kind in media}} if media else {}
+    content: Schema = {"content": {kind: {"schema": {}} for kind in media}} if media else {}
     return {"description": text, "headers": HEADERS, **content}
 
 

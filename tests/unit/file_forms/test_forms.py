@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def whole(*parts: bytes) -> bytes:
 
 def pieces_of(body: bytes, *cuts: int, gone: bool = False) -> Any:
     edges = [0, *sorted(cut % (len(body) + 1) for cut in cuts), len(body)]
-    pieces = [body[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [body[a:b] for a, b in pairwise(edges)]
 
     async def receive() -> dict[str, Any]:
         if not pieces:

@@ -122,7 +122,11 @@ class _FileRoutes:
                         owner=await owner_of(ctx, self._desk.config.file_scope),
                         ctx=ctx,
                     )
-        except BaseException:
+        except Exception:
+            if stored is not None:
+                await self._desk.condemn((stored.key,))
+            raise
+        except BaseException:  # told to end at once, so others have to clean up
             if stored is not None:
                 ctx.runtime.tasks.start(self._desk.condemn((stored.key,)), "clean-up of an upload")
             raise

@@ -22,8 +22,8 @@ from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.body import Body
-from maniflex.pipeline.context import Context
 from maniflex.pipeline.chain import Default
+from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.policy_table import require_changeable
 from maniflex.pipeline.response import status_of
