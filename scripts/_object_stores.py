@@ -139,3 +139,11 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+if __name__ == "__main__":
+    try:
+        with s3() as s3_server, azure(install=False) as azure_server:
+            print(*s3_server, *azure_server, sep="\n")
+    except NoObjectStore as problem:
+        sys.exit(str(problem))

@@ -235,12 +235,15 @@ class Config:
             problems.append("files_path: it is a path such as /files")
         if self.files_read not in FILES_READ:
             problems.append(f"files_read: {self.files_read!r} is none of {', '.join(FILES_READ)}")
-        key = self.files_signing_key
+        key: Any = self.files_signing_key
         if key is not None and (not isinstance(key, str) or len(key.encode()) < SHORTEST_SIGNING_KEY):
             problems.append(f"files_signing_key: it is a text of {SHORTEST_SIGNING_KEY} bytes or more")
-        for name in ("file_key", "file_scope"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                problems.append(f"{name}: {getattr(self, name)!r} cannot be called")
+        functions: dict[str, Any] = {"file_key": self.file_key, "file_scope": self.file_scope}
+        problems += [
+            f"{name}: {value!r} cannot be called"
+            for name, value in functions.items()
+            if value is not None and not callable(value)
+        ]
         return problems
 
     def with_(self, **settings: Any) -> Config:

@@ -12,7 +12,7 @@
         ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
         ├── MultipartError · NoFile · MissingKey 400 · RangeNotSatisfiable 416
         ├── Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
-        ├── OutOfScope · FileForbidden 403 (each a Forbidden) · FileNotFound · FileNotSet 404 (each a NotFound)
+        ├── OutOfScope · FileForbidden 403 (a Forbidden) · FileNotFound · FileNotSet 404 (a NotFound)
         ├── Conflict                                                         409
         │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted · FileInUse
         │   └── SerializationFailure · FileGone    retryable

@@ -170,7 +170,7 @@ async def test_policies_judge_the_record_of_a_file(database_url: str) -> None:
 
     server.pipeline.db.register(auth.enforce(allow), models=[Album], operations=["read", "list"])
     async with site(server, database_url) as http:
-        files = [("title", (None, b"secret")), ("cover", ("a.png", PNG, "image/png"))]
+        files: list[Any] = [("title", (None, b"secret")), ("cover", ("a.png", PNG, "image/png"))]
         album = data_of(await http.post(ALBUMS, files=files), 201)
         error_of(await http.get(f"{ALBUMS}/{album['id']}/cover"), 403, "FORBIDDEN")
         error_of(await http.get(f"/api/files/{album['cover']}"), 404, "FILE_NOT_FOUND")

@@ -14,6 +14,9 @@ Databases
     schema             the schema as the database tells it, versions of a model, SQL that a refusal advises
     statements         the statements a server sends, their plans, answers that come in time
     redis_queue        the keys and the age of a Redis queue
+Files
+    object_stores      buckets and containers on the servers that the tests run against
+    local_files        files in a directory, and what is left in it
 Durable work
     runs               the started server's `work`, handlers that succeed or fail
     outbox schedules scheduled_fields      a server with that part on an empty database

@@ -79,6 +79,25 @@ def test_a_named_postgres_that_cannot_be_used_is_an_error_and_not_passed_over() 
     assert "MANIFLEX_TEST_POSTGRES is set but cannot be used" in refused.stderr
 
 
+def test_an_azurite_that_cannot_be_had_is_named_with_the_flag_that_leaves_it_out(tmp_path: Path) -> None:
+    starter = ROOT / "scripts" / "_object_stores.py"
+    elsewhere = {"MANIFLEX_TEST_S3": "http://127.0.0.1:1", "MANIFLEX_TEST_AZURE": ""}
+
+    refused = run(sys.executable, starter, PATH=str(tmp_path), **elsewhere)
+
+    assert refused.returncode == 1
+    assert "node and npm not found on the PATH" in refused.stderr
+    assert "scripts/test --no-azure" in refused.stderr
+
+
+def test_object_stores_that_run_already_are_used() -> None:
+    starter = ROOT / "scripts" / "_object_stores.py"
+
+    shown = run(sys.executable, starter, MANIFLEX_TEST_S3="http://a", MANIFLEX_TEST_AZURE="http://b").stdout
+
+    assert shown.splitlines()[::2] == ["http://a", "http://b"]
+
+
 def test_a_busy_port_is_named_in_one_sentence(taken_port: int) -> None:
     refused = run(DEMO, "--port", str(taken_port))
 

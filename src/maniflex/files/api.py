@@ -35,7 +35,6 @@ from maniflex.sql.statement_files import schema_statements
 from maniflex.storage.address import from_address
 from maniflex.storage.port import FileMeta, HasProblems, Reader, Storage
 
-FAILING = "maniflex_files_cleanup_failing"
 Data = bytes | bytearray | memoryview | str | os.PathLike[str] | AsyncIterable[bytes]
 
 
@@ -62,7 +61,7 @@ class Files(DeclaredPart):
         self._set_storage = storage
 
     def declare(self, registry: Registry, config: Config, logger: logging.Logger) -> None:
-        """Open the storage of a server that is about to be sealed, and find out whether it has to do with files."""
+        """Open the storage of a server that is about to be sealed; see whether it has to do with files."""
         self._problems = []
         storage = self._open_storage(config)
         names = [cls.__name__ for cls, _ in registry.options() if _has_file_fields(cls)]
@@ -90,6 +89,11 @@ class Files(DeclaredPart):
             return None
         if isinstance(storage, HasProblems):
             self._problems += storage.problems()
+        longest: timedelta | None = getattr(storage, "longest_url_ttl", None)
+        if longest is not None and config.signed_url_ttl > longest:
+            self._problems.append(
+                f"signed_url_ttl: {type(storage).__name__} signs URLs for {longest.days} days at most"
+            )
         return storage
 
     def models(self) -> Sequence[type[Model]]:
@@ -126,7 +130,7 @@ class Files(DeclaredPart):
         self._inventory = Inventory(desk, {store.meta.name: store for store in stores})
         self._cleaner = Cleaner(desk)
         desk.on_condemned = self._cleaner.wake
-        environment.metrics.gauge(FAILING, self._failing)
+        environment.metrics.gauge("files_cleanup_failing", self._failing)
 
     async def prepare(self) -> None:
         """The tables are there: hand the storage the signer of its URLs."""
@@ -147,8 +151,13 @@ class Files(DeclaredPart):
         assert self._desk is not None, "a server that uses files has one"
         return self._desk
 
+    @property
+    def has_storage(self) -> bool:
+        """Whether the server can take files."""
+        return self._desk is not None and self._desk.has_storage
+
     async def store(self, data: Data, *, filename: str = "", content_type: str | None = None) -> StoredFile:
-        """Store bytes, a file of this machine, or what an async iterable gives; a record may then name its key."""
+        """Store bytes, a file of this machine, or what an async iterable gives; records may name its key."""
         desk = self.desk
         if isinstance(data, str | os.PathLike):
             filename = filename or Path(data).name
@@ -195,17 +204,20 @@ class Files(DeclaredPart):
 
     async def sweep(self) -> CleanReport:
         """Remove now what was given up, and what nobody named in time."""
-        assert self.desk and self._cleaner is not None
+        self.require_sealed()
+        assert self._cleaner is not None, "made along with the desk"
         return await self._cleaner.sweep()
 
     async def check(self, on_each: OnEach = lambda: None) -> FileCheck:
         """Compare tables, storage and records, and change nothing."""
-        assert self.desk and self._inventory is not None
+        self.require_sealed()
+        assert self._inventory is not None, "made along with the desk"
         return await self._inventory.check(on_each)
 
     async def adopt(self, prefix: str = "", on_each: OnEach = lambda: None) -> Adoption:
         """Take in objects that were stored before, and link the records that name them."""
-        assert self.desk and self._inventory is not None
+        self.require_sealed()
+        assert self._inventory is not None, "made along with the desk"
         return await self._inventory.adopt(prefix, on_each)
 
 

@@ -1,7 +1,7 @@
 """Removes files that were given up: first the object, then its row.
 
-A file is leased before its object is touched, so several processes may clean at once, and one that is killed anywhere
-leaves a row by which the next goes on. What cannot be removed is tried again, later and later.
+A file is leased before its object is touched, so several processes may clean at once, and one that is killed
+anywhere leaves a row by which the next goes on. What cannot be removed is tried again, later and later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`FileDesk`: stores, finds, names and gives up files, and keeps rows and objects in step.
 
-No object without a row: the row of an upload is committed before its first byte goes out, and removed after the object
-is gone. Records are tied to files by `links.py`, in the transaction of the record; `cleaner.py` removes what was given up.
+No object without a row: the row of an upload is committed before its first byte goes out, and removed
+after the object is gone. Records are tied to files by `links.py`, in the transaction of the record;
+`cleaner.py` removes what was given up.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from maniflex._clock import Clock, SystemClock
 from maniflex.config import Config
+from maniflex.db.changes import after_commit_once
 from maniflex.db.current import current_tx
 from maniflex.errors import (
     DeclarationError,
@@ -296,19 +298,29 @@ class FileDesk:
 
     async def condemn(self, keys: Collection[str]) -> None:
         """Give up files that no record names; the cleaner removes them."""
-        if keys and await self.rows.condemn(keys, self.clock.now(), current_tx(self.rows.adapter)):
+        if keys:
+            await self._condemn(keys)
+
+    async def _condemn(self, keys: Collection[str]) -> set[str]:
+        """Condemn in the open transaction, if there is one; the cleaner is woken when it is committed."""
+        tx = current_tx(self.rows.adapter)
+        condemned_keys = await self.rows.condemn(keys, self.clock.now(), tx)
+        if condemned_keys and tx is None:
             self.on_condemned()
+        elif condemned_keys and tx is not None:
+            after_commit_once(tx, self.on_condemned)
+        return condemned_keys
 
     async def discard(self, key: str, owner: Owner, *, is_admin: bool = False) -> None:
         """Give up one file for its owner: `FileInUse` while a record names it, 404 for anybody else."""
         file = await self.find(key)
-        if file is None or file.state is FileState.CONDEMNED:
+        # A pending one is left to expire: a client may still have a URL to upload it to.
+        if file is None or file.state not in (FileState.STORED, FileState.LINKED):
             raise FileNotFound()
         if not is_admin and (not file.scope or file.scope != owner.scope):
             raise FileNotFound()
-        if not await self.rows.condemn((key,), self.clock.now(), current_tx(self.rows.adapter)):
+        if not await self._condemn((key,)):
             raise FileInUse()
-        self.on_condemned()
 
     # -- minting
 
@@ -375,7 +387,7 @@ class _Progress:
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Errors of storages that are not ours to know become `StorageError`; a client is told nothing of them."""
+    """Turn errors that a storage should not raise into `StorageError`, of which a client is told nothing."""
     try:
         yield
     except ManiflexError:

@@ -1,4 +1,4 @@
-"""The bytes of one upload on their way to the storage: counted, hashed, and held to the rules of the field."""
+"""The bytes of one upload on their way to the storage: counted, hashed, held to the rules of the field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maniflex.storage.port import OCTET_STREAM
 
 
 class Intake:
-    """Chunks as a storage takes them; `look` comes first, because the type of the file goes before its bytes."""
+    """Chunks as a storage takes them; `look` comes first, because the type goes before the bytes."""
 
     def __init__(
         self,

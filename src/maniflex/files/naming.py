@@ -20,7 +20,7 @@ async def name_keys(
     rules: FileRules,
     field: str = "",
 ) -> list[str]:
-    """The keys that the values of a field name; those the record has already may stay, whoever minted them."""
+    """The keys that the values of a field name; those the record has may stay, whoever minted them."""
     keys = [_current_key(value, current) or value for value in values]
     if len(keys) > rules.max_count:
         raise TooManyFiles(f"there are {len(keys)} files, and {rules.max_count} at most are taken")
@@ -32,7 +32,8 @@ async def name_keys(
             await desk.name_all(fresh_keys, owner, rules)
         except RequestError as error:
             if error.details is None and error.status < 500:
-                error.details = [detail(field, error.code.lower(), error.message)]
+                message = f'field "{field}": {error.message}'
+                error.details = [{"field": field, "message": message, "code": error.code.lower()}]
             raise
     return keys
 

@@ -26,7 +26,7 @@ NOBODY = Owner()
 
 
 async def owner_of(ctx: Context, file_scope: Callable[..., Any] | None = None) -> Owner:
-    """The owner of what a request uploads: its tenant, else its user, else what it is bound to, else nobody."""
+    """Whose the uploads of a request are: of its tenant, else its user, else its bounds, else nobody's."""
     auth = ctx.auth
     tenant, actor = (None, None) if auth is None else (auth.tenant_id or None, auth.user_id or None)
     if file_scope is not None:

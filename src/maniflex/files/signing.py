@@ -1,4 +1,4 @@
-"""The secret that URLs of this server are signed with: a setting, or one made once and kept in the database."""
+"""The secret that URLs of this server are signed with: a setting, or one that the database keeps."""
 
 from __future__ import annotations
 

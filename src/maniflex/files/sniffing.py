@@ -1,7 +1,7 @@
 """The type of a file by its first bytes, as far as they tell.
 
-Only types whose beginning is unmistakable are known. What begins like none of them may be anything, except a type that
-would have begun otherwise.
+Only types whose beginning is unmistakable are known. What begins like none of them may be anything,
+except a type that would have begun otherwise.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def contradicts(head: bytes, declared: str) -> bool:
     """Whether a file of the declared type cannot begin like this."""
     declared = declared.partition(";")[0].strip().lower()
     found = sniff(head)
-    if declared == found or declared == OCTET_STREAM:
+    if declared in (found, OCTET_STREAM):
         return False
     if found in (OCTET_STREAM, "text/plain"):
         return declared in _ALWAYS_BEGIN_SO

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from maniflex._ids import new_id
 from maniflex.background.parameters import parameters_of
 from maniflex.db.port import Adapter, Executor, Row, Tx
-from maniflex.db.primary import Primary
+from maniflex.db.primary import Primary, reading
 from maniflex.db.store import Store
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.owner import Owner
@@ -134,12 +134,12 @@ class FileStore:
         return bool(await self.adapter.write(statement))
 
     async def find(self, key: str) -> StoredFile | None:
-        row = await self._primary.fetch_one(self._sql["find"].bind(key=key))
+        row = await reading(self.adapter).fetch_one(self._sql["find"].bind(key=key))
         return None if row is None else self._file(row)
 
     async def find_all(self, keys: Collection[str]) -> dict[str, StoredFile]:
         """The files of these keys, as far as there are any."""
-        rows = await self._primary.fetch(self._sql["find_all"].bind(keys=self._texts(list(keys))))
+        rows = await reading(self.adapter).fetch(self._sql["find_all"].bind(keys=self._texts(list(keys))))
         return {file.key: file for file in map(self._file, rows)}
 
     async def condemn(self, keys: Collection[str], now: datetime, run: Executor | None = None) -> set[str]:
@@ -182,7 +182,7 @@ class FileStore:
         await tx.execute(self._sql["keep_unlinked"].bind(keys=self._texts(sorted(keys)), now=self._time(now)))
 
     async def links_of(self, key: str) -> list[Link]:
-        rows = await self._primary.fetch(self._sql["links_of"].bind(key=key))
+        rows = await reading(self.adapter).fetch(self._sql["links_of"].bind(key=key))
         return [Link(key, *row) for row in rows]
 
     async def existing_links(self, keys: Collection[str]) -> set[Link]:
@@ -213,12 +213,12 @@ class FileStore:
 
     async def failing(self) -> int:
         """How many files could not be removed yet, though it was tried."""
-        return await self._count("failing")
+        return await self._number_of("failing")
 
     # -- all of them
 
     async def count(self) -> int:
-        return await self._count("count")
+        return await self._number_of("count")
 
     async def page(self, after: str, limit: int) -> list[StoredFile]:
         """The files behind an id, in the order of their ids."""
@@ -245,6 +245,6 @@ class FileStore:
         assert row is not None, "it was kept just now"
         return str(row[0])
 
-    async def _count(self, name: str) -> int:
+    async def _number_of(self, name: str) -> int:
         row = await self._primary.fetch_one(self._sql[name].bind())
         return 0 if row is None else int(row[0])

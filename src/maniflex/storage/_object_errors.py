@@ -26,15 +26,17 @@ class ObjectErrors:
         self._place = place
 
     @asynccontextmanager
-    async def translate(self, doing: str, *, within: float | None = None) -> AsyncIterator[None]:
-        """Give it up after `within` seconds."""
+    async def translate(
+        self, doing: str, *, within: float | None = None, storing: bool = False
+    ) -> AsyncIterator[None]:
+        """Give it up after `within` seconds. What is not found while `storing` is the bucket."""
         from obstore import exceptions
 
         try:
             async with asyncio.timeout(within):
                 yield
         except FileNotFoundError:
-            raise FileNotFound from None
+            raise StorageError(f"{self._place} does not exist") if storing else FileNotFound() from None
         except TimeoutError:
             raise self.unavailable(f"no answer in {within:g} s while {doing}") from None
         except exceptions.AlreadyExistsError:

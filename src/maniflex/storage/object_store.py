@@ -96,8 +96,6 @@ class ObjectStorage:
         try:
             async with aclosing(pieces(chunks, PART)) as parts:
                 size, result = await self._send(path, parts, _attributes(meta))
-        except FileNotFound:
-            raise StorageError(f"{self._place} does not exist") from None
         finally:
             self._uploading.discard(path)
         return replace(meta, size=size, etag=result["e_tag"] or "", created_at=self._clock.now())
@@ -116,10 +114,10 @@ class ObjectStorage:
             part: bytes | None = first
             while part is not None:
                 size += len(part)
-                async with self._errors.translate("storing a part", within=self._answer):
+                async with self._errors.translate("storing a part", within=self._answer, storing=True):
                     await upload.put(part)
                 part = await anext(parts, None)
-            async with self._errors.translate("completing an upload", within=self._answer):
+            async with self._errors.translate("completing an upload", within=self._answer, storing=True):
                 return size, await upload.finish()
         except BaseException:
             if not await upload.abandon():
@@ -130,7 +128,7 @@ class ObjectStorage:
         import obstore
 
         try:
-            async with self._errors.translate("storing a file", within=self._answer):
+            async with self._errors.translate("storing a file", within=self._answer, storing=True):
                 return await obstore.put_async(
                     self._store,
                     path,
@@ -143,7 +141,7 @@ class ObjectStorage:
             if own := await self._own(path, attributes[_UPLOAD]):
                 return own
             raise
-        except (FileNotFound, StorageError):
+        except StorageError:
             raise
         except BaseException:  # it was cut off: the store may have it, or get it yet
             await self._remove_own(path, attributes[_UPLOAD])

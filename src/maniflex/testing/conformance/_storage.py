@@ -79,10 +79,13 @@ class BrokenOff(Exception):
     """What the source of an upload raises in these tests."""
 
 
-async def broken_off(size: int) -> AsyncIterator[bytes]:
+SOURCE_ERRORS = (BrokenOff, FileNotFound, TimeoutError, OSError)
+
+
+async def broken_off(size: int, error: type[Exception] = BrokenOff) -> AsyncIterator[bytes]:
     async for chunk in in_chunks(random_bytes(size)):
         yield chunk
-    raise BrokenOff
+    raise error
 
 
 class Pausing:
@@ -246,6 +249,15 @@ class FailingStores(StorageCase):
         with pytest.raises(BrokenOff):
             await storage.store("file", broken_off(size), FileMeta())
         assert not await storage.exists("file")
+
+    @pytest.mark.parametrize("error", SOURCE_ERRORS)
+    async def test_an_error_of_the_source_stays_what_it_is(
+        self, storage: Storage, error: type[Exception]
+    ) -> None:
+        for key, size in (("small", 10), ("large", 6 * MB)):
+            with pytest.raises(error) as caught:
+                await storage.store(key, broken_off(size, error), FileMeta())
+            assert caught.type is error
 
     @pytest.mark.parametrize("size", [1000, 12 * MB])
     async def test_a_cancelled_store_ends_at_once_and_leaves_nothing(

@@ -56,6 +56,12 @@ SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, t
 -- name: count
 SELECT count(*) FROM stored_file;
 
+-- name: due
+SELECT 1 FROM stored_file
+ WHERE (state = 'condemned' AND (lease_until IS NULL OR lease_until <= :now))
+    OR (state IN ('pending', 'stored') AND expires_at <= :now)
+ LIMIT 1;
+
 -- name: put_back
 UPDATE stored_file SET lease = NULL, lease_until = :retry_at, attempts = attempts + 1, updated_at = :now
  WHERE key = :key AND lease = :lease

@@ -43,12 +43,6 @@ UPDATE stored_file SET state = 'condemned', expires_at = NULL, updated_at = :now
  WHERE key = ANY(:keys::text[]) AND state IN ('pending', 'stored')
 RETURNING key;
 
--- name: due
-SELECT 1 FROM stored_file
- WHERE (state = 'condemned' AND (lease_until IS NULL OR lease_until <= :now))
-    OR (state IN ('pending', 'stored') AND expires_at <= :now)
- LIMIT 1;
-
 -- name: claim
 -- A row that a record is just being linked to is locked, and passed over.
 UPDATE stored_file SET state = 'condemned', expires_at = NULL, lease = :lease, lease_until = :until, updated_at = :now

@@ -38,12 +38,6 @@ UPDATE stored_file SET state = 'condemned', expires_at = NULL, updated_at = :now
  WHERE key IN (SELECT value FROM json_each(:keys)) AND state IN ('pending', 'stored')
 RETURNING key;
 
--- name: due
-SELECT 1 FROM stored_file
- WHERE (state = 'condemned' AND (lease_until IS NULL OR lease_until <= :now))
-    OR (state IN ('pending', 'stored') AND expires_at <= :now)
- LIMIT 1;
-
 -- name: claim
 UPDATE stored_file SET state = 'condemned', expires_at = NULL, lease = :lease, lease_until = :until, updated_at = :now
  WHERE id IN (
