@@ -18,7 +18,9 @@ from maniflex.pipeline.upload_progress import PATIENCE, PROGRESS, Patience
 
 HEAD_TIMEOUT = 20.0  # seconds for the headers of a request to arrive
 BODY_TIMEOUT = 60.0  # and for its body
-UPLOAD_TIMEOUT = 90.0  # for the next `PROGRESS` bytes of an upload; the application gives up first, with an answer
+UPLOAD_TIMEOUT = (
+    90.0  # for the next `PROGRESS` bytes of an upload; the application gives up first, with an answer
+)
 HEAD_SIZE = 64 * 1024
 # What the kernel takes without having sent it. It would take megabytes, and tell for minutes nothing of a
 # client that reads them slowly.
