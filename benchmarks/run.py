@@ -79,7 +79,7 @@ def loads(ids: Sequence[str]) -> dict[str, Load]:
 # -- the table
 
 
-async def seed(url: str, rows: int) -> list[str]:
+async def seed(url: str, rows: int, owner: str = "") -> list[str]:
     """Make the table by our own migration and fill it; returns the ids."""
     from benchmarks.http_app import Post
     from maniflex import Server
@@ -97,7 +97,7 @@ async def seed(url: str, rows: int) -> list[str]:
                     body=TEXT,
                     status=STATUSES[number % 3],
                     views=rand.randrange(10_000),
-                    user_id=f"user-{rand.randrange(500)}",
+                    user_id=owner or f"user-{rand.randrange(500)}",
                 )
                 ids.append(post.id)
         await server.raw_exec("CREATE INDEX IF NOT EXISTS posts_listed ON posts (status, created_at)")
@@ -138,7 +138,7 @@ def databases(postgres: str | None) -> Iterator[dict[str, tuple[str, dict[str, s
 
 
 @contextmanager
-def serving(target: str, environment: dict[str, str]) -> Iterator[tuple[int, int]]:
+def serving(target: str, environment: dict[str, str], path: str = LIST) -> Iterator[tuple[int, int]]:
     """The server on the first core; its process id and its port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -150,7 +150,7 @@ def serving(target: str, environment: dict[str, str]) -> Iterator[tuple[int, int
         preexec_fn=lambda: os.sched_setaffinity(0, CPUS[:1]),
     )
     try:
-        wait_for(process, f"http://127.0.0.1:{port}{LIST}")
+        wait_for(process, f"http://127.0.0.1:{port}{path}")
         yield process.pid, port
     finally:
         process.send_signal(signal.SIGTERM)

@@ -52,7 +52,7 @@ def caller() -> Caller:
 
 
 class _Speaker:
-    """Somebody in whose name a block of code acts, inside a request or outside."""
+    """The person in whose name a block of code acts, inside a request or outside."""
 
     def __init__(self, who: Caller, outer: Asking | None) -> None:
         self._who = who
@@ -67,7 +67,7 @@ class _Speaker:
 
 @contextmanager
 def speak_as(who: Caller) -> Iterator[None]:
-    """A block that acts in the name of `who`, whoever is asking."""
+    """A block that acts in the name of `who`, and not of who is asking."""
     before = asking.set(_Speaker(who, asking.get()))
     try:
         yield

@@ -81,7 +81,7 @@ def test_an_option_that_is_not_active_yet_does_what_its_row_says(
 
 def test_there_is_a_case_for_every_option_that_is_not_active_yet() -> None:
     assert len(FIELD_ROWS) == 2
-    assert len(MODEL_ROWS) == 4
+    assert len(MODEL_ROWS) == 2
 
 
 async def test_static_files_are_served_as_the_page_says(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from maniflex import Context, Model, Next, Server, file
 from maniflex.middleware import auth
 from maniflex.middleware.db import tenancy
+from maniflex.middleware.response import redact_field
 from maniflex.storage import LocalStorage, MemoryStorage
 from maniflex.testing import client
 from tests.file_routes.world import HTML, PDF, PNG, Album, a_server, by_header, site
@@ -174,6 +175,20 @@ async def test_policies_judge_the_record_of_a_file(database_url: str) -> None:
         album = data_of(await http.post(ALBUMS, files=files), 201)
         error_of(await http.get(f"{ALBUMS}/{album['id']}/cover"), 403, "FORBIDDEN")
         error_of(await http.get(f"/api/files/{album['cover']}"), 404, "FILE_NOT_FOUND")
+
+
+async def test_a_field_that_is_hidden_from_a_caller_shows_no_file(database_url: str) -> None:
+    server = a_server()
+    hide = redact_field("cover", when=lambda ctx: not ctx.has_role("editor"))
+    server.pipeline.response.register(hide, models=[Album])
+    async with site(server, database_url) as http:
+        editor = {"x-user": "a", "x-role": "editor"}
+        album = await an_album(http, ("cover", ("a.png", PNG, "image/png")), **editor)
+        url, key = f"{ALBUMS}/{album['id']}/cover", album["cover"]
+        assert (await http.get(url, headers=editor)).content == PNG
+        assert (await http.get(f"/api/files/{key}", headers=editor)).content == PNG
+        error_of(await http.get(url, headers={"x-user": "a"}), 404, "NOT_FOUND")
+        error_of(await http.get(f"/api/files/{key}", headers={"x-user": "a"}), 404, "FILE_NOT_FOUND")
 
 
 async def test_soft_deleted_records_show_no_file_until_they_are_back(database_url: str) -> None:

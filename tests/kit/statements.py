@@ -74,12 +74,17 @@ def sqlite_plan(url: str, text: str, params: tuple[Any, ...]) -> str:
 
 
 class Counting:
-    """Stands between a server and its database; `statements` are the texts that went through."""
+    """Stands between a server and its database; `statements` are the texts of its `calls`."""
 
     def __init__(self, url: str) -> None:
         postgres = url.startswith("postgres")
         self._real: Adapter = PostgresAdapter(url) if postgres else SqliteAdapter(sqlite_path(url))
         self.statements: list[str] = []
+        self.calls: list[Sql] = []
+
+    def _note(self, sql: Sql) -> None:
+        self.statements.append(sql.text)
+        self.calls.append(sql)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -89,22 +94,22 @@ class Counting:
         return self._real.dialect
 
     async def fetch(self, sql: Sql, budget: Budget | None = None) -> list[Row]:
-        self.statements.append(sql.text)
+        self._note(sql)
         return await self._real.fetch(sql, budget)
 
     async def fetch_one(self, sql: Sql) -> Row | None:
-        self.statements.append(sql.text)
+        self._note(sql)
         return await self._real.fetch_one(sql)
 
     async def write(self, sql: Sql) -> list[Row]:
-        self.statements.append(sql.text)
+        self._note(sql)
         return await self._real.write(sql)
 
     async def execute(self, sql: Sql) -> int:
-        self.statements.append(sql.text)
+        self._note(sql)
         return await self._real.execute(sql)
 
     def transaction(
-        self, *, isolation: Isolation | None = None, read_only: bool = False
+        self, *, isolation: Isolation | None = None, read_only: bool = False, late: bool = False
     ) -> AbstractAsyncContextManager[Tx]:
-        return self._real.transaction(isolation=isolation, read_only=read_only)
+        return self._real.transaction(isolation=isolation, read_only=read_only, late=late)

@@ -100,7 +100,7 @@ async def test_its_table_is_registered_once_though_the_server_is_sealed_again(
 
 @pytest.mark.usefixtures("with_stars")
 def test_its_mistakes_are_told_with_all_others_and_nothing_may_refer_to_its_table() -> None:
-    class Fan(Model, versioned=True):
+    class Fan(Model, locale_mode="split"):
         stars: int = 0
         star_id: str
         star: Star = belongs_to()
@@ -109,7 +109,7 @@ def test_its_mistakes_are_told_with_all_others_and_nothing_may_refer_to_its_tabl
         serving(Fan).seal()
 
     assert error.value.problems == (
-        "Fan: versioned= is not available in this version",
+        "Fan: locale_mode= is not available in this version",
         "Fan.stars: the name is the feature's own",
         "Fan.star_id: keep the id as a plain field: relation=None; no model refers to Star, whose guard"
         " it would go around",

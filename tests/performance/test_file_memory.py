@@ -1,4 +1,4 @@
-"""Files of any size pass through the server in the same memory, and a full disk is an answer like any other."""
+"""Files of any size take little memory of the server, and a full disk is answered like any other error."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from maniflex.app.route_guards import GuardsByRoute, RouteGuards, production_not
 from maniflex.config import Config
 from maniflex.db.port import Adapter
 from maniflex.errors import DeclarationError
+from maniflex.features.history import keep_histories
 from maniflex.http.asgi import App, HttpApp
 from maniflex.http.layers import Surroundings
 from maniflex.http.routing import Router
@@ -36,6 +37,7 @@ from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope_rules import scope_table
 from maniflex.sql.model import ModelSql
+from maniflex.sql.search import searchable_fields
 
 Prefixed = list[tuple[str, Endpoint]]
 
@@ -103,9 +105,7 @@ def _build(declaration: Declaration) -> Assembly:
     draft, store_problems = _make_draft(
         declaration, models, placement=placement, endpoints=endpoints, guards=guards
     )
-    for entry, seat in placement.seats:
-        for model, transform in entry.transforms(seat):
-            draft.routes.runtime.transforms.setdefault(model, []).append(transform)
+    _fill_field_rules(draft.routes.runtime, placement)
     for feature in FEATURES:
         feature.prepare(draft)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
@@ -135,6 +135,22 @@ def _build(declaration: Declaration) -> Assembly:
     )
 
 
+def _fill_field_rules(runtime: Runtime, placement: Placement) -> None:
+    """Tell the runtime, before routes are made, which fields answers show changed or not to everybody."""
+    for entry, seat in placement.seats:
+        for model, transform in entry.transforms(seat):
+            runtime.transforms.setdefault(model, []).append(transform)
+        for rule in entry.redactions(seat):
+            runtime.redactions.add(rule)
+    if runtime.redactions:
+        runtime.redactions.guard_queries()
+    for model, store in runtime.stores.items():
+        changed = [transform.field for transform in runtime.transforms.get(model, ())]
+        searched = searchable_fields(store.meta)
+        store.sql.never_quoted = tuple(f for f in searched if f in changed)
+        store.sql.apart_in_search = tuple(f for f in searched if f in changed or f in store.guarded)
+
+
 def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None, Placement, list[str]]:
     """The models if they can be read, the pipeline with their own middleware, and the problems of both."""
     models: tuple[ModelMeta, ...] | None = None
@@ -144,7 +160,8 @@ def _read_models(declaration: Declaration) -> tuple[tuple[ModelMeta, ...] | None
     except DeclarationError as error:
         problems += error.problems
     pipeline, middleware_problems = declaration.pipeline.with_model_middleware(models or ())
-    placement = place_entries(pipeline, models, declaration.actions)
+    computed = {cls.__name__: [f.name for f in fields] for cls, fields in declaration.computed.items()}
+    placement = place_entries(pipeline, models, declaration.actions, computed)
     for warning in placement.warnings:
         declaration.logger.warning(warning)
     problems += [*middleware_problems, *placement.problems]
@@ -165,6 +182,7 @@ def _make_draft(
     databases = Databases(config)
     stores, problems = make_stores(models or (), databases, declaration.clock)
     problems += link_stores(config, stores, declaration.internal_tables.models)
+    keep_histories(stores)
     policies = policy_table(pipeline, models or ())
     runtime = Runtime(
         config=config,
@@ -177,7 +195,14 @@ def _make_draft(
         file_desk=declaration.durable.files.declared_desk,
     )
     metas = {store.meta.name: store.meta for store in stores.values()}
-    composer = Composer(pipeline, config.trace, logger, models=metas, hidden=hidden_models(policies))
+    composer = Composer(
+        pipeline,
+        config.trace,
+        logger,
+        models=metas,
+        hidden=hidden_models(policies),
+        redactions=runtime.redactions,
+    )
     descriptions = RouteDescriptions(guards, composer, placement, declaration.layers)
     document = Document(
         config=config,
@@ -265,6 +290,6 @@ def _middleware_problems(
     names = [meta.name for meta in draft.models] if draft.is_readable else None
     if not draft.is_readable or len(draft.stored_models) < len(draft.models):
         return pipeline.problems(names, None)
-    operations = {(e.model, e.operation) for e in endpoints if e.mount is Mount.API}
+    operations = {target for e in endpoints if e.mount is Mount.API for target in e.targets}
     operations |= {(None, Operation.ACTION) for _ in draft.declaration.actions}
     return pipeline.problems(names, operations)

@@ -13,6 +13,7 @@ from maniflex.db.current import transaction
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
+from maniflex.features.history_api import ModelHistory
 from maniflex.model.base import Model
 from maniflex.pipeline.context import AuthInfo
 from maniflex.pipeline.in_process import QueryArgument, in_process_context
@@ -52,6 +53,15 @@ class WithDataAccess:
     def acting_as(self, actor_id: str, *, reason: str | None = None) -> AbstractContextManager[None]:
         """A block of a script whose changes are this person's, in history and audit, and why."""
         return speak_as(caller()._replace(actor_id=actor_id, reason=reason))
+
+    @overload
+    def history(self, model: type[M]) -> ModelHistory[M]: ...
+    @overload
+    def history(self, model: str) -> ModelHistory[Any]: ...
+    def history(self, model: type[Model] | str) -> ModelHistory[Any]:
+        """The history of a versioned model: `of`, `version`, `at` and `revert`; bound as `db` is."""
+        runtime = self._seal().runtime
+        return ModelHistory(runtime, model, bound=current_scope(runtime))
 
     def transaction(self, *, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
         """A transaction on the default database; code inside joins it by itself."""

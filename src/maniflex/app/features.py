@@ -8,23 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.background_api.groups import in_groups
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
 from maniflex.background_api.part_routes import refuse_foreign_scopes
 from maniflex.features.actions import action_endpoint
 from maniflex.features.aggregate import aggregate_endpoints
+from maniflex.features.as_of import with_as_of
 from maniflex.features.computed import computed_problems
 from maniflex.features.export import export_endpoints, export_problems
 from maniflex.features.files.feature import all_file_endpoints, file_route_problems, prepare_file_routes
+from maniflex.features.history import history_endpoints, history_problems
 from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
 from maniflex.http.probes import Probes
 from maniflex.model.base import Model
 from maniflex.model.file_field import file_fields
+from maniflex.model.history_row import history_model, history_options, is_versioned
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.model_routes import model_endpoints
+from maniflex.pipeline.registration import takes
 from maniflex.pipeline.served import operation_problems
 
 
@@ -86,6 +91,26 @@ class Exports(Feature):
         return export_endpoints(draft.routes, draft.stored_models)
 
 
+class Histories(Feature):
+    """`versioned=True`."""
+
+    def models(self, declaration: Declaration) -> Iterator[tuple[type[Model], ModelOptions | None]]:
+        for cls, options in declaration.registry.options():
+            if is_versioned(options) and options.query is None:
+                yield history_model(cls), history_options(cls, options)
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        for meta in draft.models:
+            yield from history_problems(meta)
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        for meta in draft.stored_models:
+            yield from history_endpoints(draft.routes, meta)
+
+    def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
+        return with_as_of(draft.routes, usual)
+
+
 class Actions(Feature):
     """`server.action`."""
 
@@ -138,6 +163,10 @@ class FileFields(Feature):
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
         runtime = draft.routes.runtime
+        for fn in runtime.config.files_middleware:
+            if not takes(fn, 2):
+                label = label_of(fn)
+                yield f"files_middleware: {label}: it is called with (ctx, next), which it does not take"
         for meta in draft.stored_models:
             is_elsewhere = runtime.stores[meta.cls].adapter is not runtime.adapter
             for field, _ in file_fields(meta) if is_elsewhere else ():
@@ -182,6 +211,7 @@ FEATURES: tuple[Feature, ...] = (
     ModelRecords(),
     Aggregates(),
     Exports(),
+    Histories(),
     Actions(),
     Search(),
     DurableRoutes(),

@@ -21,6 +21,8 @@ from maniflex.db.port import Adapter
 from maniflex.errors import ManiflexError
 from maniflex.pipeline.runtime import Runtime
 
+UNDO_WITHIN = 1.0  # seconds, beyond the deadline
+
 
 class LifecycleState(StrEnum):
     """Where a server is in its one life."""
@@ -154,7 +156,10 @@ class Lifecycle:
             await self._quietly("on_shutdown", hook)
         if self._going:
             await asyncio.wait(self._going, timeout=self.remaining)
-        late = await runtime.tasks.drain(self.remaining)
+        # Requests that the deadline cut off are cancelled by now. They undo what they did, and for that they
+        # need the database.
+        await runtime.watch.let_undo(UNDO_WITHIN)
+        late = await runtime.tasks.drain(max(self.remaining, UNDO_WITHIN))
         if late:
             self._logger.warning("%d background tasks were still running at the shutdown deadline", late)
         for adapter in reversed(adapters):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from maniflex.app.route_guards import GuardsByRoute, is_on_one
+from maniflex.app.route_guards import GuardsByRoute
 from maniflex.pipeline.chain import Composer
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
@@ -88,7 +88,7 @@ class RouteDescriptions:
         """The entries that add rules to a write instead of middleware."""
         if endpoint.model is not None and endpoint.mount is Mount.API:
             for r in self._placement.pipeline.checks:
-                if r.matches(endpoint.model, endpoint.operation, item=is_on_one(endpoint)):
+                if r.matches(endpoint.model, endpoint.operation, item=endpoint.on_one):
                     yield r.fn
 
     def _reached(self, endpoint: Endpoint) -> Iterator[Middleware]:
@@ -99,7 +99,7 @@ class RouteDescriptions:
             yield from (entry for entry, _ in self._placement.seats if isinstance(entry, ScopeRule))
         else:
             yield from self._composer.entries_of_reachable(
-                endpoint.model, endpoint.operation, item=is_on_one(endpoint)
+                endpoint.model, endpoint.operation, item=endpoint.on_one
             )
 
     def _refusals_of_reached(self, endpoint: Endpoint) -> Iterator[EntryDocs]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from maniflex._limits import Limits
 from maniflex.config import Config
 from maniflex.features.actions import Action
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import in_order
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.entry import Entry, Placement
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import UNSEEN_BY, Middleware
+from maniflex.pipeline.registration import UNSEEN_BY, Middleware, Step
 from maniflex.pipeline.scope_rules import ScopeRule
 
 MOST_ROWS = 10_000  # of one page; a larger limit is as good as none
@@ -72,22 +73,23 @@ class GuardsByRoute:
         action = self._action(endpoint)
         own = [fn for fn in action.middleware if isinstance(fn, Entry)] if action is not None else []
         yield from (("action", fn.name, fn) for fn in own if fn.is_exemption)
-        operation, item = endpoint.operation, is_on_one(endpoint)
         for step in self._placement.pipeline.steps:
             if step.name == "response":
                 yield from (("action", fn.name, fn) for fn in own if not fn.is_exemption)
-            if operation not in UNSEEN_BY.get(step.name, ()):
-                for r, fn in in_order(step, endpoint.model, operation, item=item):
-                    yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
-                for r in step.registrations:
-                    judges = isinstance(r.fn, Entry) and r.fn.judges_rows
-                    if judges and r.matches(endpoint.model, operation, item=item):
-                        yield step.name, r.name, r.fn
+            for model, operation in endpoint.targets:
+                if operation not in UNSEEN_BY.get(step.name, ()):
+                    yield from _of_step(step, model, operation, item=endpoint.on_one)
 
 
-def is_on_one(endpoint: Endpoint) -> bool:
-    """Whether the endpoint is about one record."""
-    return "{" in endpoint.path or bool(endpoint.model and endpoint.model.options.singleton)
+def _of_step(
+    step: Step, model: ModelMeta | None, operation: Operation, *, item: bool
+) -> Iterator[tuple[str, str, Middleware]]:
+    for r, fn in in_order(step, model, operation, item=item):
+        yield step.name, r.name, fn if isinstance(fn, Entry) else r.fn
+    for r in step.registrations:
+        judges = isinstance(r.fn, Entry) and r.fn.judges_rows
+        if judges and r.matches(model, operation, item=item):
+            yield step.name, r.name, r.fn
 
 
 def _with_terms(name: str, fn: Middleware) -> str:

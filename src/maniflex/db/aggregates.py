@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from maniflex.db.budget import Budget
@@ -10,7 +11,7 @@ from maniflex.db.port import Tx
 from maniflex.db.store import Store
 from maniflex.db.unchanged import versions_read
 from maniflex.errors import InvalidQuery
-from maniflex.model.meta import Kind
+from maniflex.model.meta import FieldMeta, Kind
 from maniflex.query.aggregate import Aggregation
 from maniflex.query.conditions import ConditionReader, Where
 from maniflex.query.query import Query
@@ -46,6 +47,7 @@ async def tree(
     max_depth: int = 0,
     where: Where | None = None,
     scope: Scope = (),
+    hidden: Sequence[FieldMeta] = (),
     tx: Tx | None = None,
 ) -> list[dict[str, Any]]:
     """The root and the records below (or above) it, nearest first; `_depth` says how far off."""
@@ -75,6 +77,6 @@ async def tree(
         versions.note_rows(rows, columns.index("id"), len(columns))
     decode = store.sql.decode
     # Plain values, which no later step would shape.
-    names = [f.name for f in store.meta.fields if f.visible]
+    names = [f.name for f in store.meta.fields if f.visible and f not in hidden]
     records = [vars(store.record(row if decode is None else decode(row))) for row in rows]
     return [{**{n: r[n] for n in names}, "_depth": row[-1]} for r, row in zip(records, rows, strict=True)]

@@ -32,7 +32,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one row; without an id, of rows whose images nobody asked for.
+    """A change of one row; without an id, of rows that no listener looks at.
 
     `before` is the row under the lock of this write, None for a new one; `after` is the row as it is
     stored now, None for one that was removed. Both are in the order of `meta.fields`, decoded.

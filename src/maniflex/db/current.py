@@ -51,7 +51,7 @@ def executor(adapter: Adapter, tx: Tx | None = None) -> Executor:
 
 @asynccontextmanager
 async def transaction(
-    adapter: Adapter, *, isolation: Isolation | str | None = None, read_only: bool = False
+    adapter: Adapter, *, isolation: Isolation | str | None = None, read_only: bool = False, late: bool = False
 ) -> AsyncIterator[Tx]:
     """Open a transaction, or join the one already open on this database."""
     open_tx = current_tx(adapter)
@@ -59,7 +59,7 @@ async def transaction(
         yield open_tx
         return
     level = None if isolation is None else _level(isolation)
-    async with adapter.transaction(isolation=level, read_only=read_only) as tx:
+    async with adapter.transaction(isolation=level, read_only=read_only, late=late) as tx:
         here = _Open(adapter, tx, _open.get())
         token = _open.set(here)
         try:

@@ -16,10 +16,12 @@ from typing import Any, Protocol
 from maniflex._fence import Fence
 from maniflex.db.budget import Budget
 from maniflex.db.versions import ReadVersions
+from maniflex.errors import DatabaseError
 from maniflex.sql.statement import Dialect, Sql
 
 Row = Sequence[Any]
 AfterCommit = Callable[[], Awaitable[object] | object]
+BatchStatement = Sql | Callable[[Sequence[list[Row]]], Sql | None]
 Wake = Callable[[], object]
 STREAM_BATCH = 200
 
@@ -59,8 +61,12 @@ class Executor(Protocol):
     async def execute(self, sql: Sql) -> int:
         """How many rows a write touched; outside a transaction it is committed when this returns."""
 
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
-        """The rows of each statement, all of them in one transaction: this one, or one of their own."""
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
+        """The rows of each statement, all of them in one transaction: this one, or one of their own.
+
+        A function among them is given the rows so far and makes the statement to run, or None. It may run on
+        another thread and more than once.
+        """
 
 
 class Tx(Executor, Protocol):
@@ -71,6 +77,12 @@ class Tx(Executor, Protocol):
 
     def doom(self) -> None:
         """Let nothing of it be committed any more, as after a statement that failed."""
+
+    def guard_commit(self, sql: Sql) -> None:
+        """Run a write that returns rows as the last statement, along with the commit.
+
+        When it changes no row, nothing is committed and the block ends in `CommitRefused`.
+        """
 
 
 class Adapter(Executor, Protocol):
@@ -88,9 +100,12 @@ class Adapter(Executor, Protocol):
         """Return when the database answers; raise `Unavailable` or `Timeout` otherwise."""
 
     def transaction(
-        self, *, isolation: Isolation | None = None, read_only: bool = False
+        self, *, isolation: Isolation | None = None, read_only: bool = False, late: bool = False
     ) -> AbstractAsyncContextManager[Tx]:
-        """Begin, then commit when the block ends, or roll back when it raises."""
+        """Begin, then commit when the block ends, or roll back when it raises.
+
+        A `late` one begins with its first statement, which costs less than to begin and then run it.
+        """
 
     def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
         """The rows of a read of any size, of one moment, at most `batch` at a time.
@@ -115,13 +130,22 @@ class Adapter(Executor, Protocol):
         """
 
 
-class CommitHooks:
-    """The after-commit calls of one transaction; every adapter's `Tx` is built on it."""
+class CommitRefused(DatabaseError):
+    """The guard of a commit changed no row, so all of the transaction was rolled back."""
 
-    __slots__ = ("_after_commit",)
+
+class CommitHooks:
+    """The guard and the after-commit calls of one transaction; every adapter's `Tx` is built on it."""
+
+    __slots__ = ("_after_commit", "_guard")
 
     def __init__(self) -> None:
         self._after_commit: list[AfterCommit] = []
+        self._guard: Sql | None = None
+
+    def guard_commit(self, sql: Sql) -> None:
+        assert self._guard is None, "a commit has one guard"
+        self._guard = sql
 
     def after_commit(self, call: AfterCommit) -> None:
         self._after_commit.append(call)

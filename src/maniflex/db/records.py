@@ -16,6 +16,7 @@ from maniflex.db.stamp import check, complete
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError, InvalidQuery
 from maniflex.model.base import Model
+from maniflex.model.history_row import is_history
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.query.query import Include, Models, Query, Scope, models_reached
 from maniflex.query.written_rows import fields_fixed_by
@@ -136,7 +137,7 @@ class Records(Generic[M]):
         bound = self._bound
         if bound is None:
             return ()
-        if not bound.rules:
+        if not bound.rules and not is_history(self._store.meta):
             return bound.forced
         query = query or Query(self._store.meta, self._store.models)
         return await bound.scope_of(self._store.meta, operation, models_reached(query, includes))
@@ -160,6 +161,8 @@ class Records(Generic[M]):
     def _check_writable(self) -> None:
         if self._store.sql.readonly:
             raise DeclarationError(f"{self._store.meta.name} is read-only: its records are made by a query")
+        if is_history(self._store.meta):
+            raise DeclarationError(f"{self._store.meta.name} is read-only: its rows tell what has happened")
 
     def _includes(self, include: Names | None) -> tuple[Include, ...]:
         names = [include] if isinstance(include, str) else [*(include or ())]

@@ -14,16 +14,16 @@ from maniflex.errors import DeclarationError
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import (
     ENGLISH,
-    FORMS,
-    PUNCTUATION,
-    TEXT,
     TOKENS,
     VECTOR,
+    index_columns,
     index_table,
+    index_texts,
     joined_text,
     language,
     numbers_table,
     searchable_fields,
+    separated_words,
 )
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.tables import index_name, quote
@@ -80,12 +80,13 @@ def _pieces(model: ModelSql) -> dict[str, str]:
     columns = [quote(f.column, model.dialect) for f in searchable_fields(model.meta)]
     tokenizer = f"porter {TOKENS}" if language(model.meta) == ENGLISH else TOKENS  # it stems no other
     number = f"(SELECT docid FROM {numbers} WHERE id = {{}}.{key})"
+    words, texts = ", ".join(index_columns(model)), ", ".join(index_texts(model, "new"))
     # REPLACE removes rows without calling a trigger, so a row may come in whose number is known.
     enter = (
         f"INSERT INTO {numbers} (id) SELECT new.{key}"
         f" WHERE NOT EXISTS (SELECT 1 FROM {numbers} WHERE id = new.{key});"
         f" DELETE FROM {index} WHERE rowid = {number.format('new')};"
-        f" INSERT INTO {index} (rowid, {TEXT}) VALUES ({number.format('new')}, {joined_text(model, 'new')});"
+        f" INSERT INTO {index} (rowid, {words}) VALUES ({number.format('new')}, {texts});"
     )
     leave = (
         f"DELETE FROM {index} WHERE rowid = {number.format('old')};"
@@ -94,7 +95,7 @@ def _pieces(model: ModelSql) -> dict[str, str]:
     column_list = ", ".join(dict.fromkeys([key, *columns]))
     has_changed = " OR ".join(f"old.{c} IS NOT new.{c}" for c in dict.fromkeys([key, *columns]))
     statements = (
-        f"CREATE VIRTUAL TABLE {index} USING fts5({TEXT}, tokenize='{tokenizer}')",
+        f"CREATE VIRTUAL TABLE {index} USING fts5({words}, tokenize='{tokenizer}')",
         f"CREATE TABLE {numbers} (docid INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE)",
         f"CREATE TRIGGER {on_insert} AFTER INSERT ON {table} BEGIN {enter} END",
         f"CREATE TRIGGER {on_update} AFTER UPDATE OF {column_list} ON {table} WHEN {has_changed}"
@@ -121,7 +122,8 @@ async def _fill(tx: Tx, model: ModelSql) -> None:
     await tx.execute(Sql(f"INSERT INTO {numbers} (id) SELECT {key} FROM {table} ORDER BY {key}"))
     await tx.execute(
         Sql(
-            f"INSERT INTO {index} (rowid, {TEXT}) SELECT {numbers}.docid, {joined_text(model)}"
+            f"INSERT INTO {index} (rowid, {', '.join(index_columns(model))})"
+            f" SELECT {numbers}.docid, {', '.join(index_texts(model))}"
             f" FROM {table} JOIN {numbers} ON {numbers}.id = {table}.{key}"
         )
     )
@@ -177,12 +179,7 @@ async def _check_language(tx: Tx, model: ModelSql) -> None:
 
 async def _add_vector(tx: Tx, model: ModelSql, table: str, definition: str) -> None:
     log.info("indexing %s for search", model.table.name)
-    forms = "".join(map(chr, FORMS))
-    signs = forms + PUNCTUATION.replace("'", "''")
-    # The parser would keep addresses and compounds whole; between spaces they are words, as on SQLite.
-    become = forms.translate(FORMS) + " " * len(PUNCTUATION)
-    words = f"translate({_unqualified_text(model)}, '{signs}', '{become}')"
-    vector = f"to_tsvector('{language(model.meta)}'::regconfig, {words})"
+    vector = f"to_tsvector('{language(model.meta)}'::regconfig, {separated_words(_unqualified_text(model))})"
     await tx.execute(
         Sql(f"ALTER TABLE {table} ADD COLUMN {VECTOR} tsvector GENERATED ALWAYS AS ({vector}) STORED")
     )

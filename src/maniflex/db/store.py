@@ -6,7 +6,7 @@ which stays text until it is read. For records, use `Records`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -62,6 +62,7 @@ class Store:
         self.stores_by_model: StoresByModel = {meta.name: self}
         self.references: References | None = None
         self.links: tuple[Link, ...] = ()
+        self.guarded: Collection[FieldMeta] = ()  # fields of the model that may be hidden from a caller
         self._indexed = IndexedTexts(meta)
         self._width = len(meta.fields)
         self._id_place = next((i for i, f in enumerate(meta.fields) if f.name == "id"), 0)
@@ -121,7 +122,7 @@ class Store:
 
     def query(self, query_string: bytes) -> Query:
         """What a client asks for with this query string."""
-        return self.listings.get(query_string).query
+        return self.listings.read(query_string).query
 
     async def page(
         self, listing: Listing, *, budget: Budget | None = None, tx: Tx | None = None
@@ -260,10 +261,7 @@ class Store:
         tx: Tx | None = None,
         held: Row | None = None,
     ) -> Row:
-        """Change fields of a live row inside the scope that no `lock_when` locks.
-
-        `held` is the row as it is, where this transaction holds its lock already.
-        """
+        """Change fields of a live, unlocked row inside the scope; `held` is the row, if we hold its lock."""
         if self._indexed.can_change:
             self._indexed.check(changes)
         values = {**changes, "updated_at": self.clock.now()}
@@ -446,6 +444,7 @@ class Store:
             if row[self.sql.names.index(lock.field)] == lock.value:
                 field = self.meta.by_name[lock.field]
                 # Of a secret field neither the name nor the value is for clients.
-                why = None if field.secret else f"the record is locked while {field.api} is {lock.value!r}"
+                is_secret = field.secret or field in self.guarded
+                why = None if is_secret else f"the record is locked while {field.api} is {lock.value!r}"
                 return RecordLocked(why, model=self.meta.name, record_id=str(row[self._id_place]))
         return None

@@ -65,14 +65,20 @@ class _Aggregate:
     def __init__(self, runtime: Runtime, model: ModelMeta) -> None:
         self._store = runtime.stores[model.cls]
         self.limits = model.options.limits or runtime.config.limits
+        transforms = runtime.transforms.get(model.cls, ())
+        self._transforms = [t for t in transforms if t.covers(Operation.LIST)]
 
     async def deserialize(self, ctx: Context) -> None:
         parameters = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else []
         for name, _ in parameters:
             if name in _OF_LISTS:
                 raise InvalidQuery(f"{name}: an aggregate takes filter, q and aggregate")
-        query = ctx.current_query()
-        ctx.aggregation = read(await _spec(ctx, parameters), query, self.limits)
+        query, spec = ctx.current_query(), await _spec(ctx, parameters)
+        if self._store.listings.guarded:
+            read_spec = partial(read, spec, query, self.limits)
+            ctx.aggregation = await ctx.runtime.redactions.read(ctx, read_spec)
+        else:
+            ctx.aggregation = read(spec, query, self.limits)
 
     async def compute(self, ctx: Context) -> None:
         if ctx.aggregation is None:  # middleware replaced the deserialize step
@@ -87,6 +93,19 @@ class _Aggregate:
         rows = await analysis.aggregate(self._store, bound_aggregation, scope=query.forced, budget=ctx.budget)
         ctx.more = len(rows) > limit
         ctx._result = rows[:limit]
+        if self._transforms:
+            await self._change_values(ctx, ctx._result)
+
+    async def _change_values(self, ctx: Context, rows: Sequence[dict[str, Any]]) -> None:
+        """Show values of fields as records show them: those of groups, and the least and greatest."""
+        aggregation = ctx.aggregation
+        shown = {key.alias: key.field for key in aggregation.keys}
+        shown |= {m.alias: m.field for m in aggregation.measures if m.fn in (Fn.MIN, Fn.MAX)}
+        for alias, field in shown.items():
+            for transform in self._transforms:
+                if transform.field is field:
+                    for row in rows:
+                        row[alias] = await transform.change(ctx, row[alias])
 
     async def respond(self, ctx: Context) -> None:
         if ctx.response is None:

@@ -7,7 +7,7 @@ broken off, never ended as if it were whole.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from enum import Enum, StrEnum
 from importlib.util import find_spec
@@ -167,25 +167,28 @@ class Export:
         self._places.check()
         ctx.exports = True
 
-    def respond(self, ctx: Context) -> None:
+    async def respond(self, ctx: Context) -> None:
         if ctx.response is not None:
             return
         if not ctx.exports and ctx._result is None:
             raise no_answer_error()
         format, now = self._format(ctx), self._clock.now()
+        hidden = await ctx.redacted(self._model.cls) if self._model.cls in ctx.runtime.redactions else ()
         name = f"{self._model.table}-{now:%Y%m%dT%H%M%SZ}.{format}"
         ctx.response = Response(
             200,
             content_type=format.content_type,
             headers={"content-disposition": f'attachment; filename="{name}"'},
-            stream=self._file(ctx, format),
+            stream=self._file(ctx, format, hidden),
         )
 
     # -- the file, while it is sent ----------------------------------------------------------
 
-    async def _file(self, ctx: Context, format: Format) -> AsyncGenerator[bytes, None]:
+    async def _file(
+        self, ctx: Context, format: Format, hidden: Collection[str]
+    ) -> AsyncGenerator[bytes, None]:
         with self._places.take():
-            fields = self._columns(ctx)
+            fields = tuple(f for f in self._columns(ctx) if f.api not in hidden)
             policies = self._policies if ctx._result is None and ctx.exports else None
             read_fields = fields if policies is None else self._model.fields
             rows = self._limit_rows(self._rows(ctx, read_fields, format), self._most(format))

@@ -1,7 +1,7 @@
 """Declarations this version understands but does not act on yet.
 
-They stop the start, because to ignore them would mislead: a secret stored in the clear, a history
-never written.
+They stop the start, because to ignore them would mislead: a secret stored in the clear, a file
+never kept.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from maniflex.model.meta import ModelMeta
 
-_REFUSED_OPTIONS = ("versioned", "versioned_diff_only", "default_locale", "locale_mode")
+_REFUSED_OPTIONS = ("default_locale", "locale_mode")
 _REFUSED_FIELDS = ("locale",)
 
 

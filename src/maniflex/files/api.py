@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from maniflex._caller import asking
+from maniflex._clock import Clock
 from maniflex._service import Service
 from maniflex.background.environment import Environment
 from maniflex.background.metrics import Values
@@ -60,10 +61,10 @@ class Files(DeclaredPart):
         self.require_open()
         self._set_storage = storage
 
-    def declare(self, registry: Registry, config: Config, logger: logging.Logger) -> None:
+    def declare(self, registry: Registry, config: Config, logger: logging.Logger, clock: Clock) -> None:
         """Open the storage of a server that is about to be sealed; see whether it has to do with files."""
         self._problems = []
-        storage = self._open_storage(config)
+        storage = self._open_storage(config, clock)
         names = [cls.__name__ for cls, _ in registry.options() if _has_file_fields(cls)]
         self._enabled = bool(names) or storage is not None or bool(self._problems)
         if names and storage is None and not self._problems:
@@ -75,10 +76,10 @@ class Files(DeclaredPart):
         """The desk of the server that was declared; None where nothing has to do with files."""
         return self._desk
 
-    def _open_storage(self, config: Config) -> Storage | None:
+    def _open_storage(self, config: Config, clock: Clock) -> Storage | None:
         chosen = config.storage if self._set_storage is None else self._set_storage
         try:
-            storage = from_address(chosen) if isinstance(chosen, str) else chosen
+            storage = from_address(chosen, clock=clock) if isinstance(chosen, str) else chosen
         except ConfigError as error:
             self._problems += error.problems
             return None

@@ -77,6 +77,9 @@ class ModelOptions:
     soft_delete: bool | str | SoftDelete | None = None
     versioned: bool | None = None
     versioned_diff_only: bool | None = None
+    history_table: str | None = None
+    history_list: bool | None = None
+    history_restore: bool | None = None
     indices: Sequence[Index | Sequence[str]] | None = None
     export: bool | None = None
     max_export_rows: int | None = None

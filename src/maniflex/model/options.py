@@ -22,11 +22,12 @@ def option_value_problems(declared_options: ModelOptions) -> Iterator[str]:
     for flag in _FLAGS:
         if not isinstance(getattr(options, flag), bool | None):
             yield f"{flag} must be True or False"
-    table = options.table
-    if table is not None and not (isinstance(table, str) and is_identifier(table)):
-        yield (
-            f"{table!r} cannot name a table; use letters, digits and underscores, at most {MAX_IDENTIFIER}"
-        )
+    for table in (options.table, options.history_table):
+        if table is not None and not (isinstance(table, str) and is_identifier(table)):
+            yield (
+                f"{table!r} cannot name a table; use letters, digits and underscores, "
+                f"at most {MAX_IDENTIFIER}"
+            )
     if not isinstance(options.soft_delete, bool | str | SoftDelete | None):
         yield "soft_delete must be True, False or the name of a field"
     rows = options.max_export_rows

@@ -8,7 +8,17 @@ from typing import Any
 from maniflex.model.meta import FieldMeta, Lock, ModelOptions, SoftDelete
 
 DIALECTS = ("sqlite", "postgresql")
-_OPTIONS = ("versioned", "versioned_diff_only", "indices", "optimistic_lock", "singleton", "restore")
+_OPTIONS = (
+    "versioned",
+    "versioned_diff_only",
+    "history_table",
+    "history_list",
+    "history_restore",
+    "indices",
+    "optimistic_lock",
+    "singleton",
+    "restore",
+)
 _FLAGS = ("unique", "index", "searchable")
 _EXTRAS = ("file", "scheduled", "on_delete")
 

@@ -11,10 +11,11 @@ from maniflex._limits import Limits
 from maniflex._names import snake_case
 from maniflex._tables import PartialTable
 from maniflex.model.file_field import file_fields
+from maniflex.model.history_row import is_versioned
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors, texts
 from maniflex.openapi.forms import FORM, form_content
-from maniflex.openapi.parameters import LIST, ONE, Grammar
+from maniflex.openapi.parameters import AS_OF, LIST, ONE, Grammar
 from maniflex.openapi.reachable import Reachable
 from maniflex.openapi.schema import Schema, Schemas, ref
 from maniflex.pipeline.endpoints import Endpoint
@@ -102,12 +103,14 @@ class Operations:
         if kind in (Operation.LIST, Operation.READ):
             names = LIST if kind is Operation.LIST else ONE
             parameters += self._grammar(model).parameters(names)
-        is_versioned = bool(model.options.optimistic_lock) and kind in (Operation.UPDATE, Operation.DELETE)
-        if is_versioned:
+            if is_versioned(model.options) and (one or not model.options.versioned_diff_only):
+                parameters.append(AS_OF)
+        has_etags = bool(model.options.optimistic_lock) and kind in (Operation.UPDATE, Operation.DELETE)
+        if has_etags:
             parameters.append({"$ref": "#/components/parameters/If-Match"})
         about = endpoint.about or RouteDocs()
         parameter_names = {p["name"] for p in parameters if "name" in p} | (
-            {"If-Match"} if is_versioned else set()
+            {"If-Match"} if has_etags else set()
         )
         entry: Schema = {
             "operationId": self._id(about.name or _model_name(endpoint, model, one)),
@@ -125,7 +128,7 @@ class Operations:
             )
             if about.takes_form:
                 body["content"][FORM] = form_content(self._schemas, model, operation)
-        refusals = {*_ERRORS.get(kind, ()), *_FAILURES, *((412,) if is_versioned else ())}
+        refusals = {*_ERRORS.get(kind, ()), *_FAILURES, *((412,) if has_etags else ())}
         if model.locks and kind is Operation.DELETE:
             refusals.add(422)
         if model.options.singleton:

@@ -123,3 +123,10 @@ _COMMAS: Parameter = {"style": "form", "explode": False}
 
 def _query(name: str, text: str, schema: Schema, **more: Any) -> Parameter:
     return {"name": name, "in": "query", "description": text, "schema": schema, **more}
+
+
+AS_OF = _query(
+    "as_of",
+    "The state at that moment instead of the present one. Not together with `include`, `q` and `cursor`.",
+    {"type": "string", "format": "date-time"},
+)

@@ -11,8 +11,9 @@ from maniflex.db.current import require_tx
 from maniflex.db.port import Adapter, Isolation, Tx
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
+from maniflex.db.store import Store
 from maniflex.model.base import Model
-from maniflex.model.meta import ModelMeta
+from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import require_binding
@@ -20,7 +21,9 @@ from maniflex.pipeline.scope_table import ScopeTable, TableRule
 from maniflex.pipeline.search import SearchHit, search, stores_to_search
 from maniflex.query.aggregate import build
 from maniflex.query.conditions import ConditionReader, Where
-from maniflex.query.query import Forced, Narrowed, Query, Scope, leaves, models_along, with_conditions
+from maniflex.query.query import Forced, Narrowed, Query, Scope, leaves, with_conditions
+from maniflex.query.reachable import models_along
+from maniflex.query.through_record import through_record
 
 M = TypeVar("M", bound=Model)
 
@@ -42,6 +45,11 @@ class DatabaseAccess:
 
     async def scope_of(self, model: ModelMeta, operation: str, reached: Iterable[str] = ()) -> Scope:
         """The conditions on what code does to a model, and on the rows of other models it reaches thereby."""
+        parent = getattr(model.cls, "__history_of__", None)
+        if parent is not None:  # whose rows they are is said by the record they tell of
+            meta, models = self.runtime.stores[parent].meta, self.runtime.stores[parent].models
+            scope = await self.scope_of(meta, Operation.READ)
+            return through_record(model, Query(meta, models, forced=scope))
         scope = self.forced
         rules = self.rules
         if not rules:
@@ -64,6 +72,10 @@ class DatabaseAccess:
 
     async def _conditions_by(self, rule: TableRule) -> Sequence[Forced | Narrowed]:
         raise NotImplementedError  # who has rules says who is asking
+
+    async def hidden_fields(self, model: ModelMeta) -> tuple[FieldMeta, ...]:
+        """The fields that are left out of excerpts and trees, because the caller may not see them."""
+        return ()
 
     def require_raw_sql(self) -> None:
         """Refuse SQL of the application where no rule could bind it."""
@@ -143,6 +155,7 @@ class DatabaseAccess:
             max_depth=max_depth,
             where=where,
             scope=require_binding(store, scope),
+            hidden=await self.hidden_fields(store.meta),
         )
 
     async def search(
@@ -157,11 +170,19 @@ class DatabaseAccess:
         `per_model_limit` gives each model that many places before the best of the rest fill up.
         """
         scope = self.forced
-        if self.rules:
+        hidden: dict[Store, tuple[FieldMeta, ...]] = {}
+        if self.rules or self.runtime.redactions:
             stores = stores_to_search(self.runtime, models, scope)
             scope = await self.scope_with(scope, [store.meta.name for store in stores])
+            hidden = {store: await self.hidden_fields(store.meta) for store in stores}
         return await search(
-            self.runtime, query, models, limit=limit, per_model_limit=per_model_limit, scope=scope
+            self.runtime,
+            query,
+            models,
+            limit=limit,
+            per_model_limit=per_model_limit,
+            scope=scope,
+            hidden=hidden,
         )
 
     async def lock_for_update(self, model: type[M], id: str) -> M:

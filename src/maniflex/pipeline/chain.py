@@ -21,6 +21,7 @@ from maniflex.pipeline.early_answer import EarlyAnswer
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.reach import Guard, Reach, let_pass
+from maniflex.pipeline.redactions import Redactions
 from maniflex.pipeline.registration import (
     At,
     Middleware,
@@ -32,11 +33,13 @@ from maniflex.pipeline.registration import (
 )
 from maniflex.pipeline.scope_rules import ModelRule
 from maniflex.pipeline.threads import Call
-from maniflex.query.query import Models, reachable_models
+from maniflex.query.query import Models
+from maniflex.query.reachable import reachable_models
 
 Handler = Callable[[Context], Awaitable[None]]
 Default = Callable[[Context], Awaitable[None] | None]
 Link = tuple[str, Middleware | None, Default | None]  # a label, and middleware or a default step
+Target = tuple[ModelMeta | None, Operation]  # what a request is for, as registrations match it
 
 
 _REACHING_NONE = frozenset({Operation.DELETE, Operation.OPTIONS, Operation.PRESIGN_UPLOAD})
@@ -63,8 +66,10 @@ class Composer:
         trace: Trace,
         logger: Any,
         models: Models | None = None,
+        redactions: Redactions | None = None,
         hidden: frozenset[str] = frozenset(),
     ) -> None:
+        self._redactions = redactions
         self._models: Models = models or {}
         self._hidden = hidden  # the models with rows that only a policy hides
         self._pipeline = pipeline
@@ -81,18 +86,24 @@ class Composer:
         item: bool,
         inner: Sequence[tuple[str, Middleware]] = (),
         outer: Sequence[tuple[str, Middleware]] = (),
+        also: Sequence[Target] = (),
         early_answer: EarlyAnswer | None = None,
     ) -> Handler:
         """The named steps, nested, with the middleware that applies.
 
         `inner` goes before the last default, `outer` before everything; `early_answer` goes to
-        the middleware that runs the response step itself. Where the application replaces the
-        validate step, the default "rules" runs after it; "files" runs at the end of that step in any case.
+        the middleware that runs the response step itself. The middleware for requests to `also` runs too.
+        Where the application replaces the validate step, the default "rules" runs after it; "files" runs
+        at the end of that step in any case.
         """
         links: list[Link] = [(label, fn, None) for label, fn in outer]
+        targets = ((model, operation), *also)
         for name in names:
             step: Step | SpecStep | None = getattr(self._pipeline, name, None)
-            links_at = self._links(step, model, operation, item) if step else _NO_LINKS
+            links_at = self._links(step, targets, item) if step else _NO_LINKS
+            if name == "deserialize" and model is not None and self._redactions:
+                refuse = self._redactions.step_for(model, operation)
+                links += [("redacted fields", None, refuse)] if refuse is not None else []
             links += links_at[At.BEFORE]
             if name == names[-1]:
                 links += [(label, fn, None) for label, fn in inner]
@@ -127,15 +138,18 @@ class Composer:
                 default = r.wrap(default)
         return default
 
-    def _links(
-        self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool
-    ) -> dict[At, list[Link]]:
-        """The middleware of a step that such a request passes, by position."""
+    def _links(self, step: Step | SpecStep, targets: Sequence[Target], item: bool) -> dict[At, list[Link]]:
+        """The middleware of a step that such a request passes, by position; each of it once."""
         links: dict[At, list[Link]] = {at: [] for at in At}
-        for r in self._matching(step, model, operation, item):
-            fn = r.middleware(model, operation)
-            if fn is not None:
-                links[r.at].append(_link(f"{r.step}:{r.name}", fn))
+        matching = [self._matching(step, model, operation, item) for model, operation in targets]
+        in_order = sorted({id(r): r for some in matching for r in some}.values(), key=lambda r: r.rank)
+        for r in in_order if len(targets) > 1 else matching[0]:
+            functions: list[Middleware] = []
+            for (model, operation), some in zip(targets, matching, strict=True):
+                fn = r.middleware(model, operation) if r in some else None
+                if fn is not None and fn not in functions and not _is_for_reads(r, operation):
+                    functions.append(fn)
+                    links[r.at].append(_link(f"{r.step}:{r.name}", fn))
         return links
 
     def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
@@ -312,6 +326,12 @@ def in_order(
     replacements = [pair for pair in matching if pair[0].at is At.REPLACE]
     before, after = ([pair for pair in matching if pair[0].at is at] for at in (At.BEFORE, At.AFTER))
     return [*before, *replacements[-1:], *after]
+
+
+def _is_for_reads(r: Registration, operation: Operation) -> bool:
+    """Whether a step of the application's own stands in for reading records, so that it knows no history."""
+    is_replacement = r.at is At.REPLACE and r.step != "auth" and operation is Operation.READ_HISTORY
+    return is_replacement and Operation.READ_HISTORY not in (r.operations or ())
 
 
 def _still_to_pass(

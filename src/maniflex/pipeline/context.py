@@ -21,7 +21,7 @@ from maniflex.db.includes import attach
 from maniflex.db.port import Adapter, AfterCommit, Isolation, Tx
 from maniflex.errors import Abort, DeclarationError, Detail, EmptyBody, RawSqlRefused
 from maniflex.model.base import Model
-from maniflex.model.meta import ModelMeta
+from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.answer_headers import AnswerHeaders
 from maniflex.pipeline.binding import binder
@@ -90,9 +90,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
     trace_id: str = ""
     change_reason: str | None = None  # why this request changes records, for their history
     called_from: Caller | None = None  # of a request that the application makes itself: whose code does
-    parent: Context | None = (
-        None  # of a view for the middleware of a reached model: the request's own context
-    )
+    parent: Context | None = None  # of a view for a reached model's middleware: the request's own context
     _export_columns: Columns | None = None
     _state: State | None = None
     _logger: logging.LoggerAdapter[logging.Logger] | None = None
@@ -181,13 +179,10 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         """Who is asking, as durable work notes it."""
         auth, outer = self.auth, self.called_from
         actor, tenant = (None, None) if auth is None else (auth.user_id or None, auth.tenant_id or None)
-        source, reason = Source.REQUEST, self.change_reason
+        source = Source.REQUEST if outer is None else outer.source
         if self.operation is Operation.ACTION:
             source = Source.ACTION
-        elif outer is not None:
-            source = outer.source
-        if reason is None and outer is not None:
-            reason = outer.reason
+        reason = self.change_reason if outer is None else self.change_reason or outer.reason
         return Caller(actor, tenant, self.trace_id[:200] or None, self.request_id or None, source, reason)
 
     def has_role(self, role: str) -> bool:
@@ -319,6 +314,18 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
 
     def _with_related(self, record: Model, place: int) -> Model:
         return attach(record, self.related[place]) if self.related else record
+
+    async def redacted(self, model: type[Model] | str) -> frozenset[str]:
+        """The keys that this caller may not see in records of the model, by `response.redact_field`."""
+        request = self
+        while request.parent is not None:
+            request = request.parent
+        names = self.runtime.redactions.hidden(request, self.runtime.store(model).meta.cls)
+        return names if isinstance(names, frozenset) else await names
+
+    async def hidden_fields(self, model: ModelMeta) -> tuple[FieldMeta, ...]:
+        names = await self.redacted(model.cls) if model.cls in self.runtime.redactions else ()
+        return tuple([field for field in model.fields if field.api in names])
 
     def keep_answer_secret(self) -> None:
         """Let no store keep the answer: it shows a secret once, such as a token or a new password."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import Default, Handler, steps_of
+from maniflex.pipeline.chain import Default, Handler, Target, steps_of
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.route_docs import RouteDocs
@@ -38,7 +38,21 @@ class Endpoint:
     context: type[Context] = Context
     mount: Mount = Mount.API
     behind_auth: Handler | None = None  # of an action: the chain for a caller who needs no proof
+    also: tuple[Target, ...] = ()  # whose middleware it runs besides
+    item: bool | None = None  # whether it is about one record; None: as its path says
     chains: tuple[tuple[Default, ...], ...] = field(init=False)  # the steps of both
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The models and operations whose middleware it runs."""
+        return ((self.model, self.operation), *self.also)
+
+    @property
+    def on_one(self) -> bool:
+        """Whether it is about one record."""
+        if self.item is not None:
+            return self.item
+        return "{" in self.path or bool(self.model and self.model.options.singleton)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "chains", (steps_of(self.main), steps_of(self.respond)))

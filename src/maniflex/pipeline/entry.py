@@ -23,6 +23,7 @@ from maniflex.pipeline.checks import Check, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation, covered
+from maniflex.pipeline.redactions import RedactionRule
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration, Step
 from maniflex.pipeline.transforms import Transform
 from maniflex.query.query import find_field
@@ -55,6 +56,7 @@ class Seat:
     registration: Registration  # its own
     registrations: tuple[Registration, ...]  # of the same step, its own among them, as they run
     actions: tuple[DeclaredAction, ...]  # all actions of the server; in one of them, that one alone
+    computed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # names of computed fields, by model
 
     @property
     def is_action(self) -> bool:
@@ -102,6 +104,7 @@ class Entry:
     stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
     beside_rows: ClassVar[bool] = False  # its tables are made in the databases of its models too
     listens: ClassVar[bool] = False  # it is told of writes to its models and to those they reach
+    names_computed: ClassVar[bool] = False  # its fields may be computed ones
     hides_secrets: ClassVar[bool] = False  # records may come from it without their secret fields
     number: int = 0  # its place among the entries of the same label
 
@@ -179,6 +182,10 @@ class Entry:
         """The fields whose values it changes in answers, by model."""
         return ()
 
+    def redactions(self, seat: Seat) -> Iterable[RedactionRule]:
+        """The fields that it hides from some callers."""
+        return ()
+
     def warnings(self, seat: Seat) -> Iterable[str]:
         """What the log says at the start."""
         return ()
@@ -192,15 +199,19 @@ class Placement:
     problems: list[str]
     warnings: list[str]
     claims: set[tuple[str, Operation]]  # of the entries placed so far
+    computed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # names of computed fields, by model
     seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # every entry that was placed, and where
     other_seats: list[tuple[Entry, Seat]] = field(default_factory=list)  # in actions, before the description
 
 
 def place_entries(
-    pipeline: Pipeline, models: Sequence[ModelMeta] | None, actions: Sequence[DeclaredAction] = ()
+    pipeline: Pipeline,
+    models: Sequence[ModelMeta] | None,
+    actions: Sequence[DeclaredAction] = (),
+    computed: Mapping[str, Sequence[str]] | None = None,
 ) -> Placement:
     """Put the pieces of every entry into the steps; without `models` none can be judged by its fields."""
-    placement = Placement(Pipeline(), [], [], set())
+    placement = Placement(Pipeline(), [], [], set(), computed or {})
     placement.pipeline.openapi = pipeline.openapi
     for step in pipeline.steps:
         for registration in step.registrations:
@@ -236,7 +247,7 @@ def _place(
     where = f"pipeline.{registration.step}: {registration.name}"
     problems = [*entry.mistakes, *_step_problems(registration, entry)]
     if models is not None and not problems:
-        seat = _seat(registration, entry, step, models, actions)
+        seat = _seat(registration, entry, step, models, actions, placement.computed)
         problems += _field_problems(entry, seat)
         if not problems:
             problems += entry.problems(seat)
@@ -259,11 +270,12 @@ def _seat(
     step: Step,
     models: Sequence[ModelMeta],
     actions: Sequence[DeclaredAction],
+    computed: Mapping[str, Sequence[str]],
 ) -> Seat:
     if registration.models is not None:
         acting = [meta for meta in models if meta.name in registration.models]
     else:
-        acting = [meta for meta in models if all(find_field(meta, name) for name in entry.fields)]
+        acting = [m for m in models if all(_has_field(entry, m, name, computed) for name in entry.fields)]
     return Seat(
         registration.step,
         registration.at,
@@ -274,6 +286,7 @@ def _seat(
         registration,
         tuple(sorted(step.registrations, key=lambda r: _ORDER[r.at])),
         tuple(actions),
+        computed,
     )
 
 
@@ -363,15 +376,20 @@ def _field_problems(entry: Entry, seat: Seat) -> Iterator[str]:
     if seat.is_named:
         for meta in seat.models:
             for name in entry.fields:
-                if find_field(meta, name) is None:
+                if not _has_field(entry, meta, name, seat.computed):
                     yield f"{meta.name} has no field {name!r}{did_you_mean(name, meta.by_name)}"
         return
     models = seat.registered.values()
-    missing = [name for name in entry.fields if not any(find_field(meta, name) for meta in models)]
+    missing = [n for n in entry.fields if not any(_has_field(entry, m, n, seat.computed) for m in models)]
     names = {name for meta in models for name in meta.by_name}
     yield from (f"no model has a field {name!r}{did_you_mean(name, names)}" for name in missing)
     if entry.fields and not (missing or seat.models):
         yield f"no model has all of the fields {', '.join(map(repr, entry.fields))}"
+
+
+def _has_field(entry: Entry, meta: ModelMeta, name: str, computed: Mapping[str, Sequence[str]]) -> bool:
+    is_computed = entry.names_computed and name in computed.get(meta.name, ())
+    return is_computed or find_field(meta, name) is not None
 
 
 def _description_problems(registration: Registration, entry: Entry) -> Iterator[str]:

@@ -56,6 +56,7 @@ class Exchange:
     _record: Any = None  # of a create
     _new_id: str = ""  # of the record a create makes
     changes: dict[str, Any] | None = None  # of an update
+    sent_names: tuple[str, ...] | None = None  # keys of a body from which some were dropped
     extra_names: frozenset[str] = frozenset()  # keys of the body that are no fields and yet expected
     aggregation: Any = None
     allowance: Any = None  # of a limited request: the bucket that has the least left
@@ -63,7 +64,11 @@ class Exchange:
     policy_views: dict[str, Any] | None = None  # by model: who asks, where its own middleware says so
     reach: Any = None  # the step that runs the middleware of reached models, on routes that have one
 
+    as_of: Any = None  # of a request for the past: what it asks for
+    past: Any = None  # of such a request and of one for a history: what was found
+
     rule_values: dict[Any, Any] | None = None  # what scope rules asked callbacks for
+    redaction_answers: dict[int, tuple[Any, bool]] | None = None  # what functions of redaction said, of whom
     bound_action: bool = False  # by a scope rule among its own middleware
 
     # From the database step to the answer.

@@ -100,7 +100,7 @@ class InProcess:
 
     def _find_endpoint(self, meta: ModelMeta, operation: Operation, on_one: bool) -> Endpoint:
         for e in self._endpoints:
-            if e.model is meta and e.operation is operation and e.path.endswith("}") == on_one:
+            if e.model is meta and e.operation is operation and _is_on_one(e) == on_one:
                 return e
         where = "one record" if on_one else "the collection"
         raise DeclarationError(f"{meta.name} has no {operation} operation on {where}")
@@ -129,6 +129,13 @@ class InProcess:
         )
         ctx.scope[IN_PROCESS] = True  # the caller may be inside a request, whose end would be waited for
         return ctx
+
+
+def _is_on_one(endpoint: Endpoint) -> bool:
+    """Whether a record's id is all that the path of the endpoint takes."""
+    if endpoint.operation is Operation.READ_HISTORY:  # of a record, or of all of them
+        return endpoint.path.endswith("{id}/history")
+    return endpoint.path.endswith("}")
 
 
 def _bytes(text: str) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import Default
+from maniflex.pipeline.chain import Default, Target
 from maniflex.pipeline.checks import RowCheck, row_checks, value_rules
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
@@ -16,11 +16,12 @@ from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.judge import Judge
 from maniflex.pipeline.steps.policed_writes import PolicedWrites
+from maniflex.pipeline.steps.redacted_response import RedactedRespond
 from maniflex.pipeline.steps.response import Respond
 from maniflex.pipeline.steps.shown_rows import ShownRows
 from maniflex.pipeline.steps.validate import Validate
 from maniflex.pipeline.unknown_fields import UnknownFields
-from maniflex.query.query import reachable_models
+from maniflex.query.reachable import reachable_models
 
 
 def model_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:
@@ -34,6 +35,21 @@ def model_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint
     yield from routes.with_options(own_routes.collection())
     if "id" in model.by_name:  # a query model may have none
         yield from routes.with_options(own_routes.item())
+
+
+def update_endpoint(
+    routes: RouteBuilder,
+    model: ModelMeta,
+    method: str,
+    *,
+    below: str,
+    deserialize: Default,
+    also: Sequence[Target],
+    about: RouteDocs,
+) -> Endpoint:
+    """One more way to update a record of the model, by a body that `deserialize` makes."""
+    own_routes = _ModelRoutes(routes, model)
+    return own_routes.updating_by(method, below, deserialize, also, about)
 
 
 class _ModelRoutes:
@@ -54,7 +70,8 @@ class _ModelRoutes:
         self._files = runtime.file_routes.get(model.cls)
         self._takes_forms = self._files is not None and self._files.takes_forms
         self._writes = None if policies is None else PolicedWrites(self._db, policies)
-        self._respond = Respond(
+        respond = RedactedRespond if model.cls in runtime.redactions else Respond
+        self._respond = respond(
             serializer,
             computed_fields,
             etags=bool(model.options.optimistic_lock),
@@ -116,27 +133,46 @@ class _ModelRoutes:
                 respond=self._respond.answer_record,
             )
 
-    def _updating(self, write: Default, below: str = "") -> Endpoint:
+    def updating_by(
+        self, method: str, below: str, deserialize: Default, also: Sequence[Target], about: RouteDocs
+    ) -> Endpoint:
+        db = self._db
+        write = db.update_checked if self._checks else db.update
+        if self._model.options.singleton:
+            write = db.update_singleton_checked if self._checks else db.update_singleton
+        return self._updating(write, below, method=method, deserialize=deserialize, also=also, about=about)
+
+    def _updating(
+        self,
+        write: Default,
+        below: str = "",
+        *,
+        method: str = "PATCH",
+        deserialize: Default | None = None,
+        also: Sequence[Target] = (),
+        about: RouteDocs | None = None,
+    ) -> Endpoint:
         check = self._validate.update_unless_locked if self._model.locks else self._validate.update
         return self._endpoint(
-            "PATCH",
+            method,
             Operation.UPDATE,
             below=below,
             item=True,
             defaults={
-                **self._body_steps(Operation.UPDATE),
+                **self._body_steps(Operation.UPDATE, deserialize),
                 **self._validate_steps(Operation.UPDATE, check),
                 "db": write if self._writes is None else self._writes.around_update(write),
             },
             respond=self._respond.answer_record,
-            about=_update_docs(self._checks, takes_form=self._takes_forms),
+            about=about or _update_docs(self._checks, takes_form=self._takes_forms),
+            also=also,
         )
 
-    def _body_steps(self, operation: Operation) -> dict[str, Default]:
+    def _body_steps(self, operation: Operation, deserialize: Default | None = None) -> dict[str, Default]:
         """The step that reads bodies, and where the model has file fields the one that stores files."""
         read_json = self._deserialize.body
-        if self._files is None:
-            return {"deserialize": read_json}
+        if self._files is None or deserialize is not None:
+            return {"deserialize": deserialize or read_json}
         touchable = self._db.touchable
         return {
             "deserialize": self._files.read_body(read_json, operation, touchable),
@@ -202,6 +238,7 @@ class _ModelRoutes:
         defaults: dict[str, Default],
         respond: Default,
         about: RouteDocs | None = None,
+        also: Sequence[Target] = (),
     ) -> Endpoint:
         takes_files = self._files is not None and "files" in defaults
         return self._routes.endpoint(
@@ -214,6 +251,7 @@ class _ModelRoutes:
             respond=respond,
             item=item,
             about=about,
+            also=also,
         )
 
 

@@ -54,4 +54,6 @@ def covered(operations: frozenset[Operation], operation: Operation, *, item: boo
         return True
     if operation is Operation.HEAD:
         return (Operation.READ if item else Operation.LIST) in operations
+    if operation is Operation.READ_HISTORY and not item and Operation.LIST in operations:
+        return True  # the histories of many records are a list of them
     return any(operation in COVERS.get(rule, ()) for rule in operations)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from maniflex.db.port import Row
-from maniflex.db.store import Store
 from maniflex.errors import Forbidden
 from maniflex.model.base import Model
 from maniflex.pipeline.callbacks import ask
 from maniflex.pipeline.operation import Operation, covered
 
-if TYPE_CHECKING:
-    from maniflex.pipeline.context import Context
-
 Policy = Callable[[Any, Any], Any]  # of the context and the record: whether the caller may
+
+
+class Judged(Protocol):
+    """The context of a request, as far as policies need it."""
+
+    policy_views: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class RowPolicies:
         self._functions = tuple(one.policy for one in policies)
         self.hides_rows = not all(one.has_where for one in policies)  # that SQL does not leave out
 
-    async def allow(self, ctx: Context, record: Model) -> bool:
+    async def allow(self, ctx: Judged, record: Model) -> bool:
         """Whether the caller may touch the record."""
         views = ctx.policy_views
         if views is not None and self._model in views:
@@ -53,7 +54,7 @@ class RowPolicies:
                 return False
         return True
 
-    async def require(self, ctx: Context, record: Model) -> None:
+    async def require(self, ctx: Judged, record: Model) -> None:
         """403 unless the caller may touch the record."""
         if not await self.allow(ctx, record):
             raise Forbidden()
@@ -80,15 +81,14 @@ class ModelPolicies:
         policies = [one for one in self._policies if one.covers(operation, item=item)]
         return RowPolicies(self._model, policies) if policies else None
 
+    async def require_changeable(self, ctx: Judged, record: Model) -> None:
+        """403 unless the caller may change the record, for refusals that would tell of it."""
+        policies = self.of(Operation.UPDATE, item=True)
+        if policies is not None:
+            await policies.require(ctx, record)
+
 
 PolicyTable = Mapping[str, ModelPolicies]
-
-
-async def require_changeable(ctx: Context, store: Store, row: Row) -> None:
-    """403 unless the caller may change the row, for refusals that would tell of it."""
-    policies = ctx.runtime.policies[store.meta.name].of(Operation.UPDATE, item=True)
-    if policies is not None:
-        await policies.require(ctx, store.record(row))
 
 
 def hidden_models(table: PolicyTable) -> frozenset[str]:

@@ -16,16 +16,8 @@ from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error, status_of
-from maniflex.query.query import (
-    Filter,
-    Include,
-    Query,
-    Scope,
-    adopt,
-    leaves,
-    models_along,
-    models_reached,
-)
+from maniflex.query.query import Filter, Include, Query, Scope, adopt, leaves, models_reached
+from maniflex.query.reachable import models_along
 from maniflex.query.written_rows import fields_fixed_by
 
 Guard = Callable[[Context], Awaitable[None]]

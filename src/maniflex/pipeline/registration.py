@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
@@ -200,7 +200,7 @@ class Pipeline:
                 if problem:
                     problems.append(f"{meta.name}: middleware: {problem}")
                 else:
-                    getattr(pipeline, name).register(fn, models=[meta.cls])
+                    getattr(pipeline, name).register(fn, models=[meta.cls], at=_usual_position(fn, name))
         return pipeline, problems
 
     def problems(self, models: Collection[str] | None, served: Collection[Served] | None) -> list[str]:
@@ -215,6 +215,12 @@ class Pipeline:
             for problem in _problems(r, models, served)
         ]
         return [*dict.fromkeys(problems)]
+
+
+def _usual_position(fn: Any, step: str) -> At:
+    """Where a model's own middleware stands: before the step, unless an entry can only stand elsewhere."""
+    positions: Sequence[At] = getattr(fn, "homes", {}).get(step, ())
+    return positions[0] if positions and At.BEFORE not in positions else At.BEFORE
 
 
 Served = tuple[ModelMeta | None, Operation]

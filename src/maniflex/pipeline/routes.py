@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import Composer, Default, Handler, InARow, steps_of
+from maniflex.pipeline.chain import Composer, Default, Handler, InARow, Target, steps_of
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import EarlyAnswer
@@ -52,6 +52,7 @@ class RouteBuilder:
         defaults: dict[str, Default] | None = None,
         inner: Sequence[tuple[str, Middleware]] = (),
         outer: Sequence[tuple[str, Middleware]] = (),
+        also: Sequence[Target] = (),
         answering: Sequence[tuple[str, Middleware]] = (),
         respond: Default | None = None,
         item: bool | None = None,
@@ -63,14 +64,20 @@ class RouteBuilder:
 
         Without `respond` there is no response step: an earlier one answers. `answering` is middleware of
         the route's own for it. `item` says whether the operation is on one record, which a parameter in
-        the path says otherwise.
+        the path says otherwise. The middleware for requests to `also` runs too.
         """
         on_one = "{" in path if item is None else item
         compose = self.composer.steps
         answer: Handler = _NO_STEPS
         if respond is not None:
             answer = compose(
-                ("response",), {"response": respond}, model, operation, item=on_one, inner=answering
+                ("response",),
+                {"response": respond},
+                model,
+                operation,
+                item=on_one,
+                inner=answering,
+                also=also,
             )
         early_answer = EarlyAnswer(steps_of(answer))
         main = compose(
@@ -81,6 +88,7 @@ class RouteBuilder:
             item=on_one,
             inner=inner,
             outer=outer,
+            also=also,
             early_answer=early_answer,
         )
         return Endpoint(
@@ -94,6 +102,8 @@ class RouteBuilder:
             about=about,
             context=self.context,
             mount=mount,
+            also=tuple(also),
+            item=item,
         )
 
     def bare(
@@ -140,6 +150,7 @@ class RouteBuilder:
             respond=_allow_step({e.method for e in same_path}),
             owner=first.owner,
             about=about,
+            also=[(model, Operation.OPTIONS) for model, _ in first.also],
         )
 
 
@@ -147,8 +158,7 @@ def _is_served(endpoint: Endpoint) -> bool:
     model = endpoint.model
     if model is None:
         return True
-    item = "{" in endpoint.path or bool(model.options.singleton)
-    return serves(model, endpoint.operation, item=item)
+    return serves(model, endpoint.operation, item=endpoint.on_one)
 
 
 def _by_path(endpoints: Iterable[Endpoint]) -> Iterable[Sequence[Endpoint]]:

@@ -23,6 +23,7 @@ from maniflex.pipeline.file_routes import FileRoutes
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.policy_table import PolicyTable
+from maniflex.pipeline.redactions import Redactions
 from maniflex.pipeline.request_ids import RequestIds
 from maniflex.pipeline.request_numbers import RequestNumbers
 from maniflex.pipeline.scope_table import ScopeTable
@@ -71,6 +72,7 @@ class Runtime:
         self.outages = OutageLog()
         self.transforms: dict[type[Model], list[Transform]] = {}  # filled before routes are made
         self.file_routes: dict[type[Model], FileRoutes] = {}  # of models with file fields; filled likewise
+        self.redactions = Redactions(stores)  # likewise
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None
         self.proxies = TrustedProxies(config.trusted_proxies)

@@ -6,7 +6,7 @@ has statistics of its own, so a word counts for more where it is rarer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -14,9 +14,11 @@ from maniflex.db.budget import Budget
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError, InvalidQuery, UnusableScope
 from maniflex.model.base import Model
+from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.scope import find_unbound
 from maniflex.query.query import Scope
+from maniflex.query.search_text import SearchText
 from maniflex.sql.search import searchable_fields
 
 DEFAULT_HITS = 20
@@ -43,8 +45,12 @@ async def search(
     limit: int,
     per_model_limit: int,
     scope: Scope,
+    hidden: Mapping[Store, tuple[FieldMeta, ...]] | None = None,
 ) -> list[SearchHit]:
-    """The best hits among these models, or among all that are declared `global_searchable`."""
+    """The best hits among these models, or among all that are declared `global_searchable`.
+
+    A model of which no searched field is left is left out, with what is `hidden` from the caller.
+    """
     if len(text) > runtime.config.limits.search_length:
         raise InvalidQuery(f"q: at most {runtime.config.limits.search_length} characters")
     stores = stores_to_search(runtime, models, scope)
@@ -52,7 +58,9 @@ async def search(
     if not text.strip():
         return []
     budget = Budget(runtime.config.limits.answer_size)
-    groups = [await _hits(store, text, limit, scope, budget) for store in stores]
+    groups = [
+        await _hits(store, text, limit, scope, budget, (hidden or {}).get(store, ())) for store in stores
+    ]
     return merge_hits(groups, limit, per_model_limit)
 
 
@@ -90,10 +98,15 @@ def _store(runtime: Runtime, model: type[Model] | str) -> Store:
     return store
 
 
-async def _hits(store: Store, text: str, limit: int, scope: Scope, budget: Budget) -> list[SearchHit]:
-    rows = await store.search(text, limit, scope=scope, budget=budget)
+async def _hits(
+    store: Store, text: str, limit: int, scope: Scope, budget: Budget, hidden: tuple[FieldMeta, ...]
+) -> list[SearchHit]:
+    if hidden and not set(searchable_fields(store.meta)).difference(hidden):
+        return []
+    rows = await store.search(SearchText(text, hidden) if hidden else text, limit, scope=scope, budget=budget)
     # A score counts how rare a word is among all rows, also those outside the scope; a place does not.
-    scores = [1 / (place + 1) for place in range(len(rows))] if scope else [float(row[2]) for row in rows]
+    by_place = bool(scope or hidden)
+    scores = [1 / (place + 1) for place in range(len(rows))] if by_place else [float(row[2]) for row in rows]
     return [
         SearchHit(store.meta.name, row[0], _shorten(row[1]), score)
         for row, score in zip(rows, scores, strict=True)

@@ -44,13 +44,15 @@ class Serializer:
         meta: ModelMeta,
         fields: Sequence[FieldMeta] | None = None,
         selected: Sequence[FieldMeta] | None = None,
+        hidden: frozenset[str] = frozenset(),
     ) -> None:
         self.meta = meta
+        self._hidden = hidden
         self._row_fields = meta.fields if fields is None else tuple(fields)
         visible = [
             (i, f)
             for i, f in enumerate(self._row_fields)
-            if f.visible and (selected is None or f in selected)
+            if f.visible and (selected is None or f in selected) and f.api not in hidden
         ]
         # Names go by position: `Shape(*values)` is the fastest way msgspec has to make an object.
         self._shape: Any = msgspec.defstruct(
@@ -64,6 +66,7 @@ class Serializer:
         )
         self._width = len(self._row_fields)
         self._selections: dict[tuple[str, ...], Serializer] = {}
+        self._redacted: dict[frozenset[str], Serializer] = {}
         self.api = tuple(f.api for _, f in visible)
 
     def of(self, fields: Sequence[FieldMeta], selected: Sequence[FieldMeta]) -> Serializer:
@@ -73,7 +76,18 @@ class Serializer:
         if serializer is None:
             if len(self._selections) >= _MOST_SELECTIONS:
                 self._selections.clear()
-            serializer = self._selections[key] = Serializer(self.meta, fields, selected)
+            serializer = self._selections[key] = Serializer(self.meta, fields, selected, self._hidden)
+        return serializer
+
+    def without(self, hidden: frozenset[str]) -> Serializer:
+        """The same for a caller who may not see the fields of these API names."""
+        if not hidden:
+            return self
+        serializer = self._redacted.get(hidden)
+        if serializer is None:
+            if len(self._redacted) >= _MOST_SELECTIONS:
+                self._redacted.clear()
+            serializer = self._redacted[hidden] = Serializer(self.meta, self._row_fields, None, hidden)
         return serializer
 
     def struct_of(self, row: Row) -> Any:

@@ -6,11 +6,13 @@ from maniflex.model.messages import unknown_field
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.checks import Draft, Problems, ValueRule
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.steps.validate import is_known_relation
 
 
 def known_names(model: ModelMeta) -> frozenset[str]:
     """The keys that a body of the model may have; relations have an answer of their own."""
-    return frozenset(f.api for f in model.fields if not f.hidden) | frozenset(model.relations)
+    relations = (name for name, relation in model.relations.items() if is_known_relation(relation, model))
+    return frozenset(f.api for f in model.fields if not f.hidden) | frozenset(relations)
 
 
 class UnknownFields(ValueRule):
@@ -22,7 +24,11 @@ class UnknownFields(ValueRule):
 
     def judge(self, ctx: Context, draft: Draft) -> Problems:
         body = ctx._body
-        if body is None or self._known.issuperset(body):
+        if body is None:
             return ()
-        unknown = [name for name in body if name not in self._known and body.is_from_client(name)]
+        # A hidden field is refused like one that does not exist, though its key was dropped before.
+        names = body if ctx.sent_names is None else ctx.sent_names
+        if self._known.issuperset(names):
+            return ()
+        unknown = [n for n in names if n not in self._known and (n not in body or body.is_from_client(n))]
         return [unknown_field(name, self._fields) for name in unknown if name not in ctx.extra_names]

@@ -98,6 +98,12 @@ class RequestWatch:
         self.loop, self.timer = asyncio.get_running_loop(), None
         self.requests.clear()
 
+    async def let_undo(self, seconds: float) -> None:
+        """Wait for cancelled requests to undo what they did."""
+        cancelled = [task for task in self.requests.values() if task is not None and task.cancelling()]
+        if cancelled:
+            await asyncio.wait(cancelled, timeout=seconds)
+
     def begin(self) -> None:
         """Start to look; there is a request."""
         if self.loop is None:

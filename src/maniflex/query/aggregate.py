@@ -17,6 +17,7 @@ from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import NUMBERS, FieldMeta, Kind
 from maniflex.query.conditions import ConditionReader, Where, compare, condition_parts, is_open
+from maniflex.query.hiding import NOTHING, Hiding
 from maniflex.query.query import Compare, Filter, Query
 
 DEFAULT_GROUPS = 100
@@ -96,7 +97,7 @@ class Aggregation:
         return (*(key.alias for key in self.keys), *(measure.alias for measure in self.measures))
 
 
-def read(spec: Any, query: Query, limits: Limits) -> Aggregation:
+def read(spec: Any, query: Query, limits: Limits, hiding: Hiding = NOTHING) -> Aggregation:
     """The aggregate a client asks for, without what its list query says besides."""
     if not isinstance(spec, dict):
         raise InvalidQuery("aggregate: a JSON object")
@@ -120,7 +121,8 @@ def read(spec: Any, query: Query, limits: Limits) -> Aggregation:
     if type(limit) is not int or not 1 <= limit <= MOST_GROUPS:
         raise InvalidQuery(f"limit: a whole number from 1 to {MOST_GROUPS}")
     parts = {part: spec.get(part) for part in _PARTS if part != "limit"}
-    return _AggregateReader(ConditionReader(query, limits, opens=is_open)).read(**parts, limit=limit)
+    conditions = ConditionReader(query, limits, opens=is_open, hiding=hiding)
+    return _AggregateReader(conditions).read(**parts, limit=limit)
 
 
 def build(

@@ -15,6 +15,7 @@ from typing import Any
 from maniflex._limits import Limits
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationMeta
+from maniflex.query.hiding import NOTHING, Hiding
 from maniflex.query.operands import operand, require_operator, split_operand
 from maniflex.query.operators import Op, Takes
 from maniflex.query.query import Compare, Query, find_field
@@ -39,17 +40,19 @@ class ConditionReader:
     """Reads the conditions on one model, for a client that has `limits` or for code that has none.
 
     With `text` values are written as in a query string, otherwise they are JSON's or Python's. `opens`
-    says which of the model's own fields a client may use; behind a dot they must be filterable.
+    says which of the model's own fields a client may use; behind a dot they must be filterable. What
+    `hiding` hides or closes does not exist to a client.
     """
 
     query: Query
     limits: Limits | None = None
     text: bool = False
     opens: Callable[[FieldMeta], bool] = is_filterable
+    hiding: Hiding = NOTHING
 
     def field(self, name: Any, part: str) -> FieldMeta:
-        """A field of the model itself."""
-        field = self._usable(self.query.model, name, self.opens)
+        """A field of the model itself, whose values will be shown."""
+        field = self._usable(self.query.model, name, self.opens, self.hiding.hides)
         if field is None or (self.limits is not None and "file" in field.extra):
             raise InvalidQuery(f"{part}: {name!r} is not a field that can be used here")
         return field
@@ -59,13 +62,14 @@ class ConditionReader:
         *relations, last = name.split(".")
         if self.limits is not None and len(relations) > self.limits.path_depth:
             return (), None, last
-        return *self.query.walk(relations, revealing=self.limits is None), last
+        closes = None if self.limits is None else self.hiding.closes
+        return *self.query.walk(relations, closes=closes), last
 
     def condition(self, name: Any, word: Any, value: Any, part: str) -> Compare:
         """One condition on a field, of the model or at the end of a dotted path."""
         path, model, last = self.locate(name) if isinstance(name, str) else ((), None, "")
         opens = is_filterable if path else self.opens
-        field = self._usable(model, last, opens)
+        field = self._usable(model, last, opens, self.hiding.closes)
         if field is None:
             raise self._unknown(name, part)
         operator = require_operator(word, field, part)
@@ -73,7 +77,7 @@ class ConditionReader:
             raise InvalidQuery(f"{part}: {operator.op} does not work on {field.api!r}")
         if operator.takes is Takes.FIELD:
             # Of the same record: a path of its own would lead to another table than the one compared.
-            other = self._usable(model, value, opens)
+            other = self._usable(model, value, opens, self.hiding.closes)
             if other is None or (self.limits is not None and "file" in other.extra):
                 raise self._unknown(value, part)
             if other.kind is not field.kind:
@@ -91,14 +95,18 @@ class ConditionReader:
         return tuple(self.condition(*condition_parts(item, part), part) for item in pairs)
 
     def _usable(
-        self, model: ModelMeta | None, name: Any, opens: Callable[[FieldMeta], bool]
+        self,
+        model: ModelMeta | None,
+        name: Any,
+        opens: Callable[[FieldMeta], bool],
+        closes: Callable[[FieldMeta], bool],
     ) -> FieldMeta | None:
         if model is None or not isinstance(name, str):
             return None
         if self.limits is None:
             return find_field(model, name)
         field = model.by_api.get(name)
-        return field if field is not None and opens(field) else None
+        return field if field is not None and opens(field) and not closes(field) else None
 
     def _unknown(self, name: Any, part: str) -> InvalidQuery:
         if self.limits is None and self.query.model is not None:

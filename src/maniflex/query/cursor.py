@@ -15,6 +15,7 @@ import msgspec
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta
+from maniflex.query.hiding import NOTHING, Hiding
 from maniflex.query.query import Cursor, Forced, Query
 from maniflex.query.values import parse_value
 
@@ -31,9 +32,9 @@ class _Token(msgspec.Struct, array_like=True):
     backwards: bool
 
 
-def read(text: str, query: Query, *, paged: bool) -> Cursor:
+def read(text: str, query: Query, *, paged: bool, hiding: Hiding = NOTHING) -> Cursor:
     """Where the walk stands; an empty token is its start."""
-    field = _field(query)
+    field = _field(query, hiding)
     if paged:
         raise InvalidQuery("cursor: cannot be combined with page")
     if query.search is not None:
@@ -74,12 +75,12 @@ def write(query: Query, row_value: Any, row_id: str, *, backwards: bool) -> str:
     return urlsafe_b64encode(msgspec.json.encode(token)).rstrip(b"=").decode()
 
 
-def _field(query: Query) -> FieldMeta:
+def _field(query: Query, hiding: Hiding) -> FieldMeta:
     name = query.model.options.cursor_field
-    if not name:
+    field = query.model.field(name) if name else None
+    # A token carries the value of the field, so who may not see it has no walk.
+    if field is None or hiding.hides(field):
         raise InvalidQuery("cursor: not available on these records")
-    field = query.model.field(name)
-    assert field is not None  # checked when the model was read
     return field
 
 

@@ -19,6 +19,7 @@ from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query import cursor
 from maniflex.query.conditions import ConditionReader
+from maniflex.query.hiding import NOTHING, Hiding
 from maniflex.query.operators import Takes, operator
 from maniflex.query.query import AnyOf, Compare, Filter, Include, Models, Query, Sort, shows
 
@@ -26,11 +27,15 @@ _GROUP = re.compile(r"filter\[([0-9]{1,4})\]")
 
 
 def parse(
-    query_string: bytes, model: ModelMeta, models: Models | None = None, limits: Limits = DEFAULT_LIMITS
+    query_string: bytes,
+    model: ModelMeta,
+    models: Models | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    hiding: Hiding = NOTHING,
 ) -> Query:
-    """The query a request asks for."""
+    """The query a request asks for; to its caller, fields that are hidden or closed do not exist."""
     query = Query(model, {model.name: model} if models is None else models)
-    return _QueryReader(query, limits).read(query_string) if query_string else query
+    return _QueryReader(query, limits, hiding).read(query_string) if query_string else query
 
 
 def pairs(query_string: bytes) -> list[tuple[str, str]]:
@@ -53,10 +58,11 @@ def pairs(query_string: bytes) -> list[tuple[str, str]]:
 class _QueryReader:
     """One query string on its way to a `Query`."""
 
-    def __init__(self, query: Query, limits: Limits) -> None:
+    def __init__(self, query: Query, limits: Limits, hiding: Hiding) -> None:
         self._query = query
         self._limits = limits
-        self._conditions = ConditionReader(query, limits, text=True)
+        self._hiding = hiding
+        self._conditions = ConditionReader(query, limits, text=True, hiding=hiding)
         self._filters: list[Filter] = []
         self._groups: dict[str, list[Compare]] = {}
         self._sorts: list[Sort] = []
@@ -89,7 +95,7 @@ class _QueryReader:
         )
         if self._token is None:
             return query
-        place = cursor.read(self._token, query, paged=self._page_number is not None)
+        place = cursor.read(self._token, query, paged=self._page_number is not None, hiding=self._hiding)
         return query.with_(cursor=place, sorts=())
 
     # -- parameters --------------------------------------------------------------------------
@@ -118,7 +124,8 @@ class _QueryReader:
             path, model, last = self._conditions.locate(name)
             field = None if model is None else model.by_api.get(last)
             to_one = all(r.kind is RelationKind.BELONGS_TO for r in path)
-            if field is None or not field.sortable or field.secret or not to_one:
+            is_open = field is not None and field.sortable and not field.secret and to_one
+            if field is None or not is_open or self._hiding.closes(field):
                 hint = f"; descending order is written {name[1:]}:desc" if name[:1] == "-" else ""
                 raise InvalidQuery(f"sort: {name!r} is not a field that can be sorted by{hint}")
             self._sorts.append(Sort(field, direction == "desc", path))
@@ -127,7 +134,7 @@ class _QueryReader:
         self._selected = self._selected or []
         for name in text.split(","):
             field = self._query.model.by_api.get(name)
-            if field is None or not field.visible:
+            if field is None or not field.visible or self._hiding.hides(field):
                 raise InvalidQuery(f"select: {name!r} is not a field")
             self._selected.append(field)
 
@@ -139,7 +146,8 @@ class _QueryReader:
                 inner[rest] = None
 
     def _search(self, text: str) -> None:
-        if not any(f.searchable and not f.secret for f in self._query.model.fields):
+        fields = [f for f in self._query.model.fields if f.searchable and not f.secret]
+        if len(fields) == len([f for f in fields if self._hiding.closes(f)]):
             raise InvalidQuery("q: these records cannot be searched")
         if len(text) > self._limits.search_length:
             raise InvalidQuery(f"q: at most {self._limits.search_length} characters")
@@ -147,6 +155,10 @@ class _QueryReader:
 
     def _cursor(self, text: str) -> None:
         self._token = text
+
+    def _refuse_as_of(self, text: str) -> None:
+        """Reads of the past take it out of the query string before the rest is read."""
+        raise InvalidQuery("as_of: only records and lists of versioned models can be read as they were")
 
     # -- parts -------------------------------------------------------------------------------
 
@@ -164,7 +176,10 @@ class _QueryReader:
     def _build_include(self, name: str, inner: tuple[str, ...], model: ModelMeta, depth: int) -> Include:
         relation = model.relations.get(name)
         target = None if relation is None else self._query.models.get(relation.target)
-        if relation is None or target is None or depth < 1 or not shows(model, relation, self._query.models):
+        is_open = relation is not None and shows(
+            model, relation, self._query.models, hides=self._hiding.hides
+        )
+        if relation is None or target is None or depth < 1 or not is_open:
             raise InvalidQuery(f"include: {name!r} is not a relation that can be included")
         below: dict[str, dict[str, None]] = {}
         for item in inner:
@@ -198,6 +213,7 @@ _PARAMETERS: dict[str, Callable[[_QueryReader, str], None]] = {
     "include": _QueryReader._add_includes,
     "q": _QueryReader._search,
     "cursor": _QueryReader._cursor,
+    "as_of": _QueryReader._refuse_as_of,
 }
 
 

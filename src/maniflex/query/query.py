@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maniflex._limits import DEFAULT_LIMIT
 from maniflex.errors import InvalidQuery, UnusableScope
 from maniflex.model.base import Model
+from maniflex.model.history_row import is_history
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.operands import operand, require_operator
 from maniflex.query.operators import Op, Takes
+from maniflex.query.reachable import models_along, related_models
 
 Models = Mapping[str, ModelMeta]
 Place = tuple[tuple[RelationMeta, ...], FieldMeta]  # a field, and the relations that lead to it
@@ -258,17 +260,19 @@ class Query:
         return path, field
 
     def walk(
-        self, names: Sequence[str], *, revealing: bool = True
+        self, names: Sequence[str], *, closes: Callable[[FieldMeta], bool] | None = None
     ) -> tuple[tuple[RelationMeta, ...], ModelMeta | None]:
         """The relations of a dotted path and the model at its end; None when there is no such path.
 
-        Clients go no way that hangs on a secret key: with `revealing=False` it is not there.
+        Clients go no way that hangs on a secret key, or on one that `closes` says is closed to them.
         """
         model: ModelMeta | None = self.model
         path: list[RelationMeta] = []
         for name in names:
             relation = None if model is None else model.relations.get(name)
-            if relation is None or model is None or not (revealing or shows(model, relation, self.models)):
+            if relation is None or model is None:
+                return (), None
+            if closes is not None and not shows(model, relation, self.models, hides=closes):
                 return (), None
             path.append(relation)
             model = self.models.get(relation.target)
@@ -287,7 +291,7 @@ class ModellessQuery(Query):
 
     def _place(self, name: str) -> tuple[ModelMeta, Place | None]:
         for meta in self.models.values():
-            place = field_along(meta, name, self.models)
+            place = None if is_history(meta) else field_along(meta, name, self.models)
             if place is not None:
                 return meta, place
         raise UnusableScope(f"no model can be bound by {name!r}")
@@ -334,15 +338,22 @@ def forced_operand(model: ModelMeta, field: FieldMeta, op: str, value: Any) -> t
     return operator.op, forced_value
 
 
-def shows(model: ModelMeta, relation: RelationMeta, models: Models) -> bool:
-    """Whether a client may follow the relation: a secret key would show by where it leads."""
+def shows(
+    model: ModelMeta,
+    relation: RelationMeta,
+    models: Models,
+    *,
+    hides: Callable[[FieldMeta], bool] = lambda field: False,
+) -> bool:
+    """Whether a client may follow the relation: a key that is secret or hidden shows by where it leads."""
     holder = relation.through or relation.target
     owner = model if relation.kind is RelationKind.BELONGS_TO else models.get(holder)
     keys = [key for key in (relation.key, relation.far_key) if key]
     target = models.get(relation.target)
     if owner is None or target is None or target.options.headless:  # no routes: for code alone
         return False
-    return not any(owner.by_name[key].secret for key in keys)
+    fields = [owner.by_name[key] for key in keys]
+    return not any(field.secret for field in fields) and not any(hides(field) for field in fields)
 
 
 def find_field(model: ModelMeta, name: str) -> FieldMeta | None:
@@ -371,30 +382,6 @@ def field_along(model: ModelMeta, name: str, models: Models) -> Place | None:
     return None if field is None else (tuple(path), field)
 
 
-def related_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
-    """The models that relations lead to from this one, nearest first; then those that refer to it."""
-    visited_names = {model.name}
-    for meta in reachable_models(model, models):
-        visited_names.add(meta.name)
-        yield meta
-    for meta in models.values():
-        if meta.name not in visited_names and any(r.target == model.name for r in meta.relations.values()):
-            yield meta
-
-
-def reachable_models(model: ModelMeta, models: Models) -> Iterator[ModelMeta]:
-    """The models that relations lead to from this one, nearest first."""
-    visited_names = {model.name}
-    ahead = [model]
-    for meta in ahead:  # grows while it is read
-        for relation in meta.relations.values():
-            for name in (relation.through, relation.target):
-                if name is not None and name not in visited_names and name in models:
-                    visited_names.add(name)
-                    ahead.append(models[name])
-                    yield models[name]
-
-
 def leaves(filters: Sequence[Filter]) -> Iterator[Compare]:
     """Every comparison, in the order in which it was asked for."""
     for item in filters:
@@ -402,26 +389,6 @@ def leaves(filters: Sequence[Filter]) -> Iterator[Compare]:
             yield from item.conditions
         else:
             yield item
-
-
-def models_reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
-    """The names of the models that a query touches besides its own, if it includes these relations."""
-    paths = [*(item.path for item in leaves(query.filters)), *(sort.path for sort in query.sorts)]
-    return (*(name for path in paths for name in models_along(path)), *_models_included(includes))
-
-
-def models_along(path: Iterable[RelationMeta]) -> Iterator[str]:
-    """The names of the models that a path of relations passes."""
-    for relation in path:
-        if relation.through is not None:
-            yield relation.through
-        yield relation.target
-
-
-def _models_included(includes: Iterable[Include]) -> Iterator[str]:
-    for include in includes:
-        yield from models_along((include.relation,))
-        yield from _models_included(include.nested)
 
 
 def with_conditions(scope: Scope, conditions: Iterable[Forced | Narrowed]) -> Scope:
@@ -438,3 +405,16 @@ def through(model: ModelMeta, key: str, scope: Scope) -> Iterator[Forced]:
         item = condition.on(model) if isinstance(condition, Forced) else None
         if isinstance(condition, Forced) and item is not None and item.path and item.path[0].key == key:
             yield replace(condition, name=condition.name.partition(".")[2], model=item.path[0].target)
+
+
+def models_reached(query: Query, includes: Iterable[Include]) -> tuple[str, ...]:
+    """The names of the models that a query touches besides its own, if it includes these relations."""
+    paths = [*(item.path for item in leaves(query.filters)), *(sort.path for sort in query.sorts)]
+    return (*(name for path in paths for name in models_along(path)), *models_included(includes))
+
+
+def models_included(includes: Iterable[Include]) -> Iterator[str]:
+    """The names of the models whose records are included, and of those between."""
+    for include in includes:
+        yield from models_along((include.relation,))
+        yield from models_included(include.nested)

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.query.aggregate import Aggregation, Fn, Key, Measure
+from maniflex.query.search_text import left_out, search_shape
 from maniflex.sql import search
 from maniflex.sql.codec import decoder
 from maniflex.sql.decimal_order import has_order_key, number_of
@@ -52,7 +53,7 @@ def aggregate(model: ModelSql, aggregation: Aggregation, scope: Scope = ()) -> A
         tuple([(h.place, h.test.op, h.test.value is None) for h in aggregation.having]),
         aggregation.order,
         aggregation.limit is not None,
-        aggregation.search is not None,
+        search_shape(aggregation.search),
     )
     statement = model.shapes.get(key, _aggregate, model, aggregation, scope)
     arguments = values(model, aggregation.filters, scope, statement.order)
@@ -68,7 +69,7 @@ def _aggregate(model: ModelSql, aggregation: Aggregation, scope: Scope) -> Compi
     live = not asks_for_deleted(model, aggregation.filters)
     conditions = where(model, model.table, aggregation.filters, scope, live=live)
     if aggregation.search is not None:
-        conditions.append(search.matches(model))
+        conditions.append(search.matches(model, left_out(aggregation.search)))
     keys = [model.comparison_column(key.field) for key in aggregation.keys]
     measures = [_measure(model, m) for m in aggregation.measures]
     columns = [column.label(f"c{i}") for i, column in enumerate([*keys, *measures])]

@@ -129,6 +129,36 @@ _DECODERS: dict[Dialect, dict[Kind, Codec | None]] = {
 }
 
 
+def _in_utc(value: datetime) -> datetime:
+    return value.astimezone(UTC)
+
+
+def _plain_decimal(value: Decimal) -> Decimal:
+    return Decimal(format(value or abs(value), "f"))  # PostgreSQL has no negative zero
+
+
+# What PostgreSQL gives back of a value that was written; None where it is the value itself.
+_RETURNED: dict[Kind, Codec | None] = {
+    Kind.TEXT: None,
+    Kind.INT: None,
+    Kind.FLOAT: None,
+    Kind.BOOL: None,
+    Kind.DECIMAL: _plain_decimal,
+    Kind.DATETIME: _in_utc,
+    Kind.DATE: None,
+    Kind.TIME: None,
+    Kind.UUID: None,
+    Kind.BYTES: None,
+    Kind.JSON: encode_json,
+}
+
+
+def returned_value(kind: Kind, value: Any) -> Any:
+    """What PostgreSQL will give back of a value that is about to be written."""
+    convert = _RETURNED[kind]
+    return value if convert is None or value is None else convert(value)
+
+
 def encoder(kind: Kind, dialect: Dialect) -> Codec | None:
     """What turns a value of this kind into a parameter; None when it goes as it is."""
     return _ENCODERS[dialect][kind]

@@ -5,17 +5,19 @@ Every page is one statement, with its total in the last column of each row; a ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
 from maniflex._limits import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
-from maniflex.errors import UriTooLong
+from maniflex.errors import InvalidQuery, UriTooLong
 from maniflex.model.meta import FieldMeta, RelationKind
+from maniflex.query.hiding import NOTHING, AskedFields, Hiding
 from maniflex.query.parse import parse
 from maniflex.query.query import Cursor, Forced, Models, Query, models_reached
+from maniflex.query.search_text import left_out, search_shape
 from maniflex.sql import search
 from maniflex.sql.model import ModelSql
 from maniflex.sql.select import asks_for_deleted, every_field, sort_key
@@ -40,8 +42,10 @@ class Listing:
         "_reached",
         "_rows",
         "_versioned_rows",
+        "asked",
         "decode",
         "fields",
+        "is_refused",
         "query",
     )
 
@@ -60,6 +64,8 @@ class Listing:
         self._rows: Sql | None = None
         self._versioned_rows: Sql | None = None
         self._reached: tuple[str, ...] | None = None
+        self.asked: tuple[FieldMeta, ...] = ()  # of those that may be hidden from its caller
+        self.is_refused = False  # it stands for a query string that cannot be read
 
     def with_query(self, query: Query) -> Listing:
         """The listing of a query that code has made of this one; what the two have in common is kept."""
@@ -82,6 +88,7 @@ class Listing:
         listing.fields, listing.decode = self.fields, self.decode
         listing._bound = self._bound
         listing._rows = listing._versioned_rows = listing._reached = None
+        listing.asked, listing.is_refused = self.asked, self.is_refused
         return listing
 
     def with_all_fields(self) -> Listing:
@@ -152,6 +159,7 @@ class Listings:
         self._models = models
         self._limits = limits
         self._must_bind = must_bind
+        self.guarded: Collection[FieldMeta] = ()  # fields in reach that may be hidden from a caller
         self._listings: dict[bytes, Listing] = {}
         self._bound: dict[tuple[Listing, Forced], Listing] = {}
         self._bound_by_text: dict[tuple[bytes, Forced], Listing] = {}
@@ -160,6 +168,13 @@ class Listings:
         """The listing that all requests with this text share."""
         listing = self._listings.get(query_string)
         return self._add(query_string) if listing is None else listing
+
+    def read(self, query_string: bytes) -> Listing:
+        """As `get`, where no step will say what is wrong with a text that cannot be read."""
+        listing = self.get(query_string)
+        if listing.is_refused:
+            self.parse(query_string, NOTHING)
+        return listing
 
     def within(self, query_string: bytes, condition: Forced) -> Listing:
         """The same inside one condition, which many requests are bound by alike."""
@@ -175,13 +190,29 @@ class Listings:
     def _add(self, query_string: bytes) -> Listing:
         if len(query_string) > self._limits.uri_length:
             raise UriTooLong(f"a query string has at most {self._limits.uri_length} bytes")
-        query = parse(query_string, self._model.meta, self._models, self._limits)
-        listing = Listing(self._model, query.with_(must_bind=self._must_bind), self._bound)
+        asked = AskedFields(self.guarded) if self.guarded else None
+        try:
+            query = self.parse(query_string, NOTHING if asked is None else asked)
+        except InvalidQuery:
+            if asked is None:
+                raise
+            # What is wrong with it depends on the caller, who is not known everywhere it is asked for.
+            listing = Listing(self._model, self.parse(b"", NOTHING), self._bound)
+            listing.is_refused = True
+            return listing
+        listing = Listing(self._model, query, self._bound)
+        if asked is not None:
+            listing.asked = tuple(asked.asked)
         if len(query_string) <= _LONGEST_REMEMBERED:
             if len(self._listings) >= _MOST_REMEMBERED:
                 self._listings.pop(next(iter(self._listings)), None)
             self._listings[query_string] = listing
         return listing
+
+    def parse(self, query_string: bytes, hiding: Hiding) -> Query:
+        """What a caller asks for with this text, to whom some fields do not exist."""
+        query = parse(query_string, self._model.meta, self._models, self._limits, hiding)
+        return query.with_(must_bind=self._must_bind)
 
 
 class _Parts:
@@ -201,7 +232,7 @@ class _Parts:
             shape(query.filters, ()),
             tuple([(s.field.name, s.descending, tuple([r.name for r in s.path])) for s in query.sorts]),
             None if query.select is None else tuple([f.name for f in fields]),
-            query.search is not None,
+            search_shape(query.search),
             _cursor_shape(place),
         )
         self.values = arguments = values(model, query.filters, (), ())
@@ -278,9 +309,9 @@ def _search(
     if query.search is None:
         return model.table, []
     if query.cursor is not None or query.sorts:
-        conditions.append(search.matches(model))
+        conditions.append(search.matches(model, left_out(query.search)))
         return model.table, []
-    hits = search.ranked_matches(model, query.forced)
+    hits = search.ranked_matches(model, query.forced, left_out(query.search))
     conditions += hits.conditions
     return hits.source, [hits.order]
 

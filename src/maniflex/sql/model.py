@@ -45,6 +45,9 @@ class ModelSql:
         self.names = tuple(f.name for f in meta.fields)
         # A query model may have none; then nothing that needs one can be asked of it.
         self.id: Any = self.table.c[meta.by_name["id"].column] if "id" in meta.by_name else None
+        # Searchable fields that some searches leave out, or no excerpt may quote; set before tables are made.
+        self.apart_in_search: tuple[FieldMeta, ...] = ()
+        self.never_quoted: tuple[FieldMeta, ...] = ()
         self.shapes = StatementCache()
         self.lookups: dict[Any, BoundLookup] = {}  # by scope and kind of lookup
         self.uses_order_keys = by_dialect(dialect, sqlite=True, postgres=False)

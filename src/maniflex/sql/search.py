@@ -3,12 +3,16 @@
 The only home of what a search text means. Words are runs of letters and digits, and all of them must
 occur; any text is valid, and one without a word finds nothing. SQLite answers from an FTS5 table beside
 the model's own, Postgres from a generated tsvector column; `db/search_schema.py` makes both.
+
+Fields that are hidden from some callers, or shown to them in another form, have a column of their own in
+the FTS5 table, so that a search can leave them out and an excerpt need not quote them.
 """
 
 from __future__ import annotations
 
 import string
 import unicodedata
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, assert_never
 
 import sqlalchemy as sa
@@ -16,6 +20,7 @@ from sqlalchemy.sql.selectable import CTE, FromClause
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.query.search_text import left_out
 from maniflex.sql.model import ModelSql
 from maniflex.sql.operators import Condition
 from maniflex.sql.statement import Dialect, Sql, by_dialect
@@ -24,7 +29,7 @@ from maniflex.sql.tables import quote
 from maniflex.sql.where import Scope, scope_conditions, shape, values
 
 VECTOR = "search_vector"  # the column on Postgres
-TEXT = "words"  # the column of the FTS5 table
+TEXT = "words"  # the column of the FTS5 table; those of fields apart have a number behind it
 ENGLISH = "english"
 MOST_CHARACTERS = 250_000  # of one record; a tsvector holds a megabyte, and a short word takes 4 bytes a sign
 PUNCTUATION = string.punctuation
@@ -92,91 +97,119 @@ def query_text(model: ModelSql, text: str) -> str:
         assert_never(model.dialect)
     if language(model.meta) == ENGLISH:
         words = [word for word in words if word.lower() not in STOP_WORDS]
-    return " ".join(f'"{word}"' for word in words) or '""'
+    terms = " ".join(f'"{word}"' for word in words) or '""'
+    without = left_out(text)
+    return f"{{{' '.join(index_columns(model, without))}}} : ({terms})" if without else terms
+
+
+def index_columns(model: ModelSql, without: Collection[FieldMeta] = ()) -> list[str]:
+    """The columns of the FTS5 table that a search looks at."""
+    numbered = enumerate(model.apart_in_search, 1)
+    return [TEXT, *(f"{TEXT}{i}" for i, field in numbered if field not in without)]
+
+
+def index_texts(model: ModelSql, row: str = "") -> list[str]:
+    """SQL of what the columns of the FTS5 table hold for one record."""
+    together = [f for f in searchable_fields(model.meta) if f not in model.apart_in_search]
+    return [joined_text(model, row, fields) for fields in (together, *([f] for f in model.apart_in_search))]
 
 
 def _words(text: str) -> list[str]:
     return "".join([c if unicodedata.category(c) in _LETTERS else " " for c in text]).split()
 
 
-def matches(model: ModelSql) -> Condition:
+def matches(model: ModelSql, without: Sequence[FieldMeta] = ()) -> Condition:
     """The condition that a row matches the parameter `q`, for statements that need no order."""
     _check(model)
-    return by_dialect(model.dialect, sqlite=_matches_on_sqlite, postgres=_matches_on_postgres)(model)
+    return by_dialect(model.dialect, sqlite=_matches_on_sqlite, postgres=_matches_on_postgres)(model, without)
 
 
-def _matches_on_postgres(model: ModelSql) -> Condition:
-    return _vector(model).op("@@", is_comparison=True)(_query(model))  # type: ignore[no-any-return]
+def _matches_on_postgres(model: ModelSql, without: Sequence[FieldMeta]) -> Condition:
+    condition: Condition = _vector(model).op("@@", is_comparison=True)(_query(model))
+    if not without:
+        return condition
+    # The index finds what matches anywhere; few rows are left to be looked at again.
+    return sa.and_(condition, _vector(model, without).op("@@", is_comparison=True)(_query(model)))
 
 
-def _matches_on_sqlite(model: ModelSql) -> Condition:
+def _matches_on_sqlite(model: ModelSql, without: Sequence[FieldMeta]) -> Condition:
     index, numbers = _tables(model)
     rows = sa.select(numbers.c.id).select_from(index.join(numbers, numbers.c.docid == index.c.rowid))
     condition: Condition = model.id.in_(rows.where(_match(model)))
     return condition
 
 
-def ranked_matches(model: ModelSql, scope: Scope) -> RankedMatches:
+def ranked_matches(model: ModelSql, scope: Scope, without: Sequence[FieldMeta] = ()) -> RankedMatches:
     """The rows that match the parameter `q`, the most relevant first."""
     _check(model)
-    return by_dialect(model.dialect, sqlite=_ranked_on_sqlite, postgres=_ranked_on_postgres)(model, scope)
+    ranked = by_dialect(model.dialect, sqlite=_ranked_on_sqlite, postgres=_ranked_on_postgres)
+    return ranked(model, scope, without)
 
 
-def _ranked_on_postgres(model: ModelSql, scope: Scope) -> RankedMatches:
-    return RankedMatches(model.table, [matches(model)], _rank(model).desc())
+def _ranked_on_postgres(model: ModelSql, scope: Scope, without: Sequence[FieldMeta]) -> RankedMatches:
+    return RankedMatches(model.table, [matches(model, without)], _rank(model, without).desc())
 
 
-def _ranked_on_sqlite(model: ModelSql, scope: Scope) -> RankedMatches:
-    hits = _hits(model, scope)
+def _ranked_on_sqlite(model: ModelSql, scope: Scope, without: Sequence[FieldMeta]) -> RankedMatches:
+    hits = _hits(model, scope, without)
     return RankedMatches(model.table.join(hits, hits.c.id == model.id), [], hits.c.rank.asc())
 
 
 def best(model: ModelSql, text: str, limit: int, scope: Scope) -> Sql:
     """Id, excerpt and score of the most relevant live rows inside the scope."""
-    statement = model.shapes.get(("search", shape((), scope)), _best, model, scope)
+    without = left_out(text)
+    key = ("search", shape((), scope), tuple([f.name for f in without]))
+    statement = model.shapes.get(key, _best, model, scope, without)
     parameters = values(model, (), scope, statement.order)
     return statement.bind({**parameters, "q": query_text(model, text), "limit": limit})
 
 
-def _best(model: ModelSql, scope: Scope) -> Compiled:
+def _best(model: ModelSql, scope: Scope, without: Sequence[FieldMeta]) -> Compiled:
     _check(model)
     conditions = [*model.live(), *scope_conditions(model, model.table, scope)]
     select = by_dialect(model.dialect, sqlite=_best_on_sqlite, postgres=_best_on_postgres)
-    return compile_statement(select(model, conditions, scope), model.dialect)
+    return compile_statement(select(model, conditions, scope, without), model.dialect)
 
 
-def _best_on_sqlite(model: ModelSql, conditions: list[Condition], scope: Scope) -> sa.Select[Any]:
-    hits = _hits(model, scope)
+def _best_on_sqlite(
+    model: ModelSql, conditions: list[Condition], scope: Scope, without: Sequence[FieldMeta]
+) -> sa.Select[Any]:
+    hits = _hits(model, scope, without)
     inner = sa.select(model.id.label("id"), hits.c.docid, hits.c.rank)
     inner = inner.select_from(model.table.join(hits, hits.c.id == model.id)).where(*conditions)
     top = inner.order_by(hits.c.rank, model.id).limit(_limit()).offset(_nothing()).subquery("best")
     index, _ = _tables(model)
-    call = f"snippet({quote(index.name, model.dialect)}, 0, '', '', '…', {_SNIPPET_WORDS})"
+    # -1 quotes the column that matches best; the first one has what every caller may see as it is.
+    column = -1 if model.apart_in_search and not (without or model.never_quoted) else 0
+    call = f"snippet({quote(index.name, model.dialect)}, {column}, '', '', '…', {_SNIPPET_WORDS})"
     excerpt: sa.Select[Any] = sa.select(sa.literal_column(call)).select_from(index)
     excerpt = excerpt.where(_match(model), index.c.rowid == top.c.docid)
     columns = (top.c.id, excerpt.scalar_subquery().label("snippet"), (-top.c.rank).label("score"))
     return sa.select(*columns).order_by(top.c.rank, top.c.id)
 
 
-def _best_on_postgres(model: ModelSql, conditions: list[Condition], scope: Scope) -> sa.Select[Any]:
-    rank = _rank(model)
-    inner = sa.select(
-        model.id.label("id"), sa.literal_column(joined_text(model)).label(TEXT), rank.label("score")
-    )
-    inner = inner.where(*conditions, matches(model)).order_by(rank.desc(), model.id)
+def _best_on_postgres(
+    model: ModelSql, conditions: list[Condition], scope: Scope, without: Sequence[FieldMeta]
+) -> sa.Select[Any]:
+    rank = _rank(model, without)
+    quoted = [f for f in searchable_fields(model.meta) if f not in (*without, *model.never_quoted)]
+    text: sa.ColumnElement[Any] = sa.literal_column(joined_text(model, fields=quoted))
+    inner = sa.select(model.id.label("id"), text.label(TEXT), rank.label("score"))
+    inner = inner.where(*conditions, matches(model, without)).order_by(rank.desc(), model.id)
     top = inner.limit(_limit()).offset(_nothing()).subquery("best")
     options: Any = sa.literal_column(f"'{_HEADLINE}'")
     headline = sa.func.ts_headline(_config(model), top.c[TEXT], _query(model), options)
     return sa.select(top.c.id, headline.label("snippet"), top.c.score).order_by(top.c.score.desc(), top.c.id)
 
 
-def joined_text(model: ModelSql, row: str = "") -> str:
+def joined_text(model: ModelSql, row: str = "", fields: Sequence[FieldMeta] | None = None) -> str:
     """SQL of everything that is searched in one record, as one text; `row` is a trigger's `new`."""
+    searched_fields = searchable_fields(model.meta) if fields is None else fields
     most = longest(model.meta)
     table = row or quote(model.table.name, model.dialect)
     cut = by_dialect(model.dialect, sqlite="substr({}, 1, {})", postgres="left(CAST({} AS text), {})")
-    columns = [f"{table}.{quote(f.column, model.dialect)}" for f in searchable_fields(model.meta)]
-    return " || ' ' || ".join(f"coalesce({cut.format(column, most)}, '')" for column in columns)
+    columns = [f"{table}.{quote(f.column, model.dialect)}" for f in searched_fields]
+    return " || ' ' || ".join(f"coalesce({cut.format(column, most)}, '')" for column in columns) or "''"
 
 
 def _check(model: ModelSql) -> None:
@@ -198,7 +231,7 @@ def _match(model: ModelSql) -> Condition:
     return sa.literal_column(name).op("MATCH", is_comparison=True)(sa.bindparam("q"))
 
 
-def _hits(model: ModelSql, scope: Scope) -> CTE:
+def _hits(model: ModelSql, scope: Scope, without: Sequence[FieldMeta]) -> CTE:
     index, numbers = _tables(model)
     source = index.join(numbers, numbers.c.docid == index.c.rowid)
     conditions = [_match(model)]
@@ -209,25 +242,45 @@ def _hits(model: ModelSql, scope: Scope) -> CTE:
         row: Any = sa.literal_column(f"+{quote(index.name, model.dialect)}.rowid")
         source = index.join(numbers, numbers.c.docid == row).join(model.table, model.id == numbers.c.id)
         conditions += scope_conditions(model, model.table, scope)
-        rank = _rank_of_row(model)
+        rank = _rank_of_row(model, without)
+    elif without:  # FTS5's own rank knows how long the columns are that are left out
+        rank = _rank_of_row(model, without)
     rows = sa.select(numbers.c.id, numbers.c.docid, rank.label("rank")).select_from(source)
     # A fence: merged into the outer query, the match could be asked again for every row.
     return rows.where(*conditions).cte("hits").prefix_with("MATERIALIZED")
 
 
-def _rank_of_row(model: ModelSql) -> sa.ColumnElement[Any]:
+def _rank_of_row(model: ModelSql, without: Sequence[FieldMeta]) -> sa.ColumnElement[Any]:
     """FTS5's formula (bm25) with constants for what it takes from other rows; the best is the least."""
     index = quote(index_table(model.meta), model.dialect)
-    length = f"length({index}.{TEXT})"
-    matches = f"(length(highlight({index}, 0, 'x', '')) - {length})"
+    all_columns, columns = index_columns(model), index_columns(model, without)
+    length = "(" + " + ".join(f"length({index}.{column})" for column in columns) + ")"
+    places = [all_columns.index(column) for column in columns]
+    marked = " + ".join(f"length(highlight({index}, {place}, 'x', ''))" for place in places)
+    matches = f"({marked} - {length})"
     return sa.literal_column(f"-2.2 / (1 + (0.3 + 0.9 * {length} / {_USUAL_LENGTH}) / {matches})")
 
 
 # -- Postgres
 
 
-def _vector(model: ModelSql) -> Any:
+def _vector(model: ModelSql, without: Sequence[FieldMeta] = ()) -> Any:
+    if without:
+        fields = [f for f in searchable_fields(model.meta) if f not in without]
+        text = joined_text(model, fields=fields)
+        return sa.literal_column(f"to_tsvector('{language(model.meta)}'::regconfig, {separated_words(text)})")
     return sa.literal_column(f"{quote(model.table.name, model.dialect)}.{VECTOR}")
+
+
+def separated_words(text: str) -> str:
+    """SQL of a text in which nothing but spaces stands between words.
+
+    The parser would keep addresses and compounds whole; between spaces they are words, as on SQLite.
+    """
+    forms = "".join(map(chr, FORMS))
+    signs = forms + PUNCTUATION.replace("'", "''")
+    become = forms.translate(FORMS) + " " * len(PUNCTUATION)
+    return f"translate({text}, '{signs}', '{become}')"
 
 
 def _config(model: ModelSql) -> sa.ColumnElement[Any]:
@@ -238,9 +291,9 @@ def _query(model: ModelSql) -> sa.ColumnElement[Any]:
     return sa.func.plainto_tsquery(_config(model), sa.bindparam("q"))
 
 
-def _rank(model: ModelSql) -> sa.ColumnElement[Any]:
+def _rank(model: ModelSql, without: Sequence[FieldMeta] = ()) -> sa.ColumnElement[Any]:
     # 1: long texts count less, as they do for FTS5.
-    return sa.func.ts_rank(_vector(model), _query(model), sa.literal_column("1"))
+    return sa.func.ts_rank(_vector(model, without), _query(model), sa.literal_column("1"))
 
 
 def _limit() -> sa.BindParameter[int]:

@@ -11,6 +11,7 @@ from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.model.meta import FieldMeta, Kind, RelationKind, RelationMeta
 from maniflex.query.query import Filter, Sort, leaves
+from maniflex.query.search_text import left_out, search_shape
 from maniflex.sql import search
 from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.model import BoundLookup, ModelSql
@@ -75,6 +76,29 @@ def _one(model: ModelSql, scope: Scope, for_update: bool, versioned: bool, skip:
     return lookup if model.readonly else replace(lookup, text=LookupText(lookup.text))
 
 
+def kept(model: ModelSql, record_id: str, filters: Sequence[Filter] = (), scope: Scope = ()) -> Sql:
+    """The row of that id inside filters and scope, also one that is marked as deleted."""
+    key = ("kept", shape(filters, scope))
+    statement = model.shapes.get(key, _kept, model, filters, scope)
+    return statement.bind({**values(model, filters, scope, statement.order), "id": record_id})
+
+
+def _kept(model: ModelSql, filters: Sequence[Filter], scope: Scope) -> Compiled:
+    conditions = [model.id == sa.bindparam("id"), *where(model, model.table, filters, scope, live=False)]
+    return compile_statement(sa.select(*model.columns).where(*conditions), model.dialect)
+
+
+def kept_many(model: ModelSql, record_ids: Sequence[str]) -> Sql:
+    """The rows of these ids, also those that are marked as deleted."""
+    statement = model.shapes.get(("kept_many",), _kept_many, model)
+    return statement.bind({"ids": list_value(model.dialect, record_ids)})
+
+
+def _kept_many(model: ModelSql) -> Compiled:
+    statement = sa.select(*model.columns).where(one_of(model.dialect, model.id, "ids"))
+    return compile_statement(statement, model.dialect)
+
+
 def version(
     model: ModelSql, record_id: str, *, hold: bool = False, wait: bool = False, live: bool = True
 ) -> Sql:
@@ -102,19 +126,19 @@ def own_version(model: ModelSql) -> sa.ColumnElement[bool]:
 
 def count(model: ModelSql, filters: Sequence[Filter], scope: Scope = (), text: str | None = None) -> Sql:
     """How many live rows match, and match the search text if there is one."""
-    key = ("count", shape(filters, scope), text is not None)
-    statement = model.shapes.get(key, _count, model, filters, scope, text is not None)
+    key = ("count", shape(filters, scope), search_shape(text))
+    statement = model.shapes.get(key, _count, model, filters, scope, text)
     arguments = values(model, filters, scope, statement.order)
     if text is not None:
         arguments["q"] = search.query_text(model, text)
     return statement.bind(arguments)
 
 
-def _count(model: ModelSql, filters: Sequence[Filter], scope: Scope, searching: bool) -> Compiled:
+def _count(model: ModelSql, filters: Sequence[Filter], scope: Scope, text: str | None) -> Compiled:
     live = not asks_for_deleted(model, filters)
     conditions = where(model, model.table, filters, scope, live=live)
-    if searching:
-        conditions.append(search.matches(model))
+    if text is not None:
+        conditions.append(search.matches(model, left_out(text)))
     statement = sa.select(sa.func.count()).select_from(model.table).where(*conditions)
     return compile_statement(statement, model.dialect)
 
@@ -130,7 +154,9 @@ def every_field(model: ModelSql) -> list[Sort]:
     return [Sort(f) for f in model.meta.fields if f.kind not in (Kind.JSON, Kind.BYTES)]
 
 
-def sort_key(model: ModelSql, sort: Sort, scope: Scope) -> sa.ColumnElement[Any]:
+def sort_key(
+    model: ModelSql, sort: Sort, scope: Scope, table: FromClause | None = None
+) -> sa.ColumnElement[Any]:
     """What rows are ordered by; nulls come first in ascending order on either database."""
     value: Any
     if sort.path:
@@ -138,9 +164,9 @@ def sort_key(model: ModelSql, sort: Sort, scope: Scope) -> sa.ColumnElement[Any]
         if not model.uses_order_keys and has_order_key(sort.field, model.dialect):
             value = value.collate("decimal")  # a subquery does not inherit it from its column
     else:
-        value = model.comparison_column(sort.field)
+        value = model.comparison_column(sort.field, table)
     key: sa.ColumnElement[Any] = value.desc() if sort.descending else value.asc()
-    if not sort.field.nullable and not sort.path:
+    if not sort.field.nullable and not sort.path and table is None:
         return key
     # Nulls come first ascending on SQLite and last on Postgres: say it, where there can be any.
     return key.nulls_last() if sort.descending else key.nulls_first()

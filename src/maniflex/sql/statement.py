@@ -33,6 +33,12 @@ class LookupText(str):
     __slots__ = ()
 
 
+class LossyText(str):
+    """The text of a write that may be lost when the power fails, so its commit does not wait for the disk."""
+
+    __slots__ = ()
+
+
 class Sql(NamedTuple):
     """One statement, in the placeholder style of its dialect (`?` or `$1`), with its values."""
 

@@ -2,7 +2,8 @@
 
 A file holds statements that begin with `-- name: claim`; parameters are written `:limit` and are bound by
 name. A statement that is the same in every dialect stands in `sql/common` of the package, any other in the
-folder of each dialect; one that a single dialect needs is marked `-- name: log_submit (only here)`.
+folder of each dialect; one that a single dialect needs is marked `-- name: log_submit (only here)`, and a
+write whose commit does not wait for the disk `-- name: claim (lossy)`.
 
 >>> load("maniflex.background", "runs", Dialect.SQLITE)["claim"].bind(limit=10, ...)
 Sql(text='UPDATE ...', params=(10, ...))
@@ -17,11 +18,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.sql.statement import Dialect, LossyText, Sql, by_dialect
 
 COMMON = "common"
 SCHEMA = "schema_"  # begins the names of statements that make what a model cannot declare
-_HEAD = re.compile(r"^-- name: (\w+)( \(only here\))?\n", re.MULTILINE)
+_HEAD = re.compile(r"^-- name: (\w+)(?: \((only here|lossy)\))?\n", re.MULTILINE)
+_TEXTS = {"lossy": LossyText}  # by mark
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
@@ -78,7 +80,7 @@ def read(package: str, folder: str, name: str) -> dict[str, StatementText]:
         return {}
     _, *parts = _HEAD.split(path.read_text("utf-8"))
     return {
-        title: StatementText(text.strip().rstrip(";"), mark is not None)
+        title: StatementText(_TEXTS.get(mark, str)(text.strip().rstrip(";")), mark == "only here")
         for title, mark, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     }
 
@@ -94,7 +96,8 @@ def statement_of(text: str, dialect: Dialect) -> NamedStatement:
         return f"{sign}{names.index(match[1]) + 1}"
 
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
-    return NamedStatement(_PARAMETER.sub(placeholder, bare), tuple(names))
+    kind = LossyText if type(text) is LossyText else str
+    return NamedStatement(kind(_PARAMETER.sub(placeholder, bare)), tuple(names))
 
 
 def _number(title: str) -> int:

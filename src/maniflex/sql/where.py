@@ -6,7 +6,7 @@ every record on the way must be alive and inside the scope.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -106,12 +106,14 @@ def where(
     return conditions
 
 
-def scope_conditions(model: ModelSql, table: FromClause, scope: Scope) -> list[Condition]:
-    """The scope on the rows of one table, as far as its model has such fields."""
+def scope_conditions(
+    model: ModelSql, table: FromClause, scope: Scope, *, only: Callable[[Filter], bool] | None = None
+) -> list[Condition]:
+    """The scope on the rows of one table, as far as its model has such fields and `only` admits them."""
     conditions = []
     for i, rule in enumerate(scope):
         condition = rule.on(model.meta)
-        if condition is not None:
+        if condition is not None and (only is None or only(condition)):
             conditions.append(
                 _scope_condition(model, table, condition, f"{_SCOPE}{i}${model.meta.table}", rule)
             )

@@ -156,25 +156,27 @@ def delete(
     stamps: Mapping[str, Any],
     scope: Scope = (),
     version: int | None = None,
+    *,
+    told: bool = False,
 ) -> Sql:
     """Remove an unlocked row, or mark it with `stamps` when the model deletes softly.
 
-    A row of another `version` stays.
+    A row of another `version` stays. With `told`, the statement gives back the row.
     """
     names = tuple(stamps)
-    key = ("delete", names, shape((), scope), version is not None)
-    statement = model.shapes.get(key, _delete, model, names, scope, version is not None)
+    key = ("delete", names, shape((), scope), version is not None, told)
+    statement = model.shapes.get(key, _delete, model, names, scope, version is not None, told)
     scope_arguments = values(model, (), scope, statement.order)
     arguments = {**scope_arguments, **encode_values(model, stamps), ID: record_id, VERSION: version}
     return statement.bind({**arguments, **model.lock_values})
 
 
-def _delete(model: ModelSql, names: tuple[str, ...], scope: Scope, versioned: bool) -> Compiled:
+def _delete(model: ModelSql, names: tuple[str, ...], scope: Scope, versioned: bool, told: bool) -> Compiled:
     statement: Any = sa.delete(model.table)
     if names:
         statement = sa.update(model.table).values(assignments(model, names))
-    conditions = _writable(model, scope, versioned=versioned)
-    return compile_statement(statement.where(*conditions), model.dialect)
+    statement = statement.where(*_writable(model, scope, versioned=versioned))
+    return compile_statement(statement.returning(*model.columns) if told else statement, model.dialect)
 
 
 def assignments(model: ModelSql, names: tuple[str, ...]) -> dict[str, Any]:

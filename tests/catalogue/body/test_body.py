@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from maniflex import Context, DeclarationError, Model, belongs_to, field, has_many
+from maniflex import Context, DeclarationError, Model, Server, belongs_to, field, has_many
 from maniflex.middleware import body
 from maniflex.testing import client
 from tests.catalogue.rules_app import build, serve
@@ -101,7 +101,7 @@ async def test_unknown_keys_are_refused_with_everything_else(database_url: str) 
     server.pipeline.deserialize.register(body.reject_unknown_fields(), at="after")
     async with client(server, database=database_url) as http:
         answer = await http.post("/api/notes", json={"txet": "x", "count": 101, "internal": "x"})
-        assert offenders(answer) == {"txet": "unknown", "count": "max"}
+        assert offenders(answer) == {"txet": "unknown", "count": "max", "internal": "unknown"}
         messages = [detail["message"] for detail in answer.json()["error"]["details"]]
         assert any("did you mean 'text'" in message for message in messages)
         assert not any("did you mean 'internal'" in message for message in messages)
@@ -169,3 +169,34 @@ async def test_text_is_read_where_there_is_one_reading(
 async def test_other_text_fails_as_usual(database_url: str, name: str, text: str) -> None:
     async with serve(database_url, [Note], ("validate", body.coerce_types())) as http:
         assert set(offenders(await http.post("/api/notes", json={name: text}))) == {name}
+
+
+class Vault(Model):
+    title: str = ""
+    risk: int = field(default=0, hidden=True)
+    version: int = field(default=1, readonly=True)
+    keeper_id: str | None = field(default=None, hidden=True, relation=Author)
+
+
+@pytest.mark.parametrize("refuses", ["setting", "entry", "nothing"])
+async def test_a_hidden_name_is_answered_like_one_that_does_not_exist(
+    database_url: str, refuses: str
+) -> None:
+    """Neither its own name, nor that of a relation over it, nor "did you mean" tells that it is there."""
+    server = Server(unknown_fields="refuse" if refuses == "setting" else "ignore")
+    server.register(Vault, Author, Book)
+    if refuses == "entry":
+        server.pipeline.deserialize.register(body.reject_unknown_fields(), at="after")
+    async with client(server, database=database_url) as http:
+        made = (await http.post("/api/vaults", json={"version": 7})).json()["data"]
+        path = f"/api/vaults/{made['id']}"
+        assert made["version"] == 1  # what clients may know and not set is dropped
+        for name in ("risk", "keeper_id", "keeper", "rsk", "keeper_i"):
+            for send in (http.post, http.patch):
+                url = "/api/vaults" if send == http.post else path
+                hidden = await send(url, json={"title": "x", name: 5})
+                unknown = await send(url, json={"title": "x", "zzzzzz": 5})
+                assert hidden.status_code == unknown.status_code, (name, hidden.text)
+                if refuses != "nothing":
+                    assert hidden.status_code == 422
+                    assert hidden.text.replace(name, "zzzzzz") == unknown.text

@@ -71,6 +71,49 @@ async def test_the_handler_reads_its_body_itself(database_url: str) -> None:
         assert bodies == [{"amount": 3}, b"plain text"]
 
 
+def form(boundary: str, *parts: bytes) -> bytes:
+    mark = b"--" + boundary.encode()
+    return b"".join(mark + b"\r\n" + part + b"\r\n" for part in parts) + mark + b"--\r\n"
+
+
+def a_part(name: str, content: bytes, filename: str = "a.txt") -> bytes:
+    disposition = f'Content-Disposition: form-data; name="{name}"; filename="{filename}"'
+    return disposition.encode() + b"\r\n\r\n" + content
+
+
+async def test_a_form_is_the_same_with_another_boundary(database_url: str) -> None:
+    """C52, I5: parts count, not what stands between them; the handler still reads the form."""
+    contents: list[bytes] = []
+
+    async def read(ctx: Context) -> str:
+        async with ctx.request.form() as fields:
+            file: Any = fields["file"]
+            contents.append(await file.read())
+        return "kept"
+
+    server, _ = counter(read)
+    one, other = a_part("file", b"\x00 --binary\r\n--"), a_part("note", b"x")
+
+    async def send(boundary: str, *parts: bytes, template: str = "multipart/form-data; boundary={}") -> Any:
+        headers = keyed() | {"content-type": template.format(boundary)}
+        return await http.post("/orders/1/pay", content=form(boundary, *parts), headers=headers)
+
+    async with asking(server, database_url) as http:
+        first = await send("first-boundary", one, other)
+        assert (data_of(first), is_replay(first)) == ("kept", False)
+        for again in (
+            await send("another", one, other),
+            await send(
+                "quoted one", one, other, template='Multipart/Form-Data; charset=utf-8; boundary="{}"'
+            ),
+        ):
+            assert (again.content, is_replay(again)) == (first.content, True)
+        renamed = a_part("file", b"\x00 --binary\r\n--", filename="b.txt")
+        for parts in ([one], [other, one], [a_part("file", b"y"), other], [renamed, other], [one + other]):
+            error_of(await send("first-boundary", *parts), 422, "IDEMPOTENCY_KEY_REUSED")
+        assert contents == [b"\x00 --binary\r\n--"]
+
+
 async def test_a_body_of_another_kind_is_limited_too(database_url: str) -> None:
     server, seen = counter()
     async with asking(server, database_url) as http:

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,73 +17,64 @@ import httpx
 
 from maniflex import Server
 from maniflex.middleware import idempotency
+from tests.catalogue.idempotency.paused_app import BEFORE_WRITE, go_on, write_app
 from tests.catalogue.idempotency.shop import Order, is_replay, keyed
 from tests.kit.processes import IMPORTS, accepts, free_port, nursery, serve_process
+from tests.kit.sockets import a_request, connected
 from tests.kit.waiting import PATIENCE, until
 
-APP = """
-import asyncio, os
-from pathlib import Path
-from maniflex import Server
-from maniflex.middleware import idempotency
-from tests.catalogue.idempotency.shop import Order
-
-server = Server({url!r}, path_prefix="", access_log=False, background=False)
-server.register(Order)
-server.pipeline.deserialize.register(idempotency.keys(lease=1, wait=10), at="after")
-
-@server.pipeline.validate.middleware(operations=["create"])
-async def pause(ctx, next):
-    if os.environ.get("PAUSES"):
-        Path("reached").touch()
-        while not Path("go_on").exists():
-            await asyncio.sleep(0.01)
-    await next()
-"""
+CLIENTS = 64  # connections to each process
 
 
 async def test_of_twins_in_two_processes_one_runs(database_url: str, tmp_path: Path, long_mode: bool) -> None:
     """C46: one fresh answer per key, the others replays or 409; no row twice, nothing of 500 and more."""
-    keys, twins, at_once = (1000, 100, 4) if long_mode else (24, 20, 4)
-    (tmp_path / "app.py").write_text(APP.format(url=database_url))
+    keys, twins = (1000, 100) if long_mode else (40, 20)
+    write_app(tmp_path, database_url)
+    answers: list[tuple[int, int, dict[str, str], bytes]] = []
+    orders = [
+        (key, twin % 2) for key in range(keys) for twin in range(twins)
+    ]  # twins are sent one after another
+    queues = [iter([key for key, place in orders if place == number]) for number in range(2)]
+
+    async def send(port: int, queue: Iterator[int]) -> None:
+        async with connected(port) as connection:
+            for key in queue:
+                headers = "content-type: application/json", f"idempotency-key: k{key}"
+                body = b'{"title": "order %d"}' % key
+                await connection.send(a_request("POST", "/orders", body, *headers))
+                answers.append((key, *await connection.answer()))
+
     with (
         serve_process(tmp_path, PYTHONPATH=IMPORTS) as one,
         serve_process(tmp_path, PYTHONPATH=IMPORTS) as other,
     ):
-        limits = httpx.Limits(max_connections=400, max_keepalive_connections=400)
-        async with httpx.AsyncClient(timeout=PATIENCE, limits=limits) as http:
-
-            async def send(key: int, twin: int) -> tuple[int, httpx.Response]:
-                url = f"{(one, other)[twin % 2].url}/orders"
-                return key, await http.post(url, json={"title": f"order {key}"}, headers=keyed(f"k{key}"))
-
-            answers: list[tuple[int, httpx.Response]] = []
-            for first in range(0, keys, at_once):
-                requests = [send(key, twin) for twin in range(twins) for key in range(first, first + at_once)]
-                answers += await asyncio.gather(*requests)
-            total = (await http.get(f"{one.url}/orders")).json()["meta"]["total"]
-    assert total == keys
-    assert len(answers) == keys * twins
-    for key, answer in answers:
-        assert answer.status_code in (201, 409), (key, answer.text)
-        assert answer.status_code == 201 or int(answer.headers["retry-after"]) >= 1
-    fresh = Counter(key for key, answer in answers if answer.status_code == 201 and not is_replay(answer))
-    assert fresh == dict.fromkeys(range(keys), 1)
-    bodies = {(key, answer.content) for key, answer in answers if answer.status_code == 201}
-    assert len(bodies) == keys
+        ports = one.port, other.port
+        await asyncio.gather(*(send(ports[n % 2], queues[n % 2]) for n in range(2 * CLIENTS)))
+        total = (await asyncio.to_thread(httpx.get, f"{one.url}/orders")).json()["meta"]["total"]
+    assert (total, len(answers)) == (keys, keys * twins)
+    for key, status, headers, content in answers:
+        assert status in (201, 409), (key, content)
+        assert status == 201 or int(headers["retry-after"]) >= 1
+    made = [
+        (key, "idempotent-replayed" in headers, content)
+        for key, status, headers, content in answers
+        if status == 201
+    ]
+    assert Counter(key for key, replayed, _ in made if not replayed) == dict.fromkeys(range(keys), 1)
+    assert len({(key, content) for key, _, content in made}) == keys
 
 
 def test_an_owner_that_was_stopped_past_its_lease_gives_the_answer_of_its_successor(
     database_url: str, tmp_path: Path
 ) -> None:
     """C48: SIGSTOP after the claim, SIGCONT when the repetition has run: one row, one answer."""
-    (tmp_path / "app.py").write_text(APP.format(url=database_url))
+    write_app(tmp_path, database_url)
 
     def send(served: Any) -> httpx.Response:
         return httpx.post(f"{served.url}/orders", json={"title": "x"}, headers=keyed(), timeout=PATIENCE)
 
     with (
-        serve_process(tmp_path, PYTHONPATH=IMPORTS, PAUSES="1") as owner,
+        serve_process(tmp_path, PYTHONPATH=IMPORTS, PAUSES=BEFORE_WRITE) as owner,
         serve_process(tmp_path, PYTHONPATH=IMPORTS) as other,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -91,9 +83,9 @@ def test_an_owner_that_was_stopped_past_its_lease_gives_the_answer_of_its_succes
         owner.send(signal.SIGSTOP)
         try:
             repetition = send(other)
-            (tmp_path / "go_on").touch()
         finally:
             owner.send(signal.SIGCONT)
+        go_on(tmp_path)
         late = first.result(PATIENCE)
         assert (repetition.status_code, is_replay(repetition)) == (201, False)
         assert (late.status_code, is_replay(late)) == (201, True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, DeclarationError, Server, with_transaction
+from maniflex import Context, DeclarationError, Model, Server, with_transaction
 from maniflex.middleware import idempotency, stores
 from tests.catalogue.idempotency.shop import Order, Refund, asking, is_replay, post, shop
 from tests.kit.http import error_of, together, total
@@ -185,3 +185,27 @@ def test_an_action_it_cannot_help_stops_the_start() -> None:
     late = in_action(with_transaction(), idempotency.keys())
     assert "put it before with_transaction()" in problems_of(late)
     assert "lease=0 is less than a second" in problems_of(in_action(idempotency.keys(lease=0)))
+
+
+async def test_a_model_can_bring_its_own_keys(database_url: str) -> None:
+    """The class keyword `middleware=` puts the entry where it has to stand."""
+
+    class Parcel(Model, middleware={"deserialize": idempotency.keys()}):
+        title: str = ""
+
+    server = Server(path_prefix="")
+    server.register(Parcel, Refund)
+    async with asking(server, database_url) as http:
+        for path, replays in (("/parcels", True), ("/refunds", False)):
+            answers = [await post(http, path) for _ in range(2)]
+            assert [is_replay(answer) for answer in answers] == [False, replays]
+
+
+def test_a_model_cannot_bring_them_to_another_step() -> None:
+    class Parcel(Model, middleware={"db": idempotency.keys()}):
+        title: str = ""
+
+    server = Server()
+    server.register(Parcel)
+    with pytest.raises(DeclarationError, match=r"register it on pipeline\.deserialize"):
+        server.seal()

@@ -190,3 +190,23 @@ def test_public_answers_of_another_model_are_fine() -> None:
 def test_it_does_nothing_for_writes() -> None:
     with pytest.raises(DeclarationError, match="it does nothing for create"):
         a_server(response.cache(), operations=[Operation.CREATE]).seal()
+
+
+@pytest.mark.parametrize("entry", [response.cache(no_store=True), response.cache(60, etag=False)])
+async def test_the_tag_of_an_optimistic_model_stays_for_writes_and_answers_no_read(
+    entry: Any, database_url: str
+) -> None:
+    """R9: no answer may be kept, and yet a write can say which version it is for."""
+    async with client(a_server(entry), database=database_url) as http:
+        page = await created(http, "/api/pages", title="x")
+        path = f"/api/pages/{page['id']}"
+        read = await http.get(path)
+        tag = read.headers["etag"]
+        again = await http.get(path, headers={"if-none-match": tag})
+        listed = await http.get("/api/pages", headers={"if-none-match": "*"})
+        written = await http.patch(path, json={"title": "y"}, headers={"if-match": tag})
+        late = await http.patch(path, json={"title": "z"}, headers={"if-match": tag})
+
+    assert [again.status_code, listed.status_code] == [200, 200]
+    assert "etag" not in listed.headers
+    assert [written.status_code, late.status_code] == [200, 412]

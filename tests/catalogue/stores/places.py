@@ -40,13 +40,23 @@ async def forget(form: Any) -> None:
     await form.close()
 
 
-async def fill(server: Server, clock: Clock, count: int) -> None:
-    """Keys that are over already, by one statement."""
+# The columns besides id and end, and what they hold in a row that is over.
+EXPIRED = {
+    "idempotency_key": ("fingerprint, token, settled", "'', '', true"),
+    "rate_limit": ("full_at, granted", "1, true"),
+    "revoked_token": ("", ""),
+}
+
+
+async def fill(server: Server, clock: Clock, count: int, table: str = "idempotency_key") -> None:
+    """Rows that are over already, by one statement."""
+    columns, values = (f", {text}" if text else "" for text in EXPIRED[table])
     over = int(clock.now().timestamp()) * 1_000_000_000
     await server.raw_exec(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
-        " INSERT INTO idempotency_key (id, fingerprint, token, settled, expires_at)"
-        " SELECT 'row ' || i, '', '', true, CAST(? AS bigint) - i FROM n",
+        f" INSERT INTO {table} (id, expires_at{columns})"
+        f" SELECT 'row ' || i, CAST(? AS bigint) - i{values} FROM n",
         count,
         over,
     )
+    await server.raw_exec(f"ANALYZE {table}")

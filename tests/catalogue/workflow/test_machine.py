@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import httpx
 import pytest
 
 from maniflex import Context, DeclarationError, Model, Next, Server, field
-from maniflex.middleware import workflow
+from maniflex.middleware import idempotency, workflow
 from maniflex.testing import client
 from tests.catalogue.rules_app import as_user, bind_org, build, serve
 from tests.kit.http import created, data_of, error_of, pass_on, together, total
+from tests.kit.processes import IMPORTS, serve_process
+from tests.kit.waiting import PATIENCE
 
 Status = Literal["draft", "submitted", "approved", "paid"]
 
@@ -101,6 +104,73 @@ async def test_fifty_clients_at_once_make_one_transition(database_url: str) -> N
         answers = await together(50, approve)
         assert {answer.status_code for answer in answers} <= {200, 422}
         assert await total(http, "/api/ledgers") == 1
+
+
+APP = """
+from tests.catalogue.rules_app import build
+from tests.catalogue.workflow.test_machine import Invoice, Ledger, rules
+
+server = build([Invoice, Ledger], rules(), database={url!r}, access_log=False, background=False)
+"""
+
+
+async def test_fifty_clients_of_two_processes_make_one_transition(database_url: str, tmp_path: Path) -> None:
+    """C37 (2p): the ledger of the hook has one row."""
+    (tmp_path / "app.py").write_text(APP.format(url=database_url))
+    with (
+        serve_process(tmp_path, PYTHONPATH=IMPORTS) as one,
+        serve_process(tmp_path, PYTHONPATH=IMPORTS) as other,
+    ):
+        async with (
+            httpx.AsyncClient(base_url=one.url, timeout=PATIENCE) as http,
+            httpx.AsyncClient(base_url=other.url, timeout=PATIENCE) as http_of_other,
+        ):
+            invoice = await created(http, INVOICES, status="submitted")
+
+            async def approve(n: int) -> httpx.Response:
+                return await patch(http if n % 2 else http_of_other, invoice, "boss", status="approved")
+
+            answers = await together(50, approve)
+            assert {answer.status_code for answer in answers} <= {200, 422}
+            assert data_of(await http.get(f"{INVOICES}/{invoice['id']}"))["status"] == "approved"
+            assert await total(http, "/api/ledgers") == 1
+
+
+async def test_a_hook_that_fails_leaves_no_job_message_or_key(database_url: str) -> None:
+    """C38: what it had written and enqueued before goes with the change, and the key is free."""
+    is_broken = [True]
+
+    async def ship(ctx: Context, from_: Any, to: Any) -> None:
+        await ctx.db(Ledger).create(change="shipped")
+        await server.jobs.enqueue("ship", {})
+        await server.outbox.enqueue("shipped", {})
+        if is_broken:
+            is_broken.pop()
+            raise RuntimeError("broken")
+
+    server = build([Invoice, Ledger])
+    machine = rules(workflow.on_transition("draft", "submitted", ship))
+    server.pipeline.validate.register(machine, models=[Invoice])
+    server.pipeline.deserialize.register(idempotency.keys(), at="after", models=[Invoice])
+    server.jobs.handler("ship")(_do_nothing)
+    server.outbox.handler("shipped")(_do_nothing)
+
+    async def rows() -> list[int]:
+        tables = "ledgers", "workflow_run", "outbox_event", "idempotency_key"
+        counts = [await server.raw_query(f"SELECT count(*) AS n FROM {table}") for table in tables]
+        return [count[0]["n"] for count in counts]
+
+    async with client(server, database=database_url, background=False) as http:
+        invoice = await created(http, INVOICES)
+        path, headers = f"{INVOICES}/{invoice['id']}", as_user("ann") | {"idempotency-key": "k"}
+        for outcome, state, count in (("500", "draft", 0), ("200", "submitted", 1), ("200", "submitted", 1)):
+            answer = await http.patch(path, json={"status": "submitted"}, headers=headers)
+            assert str(answer.status_code) == outcome, answer.text
+            assert data_of(await http.get(path))["status"] == state
+            assert await rows() == [2 * count, count, count, count]  # our hook and `note` write to the ledger
+
+
+async def _do_nothing(_: Any) -> None: ...
 
 
 async def test_a_hook_that_fails_undoes_everything(database_url: str) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from maniflex.db.budget import Budget
-from maniflex.db.port import STREAM_BATCH, Isolation, Row, Wake
+from maniflex.db.port import STREAM_BATCH, BatchStatement, Isolation, Row, Wake
 from maniflex.errors import (
     ConfigError,
     DeclarationError,
@@ -192,9 +192,11 @@ class PostgresAdapter:
         async with self._transaction(self._reads, read_only=True) as tx:
             return await tx.fetch_named(sql)
 
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
-        if len(statements) < 2:  # a statement by itself is a transaction
-            return [await self.write(sql) for sql in statements]
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
+        if not statements:
+            return []
+        if len(statements) == 1 and isinstance(statements[0], Sql):  # by itself it is a transaction
+            return [await self.write(statements[0])]
         try:
             return await self._batch(statements)
         except SerializationFailure as error:
@@ -202,7 +204,7 @@ class PostgresAdapter:
                 raise
         return await self._batch(statements)  # all of it was rolled back, and the plans are forgotten
 
-    async def _batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+    async def _batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
         async with self._transaction(self._writes) as tx:
             return await tx.batch(statements)
 
@@ -264,15 +266,15 @@ class PostgresAdapter:
     # -- transactions
 
     def transaction(
-        self, *, isolation: Isolation | None = None, read_only: bool = False
+        self, *, isolation: Isolation | None = None, read_only: bool = False, late: bool = False
     ) -> AbstractAsyncContextManager[PostgresTx]:
-        return self._transaction(self._writes, isolation, read_only=read_only)
+        return self._transaction(self._writes, isolation, read_only=read_only, late=late)
 
     def _transaction(
-        self, pool: Pool, isolation: Isolation | None = None, *, read_only: bool = False
+        self, pool: Pool, isolation: Isolation | None = None, *, read_only: bool = False, late: bool = False
     ) -> PostgresTx:
         begin = _BEGIN[isolation, read_only] + self._set_local
-        return PostgresTx(pool, begin, read_only=read_only)
+        return PostgresTx(pool, begin, read_only=read_only, late=late and not self._pooler)
 
     async def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
         begin = _BEGIN[None, True] + self._set_local + _NO_TIMEOUTS

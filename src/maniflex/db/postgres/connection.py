@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import socket
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +19,7 @@ import asyncpg
 
 from maniflex.db.budget import Budget
 from maniflex.db.port import Row
+from maniflex.db.postgres.messages import ENCODERS, Encode, execute_messages, parse_message
 from maniflex.db.postgres.meter import Meter
 from maniflex.errors import DatabaseError
 from maniflex.sql.statement import Sql
@@ -37,6 +38,7 @@ ANSWER_GRACE = 5.0
 CONTROL_WITHIN = 30.0  # BEGIN and ROLLBACK, where the server has no limit of its own
 STREAM_FACTOR = 10  # a batch of a stream may take longer than a statement: the first one may have to sort
 _PORTAL = "stream"
+_GUARD = "WITH guard AS ({}) SELECT FROM guard HAVING 1 / count(*) = 0"  # no rows, or an error
 # The driver changes its state before it writes a statement. It cannot once it has read the last words of a
 # server that ends the connection; of this internal error alone it is sure that nothing was sent.
 _UNSENT = "cannot switch to state "
@@ -79,12 +81,16 @@ class PooledConnection:
     """One connection of a pool."""
 
     __slots__ = (
+        "_begins",
         "_bind_execute",
+        "_commit",
         "_deadlines",
+        "_encoders",
         "_meter",
         "_named_statements",
         "_ticker",
         "_timeout",
+        "_transport",
         "_within",
         "con",
         "due",
@@ -120,13 +126,18 @@ class PooledConnection:
         # The driver's public `PreparedStatement.fetch` wraps this call in three more coroutines,
         # which cost as much as a sixth of a whole primary-key read.
         self._bind_execute = _inner(con)._protocol.bind_execute
-        self._meter = Meter(_inner(con)._transport, _inner(con)._protocol)
+        self._transport = _inner(con)._transport
+        self._meter = Meter(self._transport, _inner(con)._protocol)
+        self._begins: dict[str, bytes] = {}  # texts that are prepared here
+        self._commit: Any = None  # the statement
+        self._encoders: dict[str, Sequence[Encode] | None] = {}  # by guard; None for one that goes by itself
         notice_a_silent_server(con)
 
-    async def run(self, sql: Sql, limit: int = 0, budget: Budget | None = None) -> Reply:
+    async def run(self, sql: Sql, limit: int = 0, budget: Budget | None = None, first: bytes = b"") -> Reply:
         """Run one statement, prepared now unless this connection already knows it.
 
-        What comes in is spent from the budget; the connection is closed when it is too much.
+        `first` is sent along with a statement that is prepared. What comes in is spent from the budget; the
+        connection is closed when it is too much.
         """
         text, params = sql
         self.due = self._ticker.now + self._within
@@ -139,6 +150,8 @@ class PooledConnection:
                 self.due = self._ticker.now + self._within
             else:
                 self.statements.move_to_end(text)
+                if first:
+                    self._transport.write(first)
             reply: Reply = await self._bind_execute(statement._state, params, "", limit, True, self._timeout)
             return reply
         except Exception:
@@ -149,6 +162,37 @@ class PooledConnection:
             self.due = 0.0
             if budget is not None:
                 self._meter.stop(budget)
+
+    def begin_messages(self, text: str) -> bytes:
+        """The beginning of a transaction, to be sent along with its first statement."""
+        messages = self._begins.get(text)
+        if messages is not None:
+            return messages
+        name = f"maniflex_begin_{len(self._begins)}"
+        messages = self._begins[text] = execute_messages(name)
+        return parse_message(name, text) + messages
+
+    async def commit_guarded(self, guard: Sql) -> str:
+        """Run the guard and commit in one turn; `DivisionByZeroError` when the guard returns no row."""
+        text = _GUARD.format(guard.text)
+        statement = self.statements.get(text) or await self._prepare(text)
+        if text not in self._encoders:
+            names = [kind.name for kind in statement.get_parameters()]
+            is_plain = self._named_statements and all(name in ENCODERS for name in names)
+            self._encoders[text] = [ENCODERS[name] for name in names] if is_plain else None
+            self._commit = self._commit or (is_plain and await self.con.prepare("COMMIT"))
+        encoders = self._encoders[text]
+        if encoders is None:
+            await self.run(Sql(text, guard.params))
+            return await self.commit()
+        self.due = self._ticker.now + self._within
+        try:
+            self._transport.write(execute_messages(statement.get_name(), encoders, guard.params))
+            reply: Reply = await self._bind_execute(self._commit._state, (), "", 0, True, self._timeout)
+        finally:
+            self.due = 0.0
+            self._within = self._deadlines.statement
+        return reply[1].decode()
 
     async def begin(self, text: str) -> None:
         await self._control(text, self._deadlines.control, self._timeout)

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, cast
 import asyncpg
 
 from maniflex.db.budget import Budget
-from maniflex.db.port import CommitHooks, Isolation, Row
+from maniflex.db.port import BatchStatement, CommitHooks, CommitRefused, Isolation, Row
 from maniflex.db.postgres.connection import PooledConnection, Reply
 from maniflex.db.postgres.errors import STALE_STATEMENT, translate
 from maniflex.db.postgres.pool import DRAIN_WITHIN, Pool
@@ -49,6 +49,14 @@ def begin_text(isolation: Isolation | None, *, read_only: bool) -> str:
     return f"BEGIN{level}{' READ ONLY' if read_only else ''}"
 
 
+class _GuardFailed(Exception):
+    """The guard of a commit did not pass, and the transaction waits for its rollback."""
+
+    def __init__(self, translated: Exception) -> None:
+        super().__init__(str(translated))
+        self.translated = translated
+
+
 class PostgresTx(CommitHooks):
     """An open transaction; as a context manager it begins and ends itself."""
 
@@ -56,6 +64,7 @@ class PostgresTx(CommitHooks):
         "_begin",
         "_ended",
         "_failed",
+        "_late",
         "_pool",
         "_read_only",
         "_slot",
@@ -66,8 +75,9 @@ class PostgresTx(CommitHooks):
     dialect = Dialect.POSTGRES
     _slot: PooledConnection
 
-    def __init__(self, pool: Pool, begin: str, *, read_only: bool) -> None:
+    def __init__(self, pool: Pool, begin: str, *, read_only: bool, late: bool = False) -> None:
         super().__init__()
+        self._late = late  # it begins with its first statement
         self._pool = pool
         self._begin = begin
         self._read_only = read_only
@@ -91,9 +101,13 @@ class PostgresTx(CommitHooks):
     def execute(self, sql: Sql) -> Coroutine[Any, Any, int]:
         return self.run(sql, row_count)
 
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
         self._refuse_when_over()
-        return [await self.run(sql, all_rows) for sql in statements]
+        rows: list[list[Row]] = []
+        for statement in statements:
+            sql = statement(rows) if callable(statement) else statement
+            rows.append([] if sql is None else await self.run(sql, all_rows))
+        return rows
 
     async def run(self, sql: Sql, pick: Pick[T], limit: int = 0, budget: Budget | None = None) -> T:
         """Run one statement on this transaction's connection, after those that came before it."""
@@ -101,13 +115,28 @@ class PostgresTx(CommitHooks):
         async with self._turn:
             self._refuse_when_over()
             try:
-                slot = self._slot
-                return pick(await slot.run(sql, limit, budget))
+                if self._late:
+                    return pick(await self._run_first(sql, limit, budget))
+                return pick(await self._slot.run(sql, limit, budget))
             except Exception as error:
                 raise self._fail_and_translate(error) from error
             except BaseException:
                 self._failed = True
                 raise
+
+    async def _run_first(self, sql: Sql, limit: int, budget: Budget | None) -> Reply:
+        """Begin with this statement; on another connection if this one turns out to be dead."""
+        self._late, slot = False, self._slot
+        if sql.text in slot.statements:
+            try:
+                return await slot.run(sql, limit, budget, first=slot.begin_messages(self._begin))
+            except Exception as error:
+                if not slot.con.is_closed() or slot.overdue:
+                    raise
+                self._give_up(slot, error)
+                self._slot = await self._pool.acquire()
+        await self._slot.begin(self._begin)
+        return await self._slot.run(sql, limit, budget)
 
     def doom(self) -> None:
         self._failed = True
@@ -140,7 +169,9 @@ class PostgresTx(CommitHooks):
     async def __aenter__(self) -> Self:
         if self._ended or hasattr(self, "_slot"):
             raise TransactionError("TX_BEGIN_ERROR", "a transaction is entered once")
-        if not await self._try_begin(again=True):
+        if self._late:
+            self._slot = await self._pool.acquire()
+        elif not await self._try_begin(again=True):
             await self._try_begin(again=False)
         return self
 
@@ -151,15 +182,18 @@ class PostgresTx(CommitHooks):
             await slot.begin(self._begin)
         except BaseException as error:
             is_lost = slot.con.is_closed()
-            self._pool.drain(slot)
-            if slot.heard_farewell(error):
-                self._pool.discard_free()
+            self._give_up(slot, error)
             if not isinstance(error, Exception):
                 raise
             if is_lost and again and not slot.overdue:
                 return False
             raise _begin_error(error, lost=is_lost) from error
         return True
+
+    def _give_up(self, slot: PooledConnection, error: BaseException) -> None:
+        self._pool.drain(slot)
+        if slot.heard_farewell(error):
+            self._pool.discard_free()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -169,7 +203,9 @@ class PostgresTx(CommitHooks):
             self._pool.drain(self._slot)  # cancelled: the caller does not wait for the rollback
             return
         await self._last_statement()
-        if error is not None:
+        if self._late and self._guard is None:  # no statement came
+            self._pool.release(self._slot)
+        elif error is not None:
             await self._roll_back()
         elif self._failed:
             await self._roll_back()
@@ -202,7 +238,10 @@ class PostgresTx(CommitHooks):
     async def _commit(self) -> None:
         slot = self._slot
         try:
-            status = await slot.commit()
+            status = await (slot.commit() if self._guard is None else self._commit_guarded(self._guard))
+        except _GuardFailed as failure:
+            await self._roll_back()
+            raise failure.translated from failure.__cause__
         except BaseException as error:
             self._pool.recover(slot, error)
             if not isinstance(error, Exception):
@@ -211,6 +250,21 @@ class PostgresTx(CommitHooks):
         self._pool.release(slot)
         if status != "COMMIT":
             raise TransactionError("TX_COMMIT_ERROR", "the transaction was rolled back")
+
+    async def _commit_guarded(self, guard: Sql) -> str:
+        slot = self._slot
+        try:
+            if self._late:
+                await slot.begin(self._begin)
+            return await slot.commit_guarded(guard)
+        except Exception as error:
+            if slot.con.is_closed():
+                raise
+            refused = isinstance(error, asyncpg.DivisionByZeroError)
+            own_error = (
+                CommitRefused("the guard changed no row") if refused else self._fail_and_translate(error)
+            )
+            raise _GuardFailed(own_error) from error
 
     async def _commit_and_call(self) -> None:
         await self._commit()

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from maniflex.db.budget import Budget
-from maniflex.db.port import STREAM_BATCH, CommitHooks, Isolation, Row, Tx, Wake
+from maniflex.db.port import STREAM_BATCH, BatchStatement, CommitHooks, Isolation, Row, Tx, Wake
 from maniflex.db.sqlite.connect import (
     MEMORY,
     ConnectionSource,
@@ -138,7 +138,7 @@ class SqliteAdapter:
         row_count: int = await self._open_engine().writer.write(sql.text, sql.params, _counter(sql.text))
         return row_count
 
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
         engine = self._open_engine()
         if not statements:
             return []
@@ -149,11 +149,11 @@ class SqliteAdapter:
         return self._open_engine().streams.read(sql, batch)
 
     def transaction(
-        self, *, isolation: Isolation | None = None, read_only: bool = False
+        self, *, isolation: Isolation | None = None, read_only: bool = False, late: bool = False
     ) -> AbstractAsyncContextManager[Tx]:
         # One writer at a time and snapshots for readers: every level is serializable already.
         engine = self._open_engine()
-        return _Block(engine, engine.snapshot_writer() if read_only else engine.writer)
+        return _Block(engine, engine.snapshot_writer() if read_only else engine.writer, late=late)
 
     def sibling(self, *, steady: bool = False) -> SqliteAdapter:
         sibling = SqliteAdapter(
@@ -220,7 +220,7 @@ class SqliteTx(CommitHooks):
         row_count: int = await self._run(sql, _counter(sql.text))
         return row_count
 
-    async def batch(self, statements: Sequence[Sql]) -> list[list[Row]]:
+    async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
         session = self._usable()
         if not statements:
             return []
@@ -247,7 +247,7 @@ class SqliteTx(CommitHooks):
         session, self._session = self._session, None
         if session is None:
             raise TransactionError("TX_COMMIT_ERROR", "the transaction has ended")
-        cancellation = await self._writer.finish(session, commit=commit)
+        cancellation = await self._writer.finish(session, commit=commit, guard=self._guard)
         if commit and self._after_commit:
             # A caller cancelled in this moment must not take the calls of a commit with it.
             await asyncio.shield(self._engine.in_background(self.committed()))
@@ -258,17 +258,19 @@ class SqliteTx(CommitHooks):
 class _Block:
     """`async with adapter.transaction()`."""
 
-    __slots__ = ("_engine", "_tx", "_writer")
+    __slots__ = ("_engine", "_late", "_tx", "_writer")
 
-    def __init__(self, engine: _Engine, writer: Writer) -> None:
+    def __init__(self, engine: _Engine, writer: Writer, *, late: bool) -> None:
         self._engine = engine
         self._writer = writer
+        self._late = late
         self._tx: SqliteTx | None = None
 
     async def __aenter__(self) -> Tx:
         if self._tx is not None:
             raise TransactionError("TX_BEGIN_ERROR", "a transaction is entered once")
-        self._tx = SqliteTx(self._engine, self._writer, await self._writer.begin())
+        session = self._writer.begin_late() if self._late else await self._writer.begin()
+        self._tx = SqliteTx(self._engine, self._writer, session)
         return self._tx
 
     async def __aexit__(
@@ -308,6 +310,7 @@ class _Engine:
             begin="BEGIN IMMEDIATE",
             lock_timeout=source.lock_timeout,
             statement_timeout=statement_timeout,
+            durable=source.synchronous == "FULL",
         )
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -10,11 +10,13 @@ import sqlite3
 from functools import lru_cache
 
 from maniflex.errors import (
+    Conflict,
     ConstraintViolation,
     DatabaseError,
     ForeignKeyViolation,
     ManiflexError,
     Timeout,
+    TransactionError,
     Unavailable,
     ValidationFailed,
 )
@@ -149,3 +151,21 @@ def _target(text: str) -> str:
         return ""
     names = [name for name in match.groups() if name is not None]
     return names[-1].replace('""', '"')
+
+
+def begin_error(error: ManiflexError) -> ManiflexError:
+    """An error of BEGIN as the caller of a transaction sees it."""
+    if type(error) is not DatabaseError:
+        return error
+    ours = TransactionError("TX_BEGIN_ERROR", "the transaction could not be begun")
+    ours.__cause__ = error
+    return ours
+
+
+def commit_error(error: ManiflexError) -> ManiflexError:
+    """An error of COMMIT as the caller of a transaction sees it."""
+    if isinstance(error, Conflict):
+        return error
+    ours = TransactionError("TX_COMMIT_ERROR", "the transaction could not be committed")
+    ours.__cause__ = error
+    return ours

@@ -17,6 +17,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from maniflex.db.port import BatchStatement
 from maniflex.db.sqlite.errors import controls_transaction, stands_alone
 from maniflex.errors import DatabaseError, ManiflexError, Timeout
 from maniflex.sql.statement import Sql
@@ -24,6 +25,7 @@ from maniflex.sql.statement import Sql
 Connect = Callable[[], sqlite3.Connection]
 Collect = Callable[[sqlite3.Cursor], Any]
 STALL_SECONDS = 0.005
+_RETRY_SECONDS = 0.001
 
 
 class Statement:
@@ -79,7 +81,7 @@ class BatchRequest(Write):
 
     __slots__ = ("statements",)
 
-    def __init__(self, statements: Sequence[Sql], future: asyncio.Future[Any]) -> None:
+    def __init__(self, statements: Sequence[BatchStatement], future: asyncio.Future[Any]) -> None:
         super().__init__("", (), sqlite3.Cursor.fetchall, future)
         self.statements = statements
 
@@ -88,8 +90,13 @@ class BatchRequest(Write):
         return False
 
     def perform(self, connection: sqlite3.Connection) -> list[list[Any]]:
-        rows = []
-        for text, params in self.statements:
+        rows: list[list[Any]] = []
+        for statement in self.statements:
+            sql = statement(rows) if callable(statement) else statement
+            if sql is None:
+                rows.append([])
+                continue
+            text, params = sql
             self.text = text
             refuse_control(text)
             if self.abandoned:
@@ -102,20 +109,26 @@ class BatchRequest(Write):
 class Finish:
     """The last call of a session."""
 
-    __slots__ = ("commit", "future")
+    __slots__ = ("commit", "future", "guard")
 
-    def __init__(self, commit: bool, future: asyncio.Future[None]) -> None:
+    def __init__(self, commit: bool, future: asyncio.Future[None], guard: Sql | None = None) -> None:
         self.commit = commit
         self.future = future
+        self.guard = guard
 
 
 class Session:
-    """A transaction that is open between calls; `future` resolves when it has begun."""
+    """A transaction that is open between calls; `future` resolves when it has begun.
 
-    __slots__ = ("abandoned", "calls", "deadline", "failed", "future", "started")
+    One that is late does not stand in line before it has a statement to run.
+    """
 
-    def __init__(self, future: asyncio.Future[None]) -> None:
+    __slots__ = ("abandoned", "calls", "deadline", "failed", "future", "is_late", "never_began", "started")
+
+    def __init__(self, future: asyncio.Future[None], *, is_late: bool = False) -> None:
         self.future = future
+        self.is_late = is_late
+        self.never_began = False
         self.calls: SimpleQueue[Statement | Finish] = SimpleQueue()
         self.started = self.abandoned = self.failed = False
         self.deadline = 0.0
@@ -198,6 +211,25 @@ class ThreadConnection:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+
+def begin_when_free(connection: sqlite3.Connection, text: str, patience: float) -> None:
+    """Begin a transaction, waiting for another process that has the lock."""
+    deadline = 0.0
+    while True:
+        try:
+            connection.execute(text)
+        except sqlite3.OperationalError as error:
+            now = time.monotonic()
+            deadline = deadline or now + patience
+            # Another process committed between our look at the file and our lock on it.
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                continue
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or now > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
 
 
 class StatementTimeout:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -19,7 +18,8 @@ from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from maniflex.db.sqlite.errors import translate
+from maniflex.db.port import BatchStatement, CommitRefused
+from maniflex.db.sqlite.errors import begin_error, commit_error, translate
 from maniflex.db.sqlite.threads import (
     STALL_SECONDS,
     BatchRequest,
@@ -32,12 +32,12 @@ from maniflex.db.sqlite.threads import (
     StatementTimeout,
     ThreadConnection,
     Write,
+    begin_when_free,
 )
-from maniflex.errors import Conflict, DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
-from maniflex.sql.statement import Sql
+from maniflex.errors import DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
+from maniflex.sql.statement import LossyText, Sql
 
 GROUP_LIMIT = 128
-RETRY_SECONDS = 0.001
 FAILED = "the transaction has failed; roll it back"
 
 
@@ -57,12 +57,14 @@ class Writer:
         lock_timeout: timedelta,
         statement_timeout: float,
         reading: bool = False,
+        durable: bool = False,
     ) -> None:
         self._connect = connect
         self._loop = loop
         self._begin_text = begin
         self._patience = lock_timeout.total_seconds()
         self._reading = reading
+        self._durable = durable  # a commit waits for the disk
         self._desk = ThreadConnection()
         self._inbox = Outcomes(loop)
         self._queue: SimpleQueue[Write | Session | _Stop] = SimpleQueue()
@@ -89,7 +91,7 @@ class Writer:
         """Run one statement and commit it."""
         return self._run_write(Write(text, params, collect, self._loop.create_future()))
 
-    def batch(self, statements: Sequence[Sql]) -> Coroutine[Any, Any, Any]:
+    def batch(self, statements: Sequence[BatchStatement]) -> Coroutine[Any, Any, Any]:
         """Run several statements and commit them together."""
         return self._run_write(BatchRequest(statements, self._loop.create_future()))
 
@@ -104,6 +106,10 @@ class Writer:
             raise
         finally:
             self._asked -= 1
+
+    def begin_late(self) -> Session:
+        """A session that waits for the writer with its first statement, and begins with it."""
+        return Session(self._loop.create_future(), is_late=True)
 
     async def begin(self) -> Session:
         """Wait for the writer and begin a transaction on it."""
@@ -126,12 +132,14 @@ class Writer:
         """Run one statement of a session."""
         return self._run_call(session, Statement(text, params, collect, self._loop.create_future()))
 
-    def call_batch(self, session: Session, statements: Sequence[Sql]) -> Coroutine[Any, Any, Any]:
+    def call_batch(self, session: Session, statements: Sequence[BatchStatement]) -> Coroutine[Any, Any, Any]:
         """Run several statements of a session, one after another."""
         return self._run_call(session, BatchRequest(statements, self._loop.create_future()))
 
     async def _run_call(self, session: Session, statement: Statement) -> Any:
         session.calls.put(statement)
+        if session.is_late:
+            self._begin_with(session, statement.future)
         self._ask()
         try:
             return await statement.future
@@ -143,9 +151,35 @@ class Writer:
         finally:
             self._asked -= 1
 
-    async def finish(self, session: Session, *, commit: bool) -> asyncio.CancelledError | None:
-        """End a session; a cancellation cannot stop it and is returned instead of raised."""
-        last = Finish(commit, self._loop.create_future())
+    def _begin_with(self, session: Session, first: asyncio.Future[Any]) -> None:
+        """Line up for the writer; `first` is told should the session not begin."""
+        self._line_up(session)
+        session.is_late = False
+        self.sessions += 1
+
+        def note_begin(begun: asyncio.Future[None]) -> None:
+            if (error := begun.exception()) is not None:
+                session.never_began = True
+                self.sessions -= 1
+                if not first.done():
+                    first.set_exception(error)
+
+        session.future.add_done_callback(note_begin)
+
+    async def finish(
+        self, session: Session, *, commit: bool, guard: Sql | None = None
+    ) -> asyncio.CancelledError | None:
+        """End a session; a cancellation cannot stop it and is returned instead of raised.
+
+        It is committed only if the `guard`, run last, changes a row.
+        """
+        last = Finish(commit, self._loop.create_future(), guard)
+        if session.is_late and commit and guard is not None:
+            self._begin_with(session, last.future)
+        elif self._is_not_begun(session):
+            if commit and (session.failed or session.never_began):
+                raise TransactionError("TX_COMMIT_ERROR", FAILED)
+            return None
         session.calls.put(last)
         cancellation = None
         while not last.future.done():
@@ -156,6 +190,15 @@ class Writer:
         self.sessions -= 1
         last.future.result()
         return cancellation
+
+    def _is_not_begun(self, session: Session) -> bool:
+        """Whether there is nothing to end; a session that still waits for its turn gives it up."""
+        if session.is_late or session.never_began:
+            return True
+        if session.future.done() or not self._withdraw(session):
+            return False
+        self.sessions -= 1
+        return True
 
     def stop(self) -> None:
         """Let the thread end once everything before this is done."""
@@ -252,10 +295,15 @@ class Writer:
         return group
 
     def _commit(self, group: list[Write]) -> None:
+        waits_for_disk = self._durable and any(type(write.text) is not LossyText for write in group)
+        if self._durable and not waits_for_disk:
+            self._connection().execute("PRAGMA synchronous = NORMAL")
         if len(group) > 1:
             self._commit_group(group)
         else:
             self._commit_alone(group[0])
+        if self._durable and not waits_for_disk:
+            self._connection().execute("PRAGMA synchronous = FULL")
 
     def _commit_alone(self, write: Write) -> None:
         if write.abandoned:
@@ -333,9 +381,12 @@ class Writer:
         try:
             self._begin()
         except Exception as error:
-            self._inbox.put(session.future, None, _not_begun(self._translate(error)))
+            self._inbox.put(session.future, None, begin_error(self._translate(error)))
             return
-        self._answer(session.future, None)
+        if session.calls.empty():
+            self._answer(session.future, None)
+        else:  # told with the first statement, which is here
+            self._inbox.put(session.future, None)
         while not isinstance(call := session.calls.get(), Finish):
             self._answer_call(session, call)
         self._finish(session, call)
@@ -354,36 +405,24 @@ class Writer:
     def _finish(self, session: Session, last: Finish) -> None:
         error = None
         if last.commit:
-            error = self._try_commit(session)
+            error = self._try_commit(session, last.guard)
         self._roll_back()
         self._inbox.put(last.future, None, error)
 
-    def _try_commit(self, session: Session) -> Exception | None:
+    def _try_commit(self, session: Session, guard: Sql | None) -> Exception | None:
         if session.failed:
             return TransactionError("TX_COMMIT_ERROR", "a statement failed, so nothing was committed")
         try:
+            if guard is not None and not self._connection().execute(*guard).fetchall():
+                return CommitRefused("the guard of the commit changed no row")
             self._connection().execute("COMMIT")
         except Exception as error:
-            return _not_committed(self._translate(error))
+            return commit_error(self._translate(error))
         return None
 
     def _begin(self) -> sqlite3.Connection:
-        connection = self._connection()
-        deadline = 0.0
-        while True:
-            try:
-                connection.execute(self._begin_text)
-            except sqlite3.OperationalError as error:
-                now = time.monotonic()
-                deadline = deadline or now + self._patience
-                # Another process committed between our look at the file and our lock on it.
-                if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                    continue
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or now > deadline:
-                    raise
-                time.sleep(RETRY_SECONDS)
-            else:
-                return connection
+        begin_when_free(connection := self._connection(), self._begin_text, self._patience)
+        return connection
 
     def _connection(self) -> sqlite3.Connection:
         if self._desk.connection is None:
@@ -409,19 +448,3 @@ class Writer:
     def _answer(self, future: asyncio.Future[Any], value: Any, error: Exception | None = None) -> None:
         self._inbox.put(future, value, error)
         self._inbox.wake()
-
-
-def _not_begun(error: ManiflexError) -> ManiflexError:
-    if type(error) is not DatabaseError:
-        return error
-    ours = TransactionError("TX_BEGIN_ERROR", "the transaction could not be begun")
-    ours.__cause__ = error
-    return ours
-
-
-def _not_committed(error: ManiflexError) -> ManiflexError:
-    if isinstance(error, Conflict):
-        return error
-    ours = TransactionError("TX_COMMIT_ERROR", "the transaction could not be committed")
-    ours.__cause__ = error
-    return ours

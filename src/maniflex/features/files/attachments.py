@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from maniflex.errors import FileNotFound, FileNotSet
+from maniflex.errors import FileNotFound, FileNotSet, NotFound
 from maniflex.features.files.docs import attachment_docs
 from maniflex.features.files.downloads import Download, download_response
 from maniflex.files.desk import FileDesk
@@ -77,6 +77,10 @@ class Attachment:
             return
         if ctx.result is None:
             raise no_answer_error()
+        if self._model.cls in ctx.runtime.redactions and self._field.api in await ctx.redacted(
+            self._model.cls
+        ):
+            raise NotFound()  # as if there were no such field
         value = getattr(ctx.result, self._field.name)
         if self._rules.is_list:
             value = _item(value or (), ctx.params.get("index", ""))

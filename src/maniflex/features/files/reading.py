@@ -84,6 +84,9 @@ class FileAccess:
 
     async def _reaches(self, ctx: Context, link: Link) -> bool:
         store = ctx.runtime.store(link.model)
+        field = store.meta.by_name.get(link.field)
+        if field is not None and field in await ctx.hidden_fields(store.meta):
+            return False
         try:
             scope = await ctx.scope_of(store.meta, Operation.READ)
         except OutOfScope:

@@ -25,7 +25,6 @@ from maniflex.pipeline.body import Body
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.policy_table import require_changeable
 from maniflex.pipeline.response import status_of
 from maniflex.pipeline.scope import singleton_id
 from maniflex.pipeline.upload_progress import uploading
@@ -194,7 +193,7 @@ class ModelUploads:
                 return None
             raise NotFound(model=meta.name, record_id=record_id)
         if meta.name in ctx.runtime.policies:
-            await require_changeable(ctx, store, row)
+            await ctx.runtime.policies[meta.name].require_changeable(ctx, store.record(row))
         error = store.lock_refusal(row)
         if error is not None:
             raise error

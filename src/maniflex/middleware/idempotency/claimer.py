@@ -7,12 +7,12 @@ import asyncio
 from maniflex.errors import Abort
 from maniflex.middleware.idempotency.held_claim import HeldClaim
 from maniflex.middleware.idempotency.options import KeyOptions
-from maniflex.middleware.idempotency.settled_keys import SettledKeys
+from maniflex.middleware.idempotency.settled_keys import Place, SettledKeys
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
 from maniflex.pipeline.context import Context
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at a key that another process has
-_FREE = KeyClaim(ClaimState.FREE)
+_REUSED = KeyClaim(ClaimState.REUSED)
 
 
 class KeyClaimer:
@@ -20,35 +20,24 @@ class KeyClaimer:
 
     def __init__(self, options: KeyOptions) -> None:
         self._options = options
-        self._held: dict[tuple[int, str], HeldClaim] = {}
+        self._held: dict[Place, HeldClaim] = {}
+        self._watched: dict[tuple[Place, str], asyncio.Future[None]] = {}  # by fingerprint, too
         self._settled = SettledKeys()
 
     async def claim(
         self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str
     ) -> HeldClaim | KeyClaim:
         """The claim, or the settled key of a twin; refuses a running twin and another fingerprint."""
-        place, now = (id(store), name), ctx.now()
-        key = self._settled.find(place, fingerprint, now)
-        if key is None and place not in self._held:
-            key = await store.claim(name, fingerprint, lease=self._options.lease, now=now)
-        if key is None or key.state is ClaimState.RUNNING:
-            key = await self._wait(ctx, store, name, fingerprint, claims=True)
-        if key.state is ClaimState.REUSED:
-            raise _reuse_refusal()
+        key = await self._find(ctx, store, name, fingerprint, claims=True)
         if key.state is ClaimState.SETTLED:
             return key
         claim = HeldClaim(store, name, fingerprint, key.token, self._options, ctx)
-        self._held[place] = claim
+        self._held[id(store), name] = claim
         return claim
 
     async def look(self, ctx: Context, claim: HeldClaim) -> KeyClaim:
         """The settled key, for a request that has lost it to another."""
-        key = await self._wait(ctx, claim.store, claim.name, claim.fingerprint, claims=False)
-        if key.state is ClaimState.REUSED:
-            raise _reuse_refusal()
-        if key.state is not ClaimState.SETTLED:
-            raise _progress_refusal()
-        return key
+        return await self._find(ctx, claim.store, claim.name, claim.fingerprint, claims=False)
 
     def end(self, claim: HeldClaim) -> None:
         """The request is over; its twins may go on."""
@@ -58,29 +47,56 @@ class KeyClaimer:
             self._settled.note(place, claim.fingerprint, claim.answer, claim.until)
         claim.end()
 
-    async def _wait(
+    async def _find(
         self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, *, claims: bool
     ) -> KeyClaim:
-        """What comes of a key that another request has, without holding a connection meanwhile."""
-        loop = asyncio.get_running_loop()
-        end, pause = loop.time() + self._options.wait, 0.0
+        """A claimed or a settled key. Of twins in this process one asks the store, the others wait for it."""
+        place, loop = (id(store), name), asyncio.get_running_loop()
+        end = loop.time() + self._options.wait
         while True:
-            seconds_left = end - loop.time()
-            twin = self._held.get((id(store), name))
-            if twin is not None:
-                if twin.fingerprint != fingerprint:
-                    return KeyClaim(ClaimState.REUSED)
-                key = await twin.wait(max(seconds_left, 0)) or _FREE
+            key = self._settled.find(place, fingerprint, ctx.now())
+            if key is not None:
+                break
+            if (twin := self._held.get(place)) is not None:
+                key = _REUSED if twin.fingerprint != fingerprint else await twin.wait(end - loop.time())
+            elif (watch := self._watched.get((place, fingerprint))) is not None and loop.time() < end:
+                await asyncio.wait((watch,), timeout=end - loop.time())
             else:
-                await asyncio.sleep(min(pause, max(seconds_left, 0)))
-                pause = min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
-                key = await store.look(name, fingerprint, now=ctx.now())
-            if key.state is ClaimState.FREE and claims and (id(store), name) not in self._held:
-                key = await store.claim(name, fingerprint, lease=self._options.lease, now=ctx.now())
-            if key.state not in (ClaimState.RUNNING, ClaimState.FREE):
-                return key
-            if seconds_left <= 0:
-                raise _progress_refusal()
+                key = await self._watch(ctx, store, name, fingerprint, end, claims=claims)
+            if key is not None:
+                break
+        if key.state is ClaimState.REUSED:
+            raise _reuse_refusal()
+        if key.state is ClaimState.RUNNING:
+            raise _progress_refusal()
+        return key
+
+    async def _watch(
+        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, end: float, *, claims: bool
+    ) -> KeyClaim:
+        """Ask the store until the key is ours or settled, without holding a connection meanwhile."""
+        place, loop, pause = (id(store), name), asyncio.get_running_loop(), _FIRST_PAUSE
+        watch = self._watched[place, fingerprint] = loop.create_future()
+        try:
+            key = await self._ask(ctx, store, name, fingerprint, claims=claims)
+            while key.state in (ClaimState.RUNNING, ClaimState.FREE) and (left := end - loop.time()) > 0:
+                await asyncio.sleep(min(pause, left))
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                key = await self._ask(ctx, store, name, fingerprint, claims=claims)
+        finally:
+            if self._watched.get((place, fingerprint)) is watch:
+                del self._watched[place, fingerprint]
+            watch.set_result(None)
+        if key.state is ClaimState.SETTLED and key.expires_at is not None:
+            self._settled.note(place, fingerprint, key.answer, key.expires_at)
+        return KeyClaim(ClaimState.RUNNING) if key.state is ClaimState.FREE else key
+
+    async def _ask(
+        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, *, claims: bool
+    ) -> KeyClaim:
+        if claims:
+            return await store.claim(name, fingerprint, lease=self._options.lease, now=ctx.now())
+        return await store.look(name, fingerprint, now=ctx.now())
 
 
 def _progress_refusal() -> Abort:

@@ -11,6 +11,7 @@ from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
 from maniflex.middleware.idempotency.kept_answer import keep_answer
 from maniflex.middleware.idempotency.options import KeyOptions
+from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
 from maniflex.pipeline.context import Context
 
@@ -70,9 +71,19 @@ class HeldClaim:
         self.answer = answer
         self.until = now + timedelta(seconds=self._options.ttl)
 
+    async def settle_with_commit(self, ctx: Context, tx: Tx) -> None:
+        """Keep the answer when the transaction commits; `CommitRefused` when the key is another's."""
+        assert isinstance(self.store, SqlIdempotency)
+        self.answer = await keep_answer(ctx, self._headers_before, self._options.max_answer)
+        self.is_unsure, now = True, self._now()
+        self.store.settle_with_commit(
+            self.name, self._token, self.answer, ttl=self._options.ttl, now=now, tx=tx
+        )
+        self.until = now + timedelta(seconds=self._options.ttl)
+
     def note_commit(self) -> None:
         """What settled the key is committed."""
-        self.is_settled = True
+        self.is_settled, self.is_unsure = True, False
 
     async def release(self, ctx: Context) -> None:
         """Give the key back; should that fail, its lease ends by itself."""

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from maniflex.db.current import transaction
+from maniflex.db.port import CommitRefused
 from maniflex.errors import Abort, Unavailable
 from maniflex.middleware.db.callers import caller_of
 from maniflex.middleware.db.query_text import scope_text
@@ -261,19 +263,36 @@ async def _write_and_settle(
     middleware: AnswersEarly, ctx: Context, claim: HeldClaim, write: Callable[[], Awaitable[None]]
 ) -> None:
     """Write, answer and settle in one transaction: one of its own, or the open one."""
-    joins = ctx.tx is not None
-    is_kept = False
-    async with ctx.transaction() as tx:
-        await write()
-        if ctx.response is None or status_of(ctx.response) < 400:
-            await _answer_early(middleware, ctx)
+    if ctx.tx is not None:
+        await _write_and_answer(middleware, ctx, write)
         if status_of(ctx.response) < 400:
-            await claim.settle(ctx, tx)
-            is_kept = True
-            if joins:
-                tx.after_commit(claim.note_commit)
-    if is_kept and not joins:
-        claim.note_commit()
+            await claim.settle(ctx, ctx.tx)
+            ctx.tx.after_commit(claim.note_commit)
+        return
+    try:
+        async with transaction(ctx.adapter, late=True) as tx:
+            await _write_and_answer(middleware, ctx, write)
+            if status_of(ctx.response) >= 400:
+                raise _Rollback
+            await claim.settle_with_commit(ctx, tx)
+    except _Rollback:
+        return
+    except CommitRefused as error:
+        claim.is_lost = True
+        raise ClaimLost(claim.name) from error
+    claim.note_commit()
+
+
+class _Rollback(Exception):
+    """An answer of 400 or more: the rows go, the answer stays."""
+
+
+async def _write_and_answer(
+    middleware: AnswersEarly, ctx: Context, write: Callable[[], Awaitable[None]]
+) -> None:
+    await write()
+    if ctx.response is None or status_of(ctx.response) < 400:
+        await _answer_early(middleware, ctx)
 
 
 async def _answer_early(middleware: AnswersEarly, ctx: Context) -> None:

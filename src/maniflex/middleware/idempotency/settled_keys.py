@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,7 +26,8 @@ class SettledKeys:
     """The latest of them; the oldest make room."""
 
     def __init__(self) -> None:
-        self._keys: dict[Place, _SettledKey] = {}
+        # Not a dict, which looks for its first key past all those that made room before.
+        self._keys: OrderedDict[Place, _SettledKey] = OrderedDict()
         self._bytes = 0
 
     def find(self, place: Place, fingerprint: str, now: datetime) -> KeyClaim | None:

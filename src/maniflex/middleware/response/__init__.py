@@ -10,6 +10,7 @@ from maniflex.middleware.response.body_form import envelope
 from maniflex.middleware.response.caching import cache
 from maniflex.middleware.response.cross_origin import cors
 from maniflex.middleware.response.header import add_header
+from maniflex.middleware.response.redact import redact_field
 from maniflex.middleware.response.request_observers import logging, metrics
 from maniflex.middleware.response.security import security_headers
 from maniflex.middleware.response.transform import transform_field
@@ -21,6 +22,7 @@ __all__ = [
     "envelope",
     "logging",
     "metrics",
+    "redact_field",
     "security_headers",
     "transform_field",
 ]

@@ -17,7 +17,8 @@ from maniflex.middleware.stores.model import IdempotencyKeyRow
 from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim
 from maniflex.middleware.stores.redis_form import RedisForm
 from maniflex.middleware.stores.sql_form import SqlForm
-from maniflex.middleware.stores.units import SECOND, hash_key, length_of, nanoseconds
+from maniflex.middleware.stores.units import SECOND, hash_key, moment_of, nanoseconds, nanoseconds_after
+from maniflex.sql.statement import Sql, by_dialect
 
 _MILLISECOND = 1_000_000
 _FREE = KeyClaim(ClaimState.FREE)
@@ -41,7 +42,7 @@ class _KeyState:
         if self.fingerprint != fingerprint:
             return KeyClaim(ClaimState.REUSED)
         if self.settled:
-            return KeyClaim(ClaimState.SETTLED, answer=self.answer)
+            return KeyClaim(ClaimState.SETTLED, answer=self.answer, expires_at=moment_of(self.until))
         return KeyClaim(ClaimState.RUNNING, retry_after=max(self.until - now, 0) / SECOND)
 
 
@@ -63,6 +64,8 @@ class SqlIdempotency(SqlForm):
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         super().attach(adapter, clock)
         self._on = {id(adapter): self}
+        # Where a read waits for nobody and a write for all others; elsewhere one statement does both.
+        self._looks_first = by_dialect(adapter.dialect, sqlite=True, postgres=False)
 
     def on(self, adapter: Adapter) -> SqlIdempotency:
         """The store in that database."""
@@ -73,13 +76,15 @@ class SqlIdempotency(SqlForm):
         return store
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
+        if self._looks_first and (claim := await self.look(key, fingerprint, now=now)) is not _FREE:
+            return claim
         token, moment = _new_token(), nanoseconds(now)
         rows = await self._write(
             "claim",
             id=hash_key(key),
             fingerprint=fingerprint,
             token=token,
-            until=moment + length_of(lease),
+            until=nanoseconds_after(now, lease),
             now=moment,
         )
         if not rows:  # a twin was quicker by less than a statement; by now its claim can be read
@@ -94,7 +99,7 @@ class SqlIdempotency(SqlForm):
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
         """Extend the claim, outside the transaction of the write, which on SQLite keeps others out anyway."""
-        until = nanoseconds(now) + length_of(lease)
+        until = nanoseconds_after(now, lease)
         return bool(await self._write("renew", id=hash_key(key), token=token, until=until))
 
     async def settle(
@@ -107,12 +112,21 @@ class SqlIdempotency(SqlForm):
         now: datetime,
         tx: Tx | None = None,
     ) -> bool:
-        until = nanoseconds(now) + length_of(ttl)
-        values = {"id": hash_key(key), "token": token, "answer": answer, "until": until}
+        sql = self._settlement(key, token, answer, ttl, now)
         if tx is None:
-            return bool(await self._write("settle", **values))
+            return bool(await self._write_sql(self.adapter, sql))
         # What fails here is the failure of the transaction, which the caller rolls back.
-        return bool(await tx.write(self._statements["settle"].bind(**values)))
+        return bool(await tx.write(sql))
+
+    def settle_with_commit(
+        self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx
+    ) -> None:
+        """Settle along with the commit of `tx`, which is refused when the claim is lost."""
+        tx.guard_commit(self._settlement(key, token, answer, ttl, now))
+
+    def _settlement(self, key: str, token: str, answer: bytes | None, ttl: Duration, now: datetime) -> Sql:
+        until = nanoseconds_after(now, ttl)
+        return self._statements["settle"].bind(id=hash_key(key), token=token, answer=answer, until=until)
 
     async def release(self, key: str, token: str) -> None:
         await self._write("release", id=hash_key(key), token=token)
@@ -134,8 +148,7 @@ class RedisIdempotency(RedisForm):
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
         token, moment = _new_token(), nanoseconds(now)
-        until = (moment + length_of(lease)) // _MILLISECOND
-        values = await self._run("claim", _key_name(key), fingerprint, token, moment // _MILLISECOND, until)
+        values = await self._run("claim", _key_name(key), fingerprint, token, *_milliseconds(now, lease))
         key_state = _read_hash(values)
         assert key_state is not None, "a claim leaves a key"
         return key_state.claim(fingerprint, token, moment)
@@ -149,9 +162,7 @@ class RedisIdempotency(RedisForm):
         return key_state.claim(fingerprint, None, moment)
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
-        moment = nanoseconds(now)
-        until = (moment + length_of(lease)) // _MILLISECOND
-        return bool(await self._run("renew", _key_name(key), token, moment // _MILLISECOND, until))
+        return bool(await self._run("renew", _key_name(key), token, *_milliseconds(now, lease)))
 
     async def settle(
         self,
@@ -164,13 +175,16 @@ class RedisIdempotency(RedisForm):
         tx: Tx | None = None,
     ) -> bool:
         """Keep the answer at once: Redis has no part in the transaction."""
-        moment = nanoseconds(now)
-        times = moment // _MILLISECOND, (moment + length_of(ttl)) // _MILLISECOND
         answers = () if answer is None else (answer,)
-        return bool(await self._run("settle", _key_name(key), token, *times, *answers))
+        return bool(await self._run("settle", _key_name(key), token, *_milliseconds(now, ttl), *answers))
 
     async def release(self, key: str, token: str) -> None:
         await self._run("release", _key_name(key), token)
+
+
+def _milliseconds(now: datetime, duration: Duration) -> tuple[int, int]:
+    """The moment, and that after the duration."""
+    return nanoseconds(now) // _MILLISECOND, nanoseconds_after(now, duration) // _MILLISECOND
 
 
 def _key_name(key: str) -> str:
@@ -207,7 +221,7 @@ class MemoryIdempotency:
         if len(self._keys) >= _MOST_KEYS:
             self._keys = {name: one for name, one in self._keys.items() if one.until > moment}
         token = _new_token()
-        self._keys[key] = _KeyState(fingerprint, token, False, None, moment + length_of(lease))
+        self._keys[key] = _KeyState(fingerprint, token, False, None, nanoseconds_after(now, lease))
         return KeyClaim(ClaimState.CLAIMED, token)
 
     async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
@@ -216,7 +230,7 @@ class MemoryIdempotency:
         return _FREE if key_state is None else key_state.claim(fingerprint, None, moment)
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
-        return self._change(key, token, until=nanoseconds(now) + length_of(lease))
+        return self._change(key, token, until=nanoseconds_after(now, lease))
 
     async def settle(
         self,
@@ -229,7 +243,7 @@ class MemoryIdempotency:
         tx: Tx | None = None,
     ) -> bool:
         """Keep the answer at once: memory has no part in the transaction."""
-        return self._change(key, token, settled=True, answer=answer, until=nanoseconds(now) + length_of(ttl))
+        return self._change(key, token, settled=True, answer=answer, until=nanoseconds_after(now, ttl))
 
     async def release(self, key: str, token: str) -> None:
         key_state = self._keys.get(key)

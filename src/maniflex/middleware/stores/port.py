@@ -76,6 +76,7 @@ class KeyClaim:
     token: str = ""  # names this claim in `renew`, `settle` and `release`
     answer: bytes | None = None  # of a settled key; None when its answer could not be kept
     retry_after: float = 0.0  # seconds until a running claim ends by itself
+    expires_at: datetime | None = None  # of a settled key, which stays as it is until then
 
 
 class IdempotencyStore(Protocol):

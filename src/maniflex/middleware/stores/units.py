@@ -24,6 +24,11 @@ def nanoseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND * 1000
 
 
+def nanoseconds_after(moment: datetime, duration: Duration) -> int:
+    """The nanoseconds since 1970 at which a duration that begins then is over."""
+    return nanoseconds(moment) + length_of(duration)
+
+
 def moment_of(nanoseconds: int) -> datetime:
     """The moment so many nanoseconds after 1970."""
     return _EPOCH + timedelta(microseconds=nanoseconds // 1000)

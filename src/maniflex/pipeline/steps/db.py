@@ -170,8 +170,9 @@ class Database:
             else:
                 ctx.row = self._require_unlocked(await self.store.read(ctx.resource_id, scope=scope))
             return
+        check_version = await self._version_check(ctx)
         ctx.row = await self.store.revise(
-            ctx.resource_id, changes, scope=scope, check=lambda row: self._check_version(row, if_match)
+            ctx.resource_id, changes, scope=scope, check=lambda row: check_version(row, if_match)
         )
 
     async def update_checked(self, ctx: Context) -> None:
@@ -188,9 +189,10 @@ class Database:
             stamp(self.store.meta, ctx.forced, changes, only_present=True)
         if_match = ctx.header("if-match") if self._optimistic else None
         after: list[Callable[[], Awaitable[None]]] = []
+        check_version = await self._version_check(ctx)
 
         async def check(row: Row) -> None:
-            self._check_version(row, if_match)
+            check_version(row, if_match)
             change = RowChange(vars(self.store.record(row)), changes, after)
             for item in checks:
                 await item.look(ctx, change)
@@ -211,7 +213,7 @@ class Database:
             return
         async with transaction(self.store.adapter) as tx:
             row = await self.store.lock_unchanged(ctx.resource_id, tx=tx, scope=scope)
-            self._check_version(row, if_match)
+            (await self._version_check(ctx))(row, if_match)
             await self.store.delete(ctx.resource_id, scope=scope, tx=tx)
 
     async def restore(self, ctx: Context, judge: Callable[[Row], Awaitable[None]] | None = None) -> None:
@@ -221,11 +223,12 @@ class Database:
         if ctx.forced:
             stamp(self.store.meta, ctx.forced, changes, only_present=True)
         if_match = ctx.header("if-match") if self._optimistic else None
+        check_version = await self._version_check(ctx)
 
         async def check(row: Row) -> None:
             if judge is not None:
                 await judge(row)
-            self._check_version(row, if_match)
+            check_version(row, if_match)
 
         scope = self.touchable(ctx)
         ctx.row = await self.store.restore(ctx.resource_id, changes, scope=scope, check=check)
@@ -266,9 +269,17 @@ class Database:
             raise error
         return row
 
-    def _check_version(self, row: Row, if_match: str | None) -> None:
-        if if_match is None or if_match.strip() == "*":
-            return
-        tags = [row_part(tag.strip()) for tag in if_match.split(",")]
-        if self._serializer.etag(row) not in tags:
-            raise PreconditionFailed(model=self.store.meta.name)
+    async def _version_check(self, ctx: Context) -> Callable[[Row, str | None], None]:
+        """What compares a row with `If-Match`: the tags a caller knows are of the fields it sees."""
+        redactions, model = self._runtime.redactions, self.store.meta.cls
+        is_asked = self._optimistic and model in redactions and ctx.header("if-match") is not None
+        serializer = await redactions.serializer(ctx, model) if is_asked else self._serializer
+        return partial(_check_version, serializer)
+
+
+def _check_version(serializer: Serializer, row: Row, if_match: str | None) -> None:
+    if if_match is None or if_match.strip() == "*":
+        return
+    tags = [row_part(tag.strip()) for tag in if_match.split(",")]
+    if serializer.etag(row) not in tags:
+        raise PreconditionFailed(model=serializer.meta.name)

@@ -11,7 +11,6 @@ from maniflex.pipeline.chain import Default
 from maniflex.pipeline.checks import Draft, ValueRule, judge_all, refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.policy_table import require_changeable
 from maniflex.pipeline.scope import singleton_id
 
 
@@ -101,8 +100,9 @@ class Judge:
         row = await store.find(record_id, scope=ctx.forced)
         if row is None:
             return ()
-        if self._model.name in ctx.runtime.policies:
-            await require_changeable(ctx, store, row)
+        policies = ctx.runtime.policies.get(self._model.name)
+        if policies is not None:
+            await policies.require_changeable(ctx, store.record(row))
         lock_error = store.lock_refusal(row)
         if lock_error is not None:
             raise lock_error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from maniflex.db.budget import Budget
 from maniflex.db.port import Row
+from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.context import Context, Page
@@ -74,8 +75,12 @@ class Respond:
         elif result is None or isinstance(result, Page):
             return self._answer_page(ctx, query)
         else:
-            ctx.response = Response(200, result)
+            ctx.response = self._own_answer(ctx, 200, result)
         return None
+
+    def _own_answer(self, ctx: Context, status: int, data: Any, meta: Any = None) -> Response:
+        """The answer with what middleware has put in the place of records."""
+        return Response(status, data, meta=meta)
 
     async def _answer_large_rows(
         self, ctx: Context, query: Query, rows: Sequence[Row], budget: Budget
@@ -90,7 +95,7 @@ class Respond:
         """Answer with one record; what has to be computed or was loaded along is left to await."""
         result, row = ctx._result, ctx.row
         if result is not None and not self._serializer.fits(result):
-            ctx.response = Response(status, result)
+            ctx.response = self._own_answer(ctx, status, result)
             return None
         shown_row = row if result is None else self._serializer.row(result)
         if shown_row is None:
@@ -133,7 +138,8 @@ class Respond:
             total, page, limit = result.total, result.page, result.limit or 1
             result.items = items = list(result.items)
             if not all(map(self._serializer.fits, items)):
-                ctx.response = Response(200, items, meta=self._page_meta(ctx, total, page, limit))
+                meta = self._page_meta(ctx, total, page, limit)
+                ctx.response = self._own_answer(ctx, 200, items, meta)
                 return
             rows = [serializer.row(record) for record in items]
         data = await self._record_values(ctx, serializer, rows, select is not None)
@@ -174,10 +180,14 @@ class Respond:
             await change_records(ctx, (t for t in self._transforms if t.covers(ctx.operation)), data)
         if ctx.related:
             changing: Changing = []
+            runtime = ctx.runtime
+            serializers: Mapping[type[Model], Serializer] = runtime.serializers
+            if runtime.redactions:
+                serializers = await runtime.redactions.included_serializers(ctx)
             for values, relations in zip(data, ctx.related, strict=False):
-                values.update(serialize_related(ctx.runtime, relations, changing))
+                values.update(serialize_related(serializers, runtime.transforms, relations, changing))
             for model, records in changing:
-                transforms = ctx.runtime.transforms[model]
+                transforms = runtime.transforms[model]
                 await change_records(ctx, (t for t in transforms if t.covers_included), records)
         return data
 

@@ -14,7 +14,6 @@ from maniflex.pipeline.body import Body
 from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.offload import LARGE
-from maniflex.pipeline.policy_table import require_changeable
 from maniflex.pipeline.scope import stamp_body
 
 T = TypeVar("T")
@@ -29,7 +28,9 @@ class Validate:
         self._create = meta.validator.create
         self._patch = meta.validator.patch
         self._relations = {
-            name: relation for name, relation in meta.relations.items() if name not in meta.by_api
+            name: relation
+            for name, relation in meta.relations.items()
+            if name not in meta.by_api and is_known_relation(relation, meta)
         }
         # Relations are looked for along with closed names: a body of ordinary fields pays for neither.
         closed_names = {f.api for f in meta.fields if f.name in meta.closed} | self._relations.keys()
@@ -42,6 +43,7 @@ class Validate:
             stamp_body(self._store.meta, query.forced, body)
         values = body.values_
         if not self._closed_on_create.isdisjoint(values):
+            ctx.sent_names = tuple(body)
             self._refuse_relations(body, self._create)
             body.strip(self._closed_on_create)
         if raw_body is not None and len(raw_body) > LARGE:
@@ -58,6 +60,7 @@ class Validate:
         body, raw_body = ctx._body, ctx.raw_body
         values = body.values_
         if not self._closed_on_update.isdisjoint(values):
+            ctx.sent_names = tuple(body)
             self._refuse_relations(body, self._patch)
             body.strip(self._closed_on_update)
         if raw_body is not None and len(raw_body) > LARGE:
@@ -94,16 +97,24 @@ class Validate:
         except ValidationFailed:
             row = await self._store.find(ctx.resource_id, scope=ctx.forced)
             if row is not None and self._store.meta.name in ctx.runtime.policies:
-                await require_changeable(ctx, self._store, row)
+                await ctx.runtime.policies[self._store.meta.name].require_changeable(
+                    ctx, self._store.record(row)
+                )
             error = None if row is None else self._store.lock_refusal(row)
             if error is not None:
                 raise error from None
             raise
 
 
+def is_known_relation(relation: RelationMeta, model: ModelMeta) -> bool:
+    """Whether clients may know of the relation: one over a hidden key does not exist to them."""
+    key = None if relation.key is None else model.by_name.get(relation.key)
+    return relation.kind is not RelationKind.BELONGS_TO or key is None or not key.hidden
+
+
 def relation_problem(relation: RelationMeta, model: ModelMeta) -> Detail:
     """What a body that names a relation is told."""
     key = None if relation.key is None else model.by_name.get(relation.key)
-    if relation.kind is RelationKind.BELONGS_TO and key is not None and not key.hidden:
+    if relation.kind is RelationKind.BELONGS_TO and key is not None:
         return detail(relation.name, "relation", f'is a relation; send the id as "{key.api}"')
     return detail(relation.name, "relation", "is a relation, which a body cannot set")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from maniflex.db.port import Adapter, Executor
+from maniflex.db.port import Adapter, Executor, Row
 from maniflex.errors import ConstraintViolation, DatabaseError, RequestError, TransactionError, Unavailable
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.testing.conformance._case import Case, add, endless, names, sql
@@ -53,6 +53,25 @@ class Batches(Case):
         with pytest.raises(DatabaseError):
             await db.batch([*inserts(db, 4), Sql("SELECT nonsense FROM nowhere")])
         assert await names(db) == ["one"]
+
+    async def test_a_function_in_a_batch_makes_a_statement_of_the_rows_so_far(self, db: Adapter) -> None:
+        def following(rows: Sequence[list[Row]]) -> Sql | None:
+            return inserts(db, rows[-1][0][0] + 1)[0] if len(rows) < 3 else None
+
+        rows = await db.batch([*inserts(db, 1), following, following, following])
+        assert tuples(rows) == [[(1,)], [(2,)], [(3,)], []]
+        async with db.transaction() as tx:
+            assert tuples(await tx.batch([*inserts(db, 4), following])) == [[(4,)], [(5,)]]
+        assert await names(db) == ["1", "2", "3", "4", "5"]
+
+    async def test_a_function_that_fails_takes_the_whole_batch_back(self, db: Adapter) -> None:
+        def fail(rows: Sequence[list[Row]]) -> Sql | None:
+            raise ZeroDivisionError
+
+        with pytest.raises((ZeroDivisionError, DatabaseError)):
+            await db.batch([*inserts(db, 1), fail])
+        await db.batch(inserts(db, 2))
+        assert await names(db) == ["2"]
 
     async def test_a_batch_cannot_end_its_transaction(self, db: Adapter) -> None:
         with pytest.raises(DatabaseError):

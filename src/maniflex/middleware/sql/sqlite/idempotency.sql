@@ -1,5 +1,6 @@
--- name: claim
--- Take a key that is new or whose time is over; otherwise write the row as it is, to have it returned.
+-- name: claim (lossy)
+-- Take a key that is new or whose time is over; otherwise write the row as it is, to have it returned. The commit
+-- is not waited for on disk: that of the settlement comes later, and brings it along.
 INSERT INTO idempotency_key (id, fingerprint, token, settled, answer, expires_at)
 VALUES (:id, :fingerprint, :token, false, NULL, :until)
 ON CONFLICT (id) DO UPDATE SET

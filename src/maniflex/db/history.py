@@ -1,0 +1,179 @@
+"""Writes the histories of versioned models: a listener of the write seam, in the transaction of the write.
+
+One row for each record that changed, all rows of a batch in one statement. A change that leaves every value
+as it was has none; one that changes secrets alone has an empty diff. What fails here fails the write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from maniflex._caller import caller
+from maniflex._ids import new_id
+from maniflex.db.changes import Change, ChangeKind
+from maniflex.db.port import Row, Tx
+from maniflex.db.redacted import Redaction, as_json
+from maniflex.db.store import Store
+from maniflex.model.history_row import HistoryOperation
+from maniflex.model.meta import Kind
+from maniflex.sql.history import Author, HistoryEntry, append
+from maniflex.sql.statement import Sql
+
+Diff = dict[str, dict[str, Any]]
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_NULL = {"old": None, "new": None}
+
+
+class HistoryWriter:
+    """Keeps the history of one model."""
+
+    needs_rows = True
+
+    def __init__(self, store: Store, history: Store, *, snapshots: bool) -> None:
+        meta = store.meta
+        marker = meta.soft_delete
+        untold = {"id", "created_at", "updated_at", marker.field if marker else "id"}
+        self.history = history
+        self._snapshots = snapshots
+        self._clock = store.clock
+        self._redaction = Redaction(meta)
+        self._told = [
+            (i, f.api, f.kind is Kind.JSON) for i, f in self._redaction.kept if f.name not in untold
+        ]
+        self._moment = store.sql.names.index("updated_at")
+        self._marker = None if marker is None else store.sql.names.index(marker.field)
+
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
+        """Add a version of every record that has really changed."""
+        author = author_of_changes()
+        for some in _by_beginning(changes):
+            entries = self.entries(some)
+            sql = self.append(some, entries, author)
+            rows = [] if sql is None else await tx.write(sql)
+            rest = self.append_rest(some, entries, rows, author)
+            if rest is not None:
+                await tx.write(rest)
+
+    def entries(self, changes: Sequence[Change]) -> list[HistoryEntry]:
+        """The versions that these changes make."""
+        return [entry for change in changes for entry in self._entry(change)]
+
+    def append(
+        self, changes: Sequence[Change], entries: Sequence[HistoryEntry], author: Author
+    ) -> Sql | None:
+        """What adds them, as far as their records have a history or begin one; all of them do, or none."""
+        if not entries:
+            return None
+        known = changes[0].operation is not ChangeKind.CREATE
+        return append(self.history.sql, entries, author, known=known)
+
+    def append_rest(
+        self,
+        changes: Sequence[Change],
+        entries: Sequence[HistoryEntry],
+        rows: Sequence[Row],
+        author: Author,
+    ) -> Sql | None:
+        """What adds those that `append` left out: they come behind the states that their changes found."""
+        if len(rows) == len(entries):
+            return None
+        told = {row[0] for row in rows}
+        missing = {entry.record_id: entry for entry in entries if entry.record_id not in told}
+        return append(self.history.sql, list(self._with_baselines(changes, missing)), author, known=False)
+
+    def _with_baselines(
+        self, changes: Sequence[Change], missing: dict[str, HistoryEntry]
+    ) -> Iterator[HistoryEntry]:
+        """The entries of records that were there before their history, each behind the state it found."""
+        for change in changes:
+            entry = missing.get(change.id or "")
+            if entry is None or change.before is None:
+                continue
+            is_deleted = self._marker is not None and bool(change.before[self._marker])
+            diff = {} if is_deleted else self._all_values(change.before, "new")
+            moment = min(change.before[self._moment], entry.timestamp)
+            yield self._make(change, HistoryOperation.BASELINE, diff, change.before, moment)
+            yield entry._replace(id=new_id(), step=2)  # ids rise with the versions
+
+    def _entry(self, change: Change) -> Iterator[HistoryEntry]:
+        """The version that a change makes, if it makes one."""
+        before, after = change.before, change.after
+        match change.operation:
+            case ChangeKind.CREATE | ChangeKind.RESTORE:
+                assert after is not None
+                diff, shown = self._all_values(after, "new"), after
+            case ChangeKind.DELETE:
+                assert before is not None
+                diff, shown = self._all_values(before, "old"), before
+            case ChangeKind.UPDATE:
+                assert before is not None
+                assert after is not None
+                diff, shown = self._differences(before, after), after
+                if not diff and all(before[i] == after[i] for i in self._redaction.dropped):
+                    return
+        moment = self._clock.now() if after is None else after[self._moment]
+        yield self._make(change, HistoryOperation(change.operation), diff, shown, moment)
+
+    def _make(
+        self, change: Change, operation: HistoryOperation, diff: Diff, row: Row, moment: datetime
+    ) -> HistoryEntry:
+        snapshot = _encode(self._redaction(row)).decode() if self._snapshots else None
+        return HistoryEntry(
+            new_id(),
+            change.id or "",
+            1,
+            operation.value,
+            moment,
+            change.source.value,
+            _encode(diff).decode(),
+            snapshot,
+        )
+
+    def _all_values(self, row: Row, side: str) -> Diff:
+        """The fields that have a value, all on one side."""
+        return {
+            name: {**_NULL, side: as_json(row[i]) if is_json else row[i]}
+            for i, name, is_json in self._told
+            if row[i] is not None
+        }
+
+    def _differences(self, before: Row, after: Row) -> Diff:
+        diff: Diff = {}
+        for i, name, is_json in self._told:
+            old, new = before[i], after[i]
+            if old == new or (old != old and new != new):
+                continue
+            if not is_json:
+                diff[name] = {"old": old, "new": new}
+            elif old is None or new is None or not same_json(_decode(old), _decode(new)):
+                diff[name] = {"old": as_json(old), "new": as_json(new)}
+        return diff
+
+
+def author_of_changes() -> Author:
+    """Who makes changes here."""
+    who = caller()
+    return Author(who.actor_id, who.tenant_id, who.request_id, who.reason)
+
+
+def _by_beginning(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """New records apart from those that were there."""
+    begun = [change for change in changes if change.operation is ChangeKind.CREATE]
+    others = [change for change in changes if change.operation is not ChangeKind.CREATE]
+    yield from (some for some in (begun, others) if some)
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, however they are spelt: 1 is 1.0, but true is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return bool(one == other)

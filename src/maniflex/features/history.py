@@ -1,0 +1,373 @@
+"""`versioned=True`: the routes of histories, and what their rows show.
+
+All of them are READ_HISTORY of the parent: rules for READ cover them, those for LIST the flat list too, and
+rules for the history model as well. Conditions that bind the parent bind them through the record, whether
+it is there or marked as deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from maniflex.db.budget import Budget
+from maniflex.db.current import executor
+from maniflex.db.past_rows import PastRows, typed_value
+from maniflex.db.port import Row
+from maniflex.db.store import Store
+from maniflex.db.versioned_store import keep_history
+from maniflex.errors import InvalidQuery, NotFound
+from maniflex.features.history_docs import history_docs, list_docs, restore_docs, version_docs
+from maniflex.features.history_policies import RecordPolicies, page_meta
+from maniflex.model.base import Model
+from maniflex.model.history_row import history_model, is_versioned
+from maniflex.model.meta import ModelMeta, ModelOptions
+from maniflex.pipeline.body import Body
+from maniflex.pipeline.chain import Default, Target
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.model_routes import update_endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Next
+from maniflex.pipeline.response import Response, no_answer_error
+from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.scope import singleton_id
+from maniflex.pipeline.transforms import change_records
+from maniflex.query.query import Query, Sort, leaves
+from maniflex.query.through_record import through_record
+from maniflex.sql import select
+
+_WITHOUT_VERSIONS = ("history_table", "history_list", "history_restore")
+_MOST_DIGITS = 18  # of a version
+
+
+def history_problems(meta: ModelMeta) -> Iterator[str]:
+    """The problems of a model's history options."""
+    if not is_versioned(meta.options):
+        for name in _WITHOUT_VERSIONS:
+            if getattr(meta.options, name) is not None:
+                yield f"{meta.name}: {name}= means nothing without versioned=True"
+        return
+    for field in meta.fields:
+        if field.api == "history" and "file" in field.extra:
+            yield f"{meta.name}.{field.name}: its route would be that of the history; give it another alias="
+
+
+def keep_histories(stores: Mapping[type[Model], Store]) -> None:
+    """Let the changes of every versioned model be written to its history."""
+    for store in list(stores.values()):
+        if is_versioned(store.meta.options) and history_model(store.meta.cls) in stores:
+            history = stores[history_model(store.meta.cls)]
+            keep_history(store, history, snapshots=keeps_snapshots(store.meta.options))
+
+
+def keeps_snapshots(options: ModelOptions) -> bool:
+    """Whether the versions of a model have the whole record with them."""
+    return not options.versioned_diff_only
+
+
+def history_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:
+    """The routes of the history of one model."""
+    history = routes.runtime.stores.get(history_model(model.cls)) if is_versioned(model.options) else None
+    if history is None or model.options.headless:
+        return
+    own = _HistoryRoutes(routes, model, history.meta)
+    yield from routes.with_options(own.nested())
+    if model.options.history_list is not False:
+        yield from routes.with_options(own.flat())
+
+
+async def hidden_names(ctx: Context, meta: ModelMeta) -> frozenset[str]:
+    """The API names that snapshots and diffs must not show to this caller.
+
+    Secrets are not stored; a field that became one since its versions were written is taken out here.
+    """
+    secrets = frozenset(f.api for f in meta.fields if f.secret)
+    return secrets | await ctx.redacted(meta.cls) if meta.cls in ctx.runtime.redactions else secrets
+
+
+def past_rows(runtime: Runtime, meta: ModelMeta) -> PastRows:
+    """What reads the past of a versioned model."""
+    history = runtime.stores[history_model(meta.cls)]
+    return PastRows(runtime.stores[meta.cls], history, snapshots=keeps_snapshots(meta.options))
+
+
+class _HistoryRoutes:
+    def __init__(self, routes: RouteBuilder, model: ModelMeta, history: ModelMeta) -> None:
+        self._routes = routes
+        self._model = model
+        self._history = history
+        self._steps = HistorySteps(routes.runtime, model, history)
+        self._below = "" if model.options.singleton else "/{id}"
+
+    def nested(self) -> Iterator[Endpoint]:
+        """The history of one record, its versions, and the way back to one of them."""
+        steps, path = self._steps, f"/{self._model.table}{self._below}/history"
+        nested: dict[str, Default] = {"deserialize": steps.read_query, "db": steps.list_of_record}
+        yield from self._reading(path, nested, steps.answer_list, history_docs(self._model, self._history))
+        version: dict[str, Default] = {"deserialize": steps.read_selection, "db": steps.read_version}
+        docs = version_docs(self._model, self._history)
+        yield from self._reading(f"{path}/{{version}}", version, steps.answer_one, docs)
+        if self._model.options.history_restore:
+            yield self._restoring()
+
+    def flat(self) -> Iterator[Endpoint]:
+        """The histories of all records."""
+        steps, path = self._steps, f"/{self._history.table}"
+        many: dict[str, Default] = {"deserialize": steps.read_query, "db": steps.list_all}
+        yield from self._reading(
+            path, many, steps.answer_list, list_docs(self._model, self._history), item=False
+        )
+        one: dict[str, Default] = {"deserialize": steps.read_selection, "db": steps.read_one}
+        docs = version_docs(self._model, self._history, flat=True)
+        yield from self._reading(f"{path}/{{id}}", one, steps.answer_one, docs, item=False)
+
+    def _reading(
+        self,
+        path: str,
+        defaults: dict[str, Default],
+        respond: Default,
+        about: RouteDocs,
+        *,
+        item: bool = True,
+    ) -> Iterator[Endpoint]:
+        # HEAD is READ_HISTORY too, so that no rule is passed by asking for the headers only.
+        for method, docs in (("GET", about), ("HEAD", about.of_head())):
+            yield self._routes.endpoint(
+                method,
+                path,
+                Operation.READ_HISTORY,
+                model=self._model,
+                defaults=defaults,
+                outer=[("history", self._steps.begin)],
+                also=self._also(),
+                respond=respond,
+                item=item,
+                owner=self._history.name,
+                about=docs,
+            )
+
+    def _restoring(self) -> Endpoint:
+        """An UPDATE with the values of a version, for callers who may also read that version."""
+        return update_endpoint(
+            self._routes,
+            self._model,
+            "POST",
+            below=f"{self._below}/history/{{version}}/restore",
+            deserialize=self._steps.read_state,
+            also=((self._model, Operation.READ_HISTORY), *self._also()),
+            about=restore_docs(self._model),
+        )
+
+    def _also(self) -> tuple[Target, ...]:
+        return ((self._history, Operation.READ_HISTORY),)
+
+
+class HistorySteps:
+    """The steps of the routes of one history."""
+
+    def __init__(self, runtime: Runtime, model: ModelMeta, history: ModelMeta) -> None:
+        self._model = model
+        self._store = runtime.stores[model.cls]
+        self._history = runtime.stores[history.cls]
+        self._past = past_rows(runtime, model)
+        self._newest_of_record = (Sort(history.by_name["version"], descending=True),)
+        self._newest = (Sort(history.by_name["id"], descending=True),)  # ids rise with time
+        self._shower = HistoryShower(runtime, model, history)
+        self._most = (model.options.limits or runtime.config.limits).answer_size
+        self._of_one = RecordPolicies(runtime, self._store, item=True)
+        self._of_many = RecordPolicies(runtime, self._store, item=False)
+
+    async def begin(self, ctx: Context, next: Next) -> None:
+        """Whatever binds or narrows the request is about the records; the query string is about versions."""
+        ctx._query = self._store.query(b"")
+        await next()
+
+    def read_query(self, ctx: Context) -> None:
+        query = self._history.query(ctx.scope["query_string"])
+        if query.includes or query.cursor is not None or query.search is not None:
+            raise InvalidQuery("a history takes page, limit, filter, sort and select")
+        if any(item.path for item in leaves(query.filters)) or any(sort.path for sort in query.sorts):
+            raise InvalidQuery("filter and sort: a history is asked for its own fields")
+        ctx.past = query
+
+    def read_selection(self, ctx: Context) -> None:
+        self.read_query(ctx)
+        query: Query = ctx.past
+        if query.filters or query.sorts or query.page != 1:
+            raise InvalidQuery("one version takes select alone")
+
+    async def list_of_record(self, ctx: Context) -> None:
+        """The versions of a record that the request may read."""
+        query = self._asked(ctx)
+        if not await self._find_record(ctx):
+            ctx.past = HistoryPage(query, (), 0)
+            return
+        query = query.with_filter("record_id", ctx.resource_id)
+        await self._list(ctx, query.with_(sorts=query.sorts or self._newest_of_record))
+
+    async def list_all(self, ctx: Context) -> None:
+        query = self._asked(ctx)
+        await self._list(ctx, query.with_(sorts=query.sorts or self._newest))
+        page: HistoryPage = ctx.past
+        allowed = await self._of_many.allowed(ctx, [self._record_id(row) for row in page.rows])
+        rows = [row for row in page.rows if self._record_id(row) in allowed]
+        ctx.past = page._replace(rows=rows, counted=not self._of_many.hides_rows)
+
+    async def read_version(self, ctx: Context) -> None:
+        query = self._asked(ctx)
+        version = _version(ctx)
+        if version is None or not await self._find_record(ctx):
+            raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
+        query = query.with_filter("record_id", ctx.resource_id).with_filter("version", version)
+        await self._one(ctx, query)
+
+    async def read_one(self, ctx: Context) -> None:
+        await self._one(ctx, self._asked(ctx).with_filter("id", ctx.resource_id))
+        await self._of_many.require_now(ctx, self._record_id(ctx.past.rows[0]))
+
+    async def read_state(self, ctx: Context) -> None:
+        """Take the values of a version for the body of an update."""
+        version = _version(ctx)
+        if self._model.options.singleton:
+            ctx.resource_id = singleton_id(self._model, ctx.forced)
+        row = await self._store.read(ctx.resource_id, scope=ctx.forced)  # 404, whatever its versions are
+        await self._of_one.require(ctx, row)
+        values = None if version is None else await self._past.state(ctx.resource_id, version)
+        if values is None:
+            raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
+        closed = self._model.closed
+        ctx._body = Body(
+            {
+                f.api: values[f.api]
+                for f in self._model.fields
+                if f.api in values and not (f.secret or f.immutable or f.name in closed)
+            }
+        )
+        ctx.change_reason = ctx.change_reason or f"version {version} restored"
+
+    async def answer_list(self, ctx: Context) -> None:
+        if ctx.response is not None:
+            return
+        page = _found(ctx)
+        query = page.query
+        meta = page_meta(total=page.total, page=query.page, limit=query.limit or 1, counted=page.counted)
+        ctx.response = Response(200, await self._shower.show(ctx, page), meta=meta)
+
+    async def answer_one(self, ctx: Context) -> None:
+        if ctx.response is None:
+            [data] = await self._shower.show(ctx, _found(ctx))
+            ctx.response = Response(200, data)
+
+    def _asked(self, ctx: Context) -> Query:
+        if not isinstance(ctx.past, Query):  # middleware replaced the deserialize step
+            self.read_query(ctx)
+        query: Query = ctx.past
+        return query
+
+    async def _find_record(self, ctx: Context) -> bool:
+        """Whether the record is there, or marked as deleted; its own 404 unless it is a singleton."""
+        query = ctx.current_query()
+        if self._model.options.singleton:
+            ctx.resource_id = singleton_id(self._model, query.forced)
+        statement = select.kept(self._store.sql, ctx.resource_id, query.filters, query.forced)
+        row = await executor(self._store.adapter).fetch_one(statement)
+        if row is None and not self._model.options.singleton:
+            raise NotFound(model=self._model.name, record_id=ctx.resource_id)
+        if row is not None:  # middleware that judges records finds it where a read leaves it
+            ctx.row = row if self._store.decode is None else self._store.decode(row)
+            await self._of_one.require(ctx, ctx.row)
+        return row is not None
+
+    def _record_id(self, row: Row) -> str:
+        return str(row[self._history.sql.names.index("record_id")])
+
+    async def _one(self, ctx: Context, query: Query) -> None:
+        await self._list(ctx, query.with_(limit=1))
+        if not ctx.past.rows:
+            raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
+
+    async def _list(self, ctx: Context, query: Query) -> None:
+        scope = through_record(self._history.meta, ctx.current_query())
+        listing = self._history.listing(query.with_(forced=scope, select=None))
+        rows, total = await self._history.page(listing, budget=Budget(self._most))
+        ctx.past = HistoryPage(query, rows, total)
+
+
+class HistoryPage(NamedTuple):
+    """Rows of a history that were asked for."""
+
+    query: Query
+    rows: Sequence[Row]
+    total: int
+    counted: bool = True
+
+
+class HistoryShower:
+    """Rows of a history as answers show them."""
+
+    def __init__(self, runtime: Runtime, model: ModelMeta, history: ModelMeta) -> None:
+        self._model = model
+        self._serializer = runtime.serializers[history.cls]
+        self._snapshots = keeps_snapshots(model.options)
+        transforms = runtime.transforms.get(model.cls, ())
+        self._transforms = [t for t in transforms if t.covers(Operation.READ_HISTORY)]
+
+    async def show(self, ctx: Context, page: HistoryPage) -> list[dict[str, Any]]:
+        hidden = await hidden_names(ctx, self._model)
+        selected = None if page.query.select is None else {f.api for f in page.query.select}
+        answers = []
+        for row in page.rows:
+            values = self._serializer.fields(row)
+            values["diff"] = await self._diff(ctx, values["diff"], hidden)
+            values["snapshot"] = await self._snapshot(ctx, values["snapshot"], hidden)
+            if not self._snapshots:
+                del values["snapshot"]
+            answers.append({n: v for n, v in values.items() if selected is None or n in selected})
+        return answers
+
+    async def _snapshot(self, ctx: Context, stored: Any, hidden: frozenset[str]) -> Any:
+        if stored is None:
+            return None
+        values = {name: value for name, value in _json(stored).items() if name not in hidden}
+        await self._transform(ctx, values)
+        return values
+
+    async def _diff(self, ctx: Context, stored: Any, hidden: frozenset[str]) -> Any:
+        diff = {name: change for name, change in (_json(stored) or {}).items() if name not in hidden}
+        for side in ("old", "new") if self._transforms else ():
+            values = {name: change[side] for name, change in diff.items() if change[side] is not None}
+            await self._transform(ctx, values)
+            for name, value in values.items():
+                diff[name][side] = value
+        return diff
+
+    async def _transform(self, ctx: Context, values: dict[str, Any]) -> None:
+        """Change values as other answers show them; the functions get them as they are stored."""
+        for transform in self._transforms:
+            name = transform.field.api
+            if name in values:
+                try:
+                    values[name] = typed_value(transform.field, values[name])
+                except ValueError:
+                    del values[name]  # its function knows nothing of the type it had then
+        await change_records(ctx, self._transforms, [values])
+
+
+def _json(stored: Any) -> Any:
+    return msgspec.json.decode(stored)
+
+
+def _version(ctx: Context) -> int | None:
+    text = ctx.params.get("version", ctx.resource_id)  # the only parameter of a singleton's path
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+def _found(ctx: Context) -> HistoryPage:
+    if not isinstance(ctx.past, HistoryPage):
+        raise no_answer_error()
+    return ctx.past

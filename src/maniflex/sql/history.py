@@ -1,0 +1,175 @@
+"""Statements on the histories of versioned models: the one that adds rows, and the past as a table.
+
+A version is numbered in the statement that adds it, under the lock of the record's row; `timestamp` never
+goes back within a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from maniflex.sql.codec import encode_datetime, encode_json
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Sql, by_dialect
+from maniflex.sql.statement_cache import Compiled, compile_statement
+from maniflex.sql.tables import quote
+from maniflex.sql.where import Scope, scope_conditions, shape, values
+
+_WRITTEN = (
+    "id record_id version operation actor_id tenant_id timestamp request_id source reason diff snapshot"
+)
+
+
+class HistoryEntry(NamedTuple):
+    """One row to add. `step` is 1, or 2 behind a baseline that is added with it."""
+
+    id: str
+    record_id: str
+    step: int
+    operation: str
+    timestamp: datetime
+    source: str
+    diff: str
+    snapshot: str | None
+
+
+class Author(NamedTuple):
+    """Who made the changes, and why."""
+
+    actor_id: str | None
+    tenant_id: str | None
+    request_id: str | None
+    reason: str | None
+
+
+def append(model: ModelSql, entries: Sequence[HistoryEntry], author: Author, *, known: bool) -> Sql:
+    """Add versions of different records in one statement; gives back whose were added.
+
+    With `known`, only those of records that have a history already.
+    """
+    if len(entries) == 1:
+        return append_one(model, entries[0], author, known=known)
+    statement = model.shapes.get(("append", known), _append, model, known)
+    rows = by_dialect(model.dialect, sqlite=_rows_as_json, postgres=_rows_as_lists)(entries)
+    return Sql(statement.text, (*author, *rows))
+
+
+def append_one(model: ModelSql, entry: HistoryEntry, author: Author, *, known: bool) -> Sql:
+    """Add one version."""
+    statement = model.shapes.get(("append_one", known), _append_one, model, known)
+    moment = by_dialect(model.dialect, sqlite=encode_datetime, postgres=_as_it_is)(entry.timestamp)
+    return Sql(statement.text, (*author, *entry[:4], moment, *entry[5:]))
+
+
+def append_with(model: ModelSql, main: Sql, entry: HistoryEntry, author: Author) -> Sql:
+    """A write that gives rows back and, if there are any, the version that it makes, in one statement.
+
+    Of PostgreSQL. The caller knows that nobody else can add a version of that record at the same time.
+    """
+    statement = model.shapes.get(("append_with", main.text), _append_with, model, main)
+    return Sql(statement.text, (*main.params, *author, *entry))
+
+
+def current(model: ModelSql, history: ModelSql, record_id: str, scope: Scope) -> Sql:
+    """The live row of that id inside the scope, its version by the database, and whether it has a history."""
+    statement = model.shapes.get(("current", shape((), scope)), _current, model, history, scope)
+    return statement.bind({**values(model, (), scope, statement.order), "id": record_id})
+
+
+def _current(model: ModelSql, history: ModelSql, scope: Scope) -> Compiled:
+    known = sa.exists().where(history.table.c.record_id == sa.bindparam("id"))
+    columns = [*model.columns, model.version, known]
+    conditions = [model.id == sa.bindparam("id"), *model.live(), *scope_conditions(model, model.table, scope)]
+    return compile_statement(sa.select(*columns).where(*conditions), model.dialect)
+
+
+def _as_it_is(value: datetime) -> Any:
+    return value
+
+
+def _rows_as_json(entries: Sequence[HistoryEntry]) -> tuple[Any, ...]:
+    return (encode_json([(*e[:4], encode_datetime(e.timestamp), *e[5:]) for e in entries]),)
+
+
+def _rows_as_lists(entries: Sequence[HistoryEntry]) -> tuple[Any, ...]:
+    return tuple(map(list, zip(*entries, strict=True)))
+
+
+def _append(model: ModelSql, known: bool) -> Compiled:
+    text = by_dialect(model.dialect, sqlite=_SQLITE_APPEND, postgres=_POSTGRES_APPEND)
+    condition = "WHERE r.last IS NOT NULL" if known else "WHERE true"
+    return Compiled(text.format(condition=condition, **_names(model)), ())
+
+
+def _append_one(model: ModelSql, known: bool) -> Compiled:
+    text = by_dialect(model.dialect, sqlite=_SQLITE_ONE, postgres=_POSTGRES_ONE)
+    join = "JOIN" if known else "LEFT JOIN"
+    return Compiled(text.format(join=join, **_names(model)), ())
+
+
+def _append_with(model: ModelSql, main: Sql) -> Compiled:
+    first = len(main.params)
+    places = {f"p{n}": f"${first + n}" for n in range(1, 13)}
+    return Compiled(_POSTGRES_WITH.format(main=main.text, **places, **_names(model)), ())
+
+
+def _names(model: ModelSql) -> dict[str, str]:
+    columns = ", ".join(quote(name, model.dialect) for name in _WRITTEN.split())
+    return {"table": quote(model.table.name, model.dialect), "columns": columns}
+
+
+_SQLITE_ONE = """
+INSERT INTO {table} ({columns})
+SELECT ?5, ?6, coalesce(last.version, 0) + ?7, ?8, ?1, ?2, max(?9, coalesce(last.timestamp, ?9)), ?3, ?10, ?4,
+       ?11, ?12
+  FROM (SELECT 1) {join} (SELECT version, timestamp FROM {table} WHERE record_id = ?6
+                           ORDER BY version DESC LIMIT 1) AS last ON true
+RETURNING record_id"""
+_POSTGRES_ONE = """
+INSERT INTO {table} ({columns})
+SELECT $5::text, $6::text, coalesce(last.version, 0) + $7::bigint, $8::text, $1::text, $2::text,
+       greatest($9::timestamptz, last.timestamp), $3::text, $10::text, $4::text, $11::json, $12::json
+  FROM (SELECT 1) AS one {join} (SELECT version, timestamp FROM {table} WHERE record_id = $6
+                                  ORDER BY version DESC LIMIT 1) AS last ON true
+RETURNING record_id"""
+_POSTGRES_WITH = """
+WITH written AS ({main}), told AS (
+INSERT INTO {table} ({columns})
+SELECT {p5}::text, {p6}::text, coalesce(last.version, 0) + {p7}::bigint, {p8}::text, {p1}::text, {p2}::text,
+       greatest({p9}::timestamptz, last.timestamp), {p3}::text, {p10}::text, {p4}::text, {p11}::json,
+       {p12}::json
+  FROM written LEFT JOIN (SELECT version, timestamp FROM {table} WHERE record_id = {p6}
+                           ORDER BY version DESC LIMIT 1) AS last ON true)
+SELECT * FROM written"""
+_SQLITE_APPEND = """
+INSERT INTO {table} ({columns})
+SELECT r.id, r.record_id, coalesce(r.last, 0) + r.step, r.operation, ?1, ?2,
+       max(r.moment, coalesce(r.last_moment, r.moment)), ?3, r.source, ?4, r.diff, r.snapshot
+  FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS record_id,
+               json_extract(value, '$[2]') AS step, json_extract(value, '$[3]') AS operation,
+               json_extract(value, '$[4]') AS moment, json_extract(value, '$[5]') AS source,
+               json_extract(value, '$[6]') AS diff, json_extract(value, '$[7]') AS snapshot,
+               (SELECT h.version FROM {table} AS h WHERE h.record_id = json_extract(value, '$[1]')
+                 ORDER BY h.version DESC LIMIT 1) AS last,
+               (SELECT h.timestamp FROM {table} AS h WHERE h.record_id = json_extract(value, '$[1]')
+                 ORDER BY h.version DESC LIMIT 1) AS last_moment
+          FROM json_each(?5)) AS r
+ {condition}
+RETURNING record_id"""
+_POSTGRES_APPEND = """
+INSERT INTO {table} ({columns})
+SELECT r.id, r.record_id, coalesce(r.last, 0) + r.step, r.operation, $1, $2,
+       greatest(r.moment, r.last_moment), $3, r.source, $4, r.diff::json, r.snapshot::json
+  FROM (SELECT entry.*, h.version AS last, h.timestamp AS last_moment
+          FROM unnest($5::text[], $6::text[], $7::bigint[], $8::text[], $9::timestamptz[], $10::text[],
+                      $11::text[], $12::text[])
+               AS entry(id, record_id, step, operation, moment, source, diff, snapshot)
+          LEFT JOIN LATERAL (SELECT version, timestamp FROM {table} AS own
+                              WHERE own.record_id = entry.record_id ORDER BY own.version DESC LIMIT 1) AS h
+            ON true) AS r
+ {condition}
+RETURNING record_id"""
