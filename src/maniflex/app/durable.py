@@ -114,7 +114,7 @@ class Durable:
         self.keeper = ClockKeeper(clock, runtime.adapter, logger) if isinstance(clock, ServerClock) else None
         self.repairer = Repairer(environment, list(self._repairs(environment)))
         self.schedules.call_actions(ActionCaller(runtime, endpoints))
-        self.files.use(runtime.file_steps)
+        self.files.use(runtime.file_desk)
         for part in self._all():
             part.attach(environment)
         self.audit.attach(environment, runtime.tasks.start)

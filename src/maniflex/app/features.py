@@ -18,6 +18,7 @@ from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of
 from maniflex.features.computed import computed_problems
 from maniflex.features.export import export_endpoints, export_problems
+from maniflex.features.files.feature import all_file_endpoints, file_route_problems, prepare_file_routes
 from maniflex.features.history import history_endpoints, history_problems
 from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
@@ -42,6 +43,10 @@ class Feature(Protocol):
     def problems(self, draft: ServerDraft) -> Iterable[str]:
         """The mistakes in what the application declared, one sentence each."""
         return ()
+
+    def prepare(self, draft: ServerDraft) -> None:
+        """Put into the runtime what the routes of other features are made with."""
+        return
 
     def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
         """The endpoints it adds. They are made of declarations with mistakes too, to find those of routes."""
@@ -155,7 +160,7 @@ class DurableRoutes(Feature):
 
 
 class FileFields(Feature):
-    """`file(...)`; the tables of files come with durable work."""
+    """`file(...)` and `storage=`; the tables of files come with durable work."""
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
         runtime = draft.routes.runtime
@@ -170,6 +175,13 @@ class FileFields(Feature):
                     f"{meta.name}.{field.name}: a model in a database of its own has no file fields,"
                     " because its rows and the table of files share no transaction"
                 )
+        yield from file_route_problems(draft.declaration.config, draft.models, draft.declaration.actions)
+
+    def prepare(self, draft: ServerDraft) -> None:
+        prepare_file_routes(draft.routes.runtime, draft.stored_models)
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        return all_file_endpoints(draft.routes, draft.stored_models)
 
 
 class HealthProbes(Feature):

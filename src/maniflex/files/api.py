@@ -23,7 +23,6 @@ from maniflex.files.inventory import Adoption, FileCheck, Inventory, OnEach
 from maniflex.files.links import FileLinks
 from maniflex.files.local_file import read_file
 from maniflex.files.model import FileLink, ManiflexSecret, StoredFile
-from maniflex.files.naming import FileSteps
 from maniflex.files.owner import Owner, owner_in_code, owner_of
 from maniflex.files.signing import bind_signer
 from maniflex.files.store import PACKAGE, FileStore
@@ -32,7 +31,6 @@ from maniflex.model.class_body import rules_of
 from maniflex.model.file_field import file_fields
 from maniflex.model.registry import Registry
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.file_steps import FileStepsPort
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.statement_files import schema_statements
 from maniflex.storage.address import from_address
@@ -73,9 +71,10 @@ class Files(DeclaredPart):
             logger.warning("%s: there are file fields, but no storage to upload to", ", ".join(names))
         self._desk = FileDesk(storage, config, logger) if self._enabled else None
 
-    def steps(self) -> FileSteps | None:
-        """What files add to the routes of the declared server; None where it has none."""
-        return None if self._desk is None else FileSteps(self._desk)
+    @property
+    def declared_desk(self) -> FileDesk | None:
+        """The desk of the server that was declared; None where nothing has to do with files."""
+        return self._desk
 
     def _open_storage(self, config: Config, clock: Clock) -> Storage | None:
         chosen = config.storage if self._set_storage is None else self._set_storage
@@ -111,9 +110,9 @@ class Files(DeclaredPart):
 
     # -- once it is
 
-    def use(self, steps: FileStepsPort | None) -> None:
-        """Work with the desk of these steps, of the server that is attached next."""
-        self._desk = steps.desk if isinstance(steps, FileSteps) else None
+    def use(self, desk: FileDesk | None) -> None:
+        """Work with the desk of the server that is attached next."""
+        self._desk = desk
         self._enabled = self._desk is not None
 
     def attach(self, environment: Environment) -> None:

@@ -60,6 +60,18 @@ FILE_CODES = frozenset(
         "TOO_MANY_FILES",
     }
 )
+NAMED_FILE_CODES = frozenset(  # of bodies that name or bring files
+    {
+        "FILE_FORBIDDEN",
+        "FILE_NOT_FOUND",
+        "FILE_TOO_LARGE",
+        "FILE_TYPE_NOT_ALLOWED",
+        "MULTIPART_ERROR",
+        "NO_STORAGE",
+        "STORAGE_ERROR",
+        "TOO_MANY_FILES",
+    }
+)
 CODES_OF_SOME = BODY_CODES | QUERY_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES | FILE_CODES
 
 _CODES = re.compile(r" Codes: (.*)\.$")

@@ -42,6 +42,7 @@ Link = tuple[str, Middleware | None, Default | None]  # a label, and middleware 
 Target = tuple[ModelMeta | None, Operation]  # what a request is for, as registrations match it
 
 
+_REACHING_NONE = frozenset({Operation.DELETE, Operation.OPTIONS, Operation.PRESIGN_UPLOAD})
 _NO_LINKS: dict[At, list[Link]] = {at: [] for at in At}
 
 
@@ -92,7 +93,8 @@ class Composer:
 
         `inner` goes before the last default, `outer` before everything; `early_answer` goes to
         the middleware that runs the response step itself. The middleware for requests to `also` runs too.
-        Where the application replaces the validate step, the default "rules" runs after it.
+        Where the application replaces the validate step, the default "rules" runs after it; "files" runs
+        at the end of that step in any case.
         """
         links: list[Link] = [(label, fn, None) for label, fn in outer]
         targets = ((model, operation), *also)
@@ -116,6 +118,8 @@ class Composer:
             if name == "db" and "policies" in defaults:
                 links.append(("policies", None, defaults["policies"]))
             links += links_at[At.AFTER]
+            if name == "validate" and "files" in defaults:
+                links.append(("files", None, defaults["files"]))
         if early_answer is not None:
             early_answer.hand_to(middleware for _, middleware, _ in links)
         return self._nest(links)
@@ -177,7 +181,7 @@ class Composer:
     def _reachable(self, model: ModelMeta | None, operation: Operation) -> list[ModelMeta]:
         if operation is Operation.SEARCH:
             return [m for m in self._models.values() if m.options.global_searchable]
-        if model is None or operation in (Operation.DELETE, Operation.OPTIONS):
+        if model is None or operation in _REACHING_NONE:
             return []
         return [model, *reachable_models(model, self._models)]
 
@@ -230,6 +234,10 @@ class Composer:
             if isinstance(r.fn, Entry) and r.matches(model, operation, item=True)
             for check in r.fn.checks(model, operation)
         ]
+
+    def has_auth(self, operation: Operation) -> bool:
+        """Whether middleware of the auth step stands before such a request, which is about no model."""
+        return bool(in_order(self._pipeline.auth, None, operation, item=True))
 
     def replaces(self, step: str, model: ModelMeta, operation: Operation) -> bool:
         """Whether the application puts its own code in place of a default step, on one record."""
