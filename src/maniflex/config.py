@@ -19,6 +19,7 @@ from typing import Any
 from maniflex._client_address import trust_problem
 from maniflex._limits import DEFAULT_LIMITS
 from maniflex._limits import Limits as Limits  # settings are made here
+from maniflex._setting_texts import parse_size, read_bool, read_duration, read_int, read_proxies, read_texts
 from maniflex.errors import ConfigError
 
 _TEXTS: dict[str, type | UnionType] = {
@@ -301,126 +302,75 @@ def _as_duration(value: Any) -> timedelta | None:
     return value if isinstance(value, timedelta) and value >= timedelta(0) else None
 
 
-def _int(text: str) -> int:
-    if not re.fullmatch(r"-?\d{1,18}", text):
-        raise ValueError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def _bool(text: str) -> bool:
-    values = {
-        "true": True,
-        "1": True,
-        "yes": True,
-        "on": True,
-        "false": False,
-        "0": False,
-        "no": False,
-        "off": False,
-    }
-    if text.lower() not in values:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return values[text.lower()]
-
-
-def _texts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _proxies(text: str) -> int | tuple[str, ...]:
-    return int(text) if re.fullmatch(r"\d{1,3}", text.strip()) else _texts(text)
-
-
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
-
-
-def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration such as 30s, 500ms or 5m")
-    try:
-        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
-    except OverflowError:
-        raise ValueError(f"{text!r} is longer than a duration can be") from None
-
-
-def parse_size(text: str) -> int:
-    """The bytes of a text such as "16MB"; `ValueError` for another."""
-    match = re.fullmatch(r"(\d+)\s*(B|KB|MB|GB|)", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"{text!r} is not a size such as 4MB")
-    return int(match[1]) * {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}[match[2].upper()]
-
-
 ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DB_WRITE_URL": ("database", str),
     "DB_READ_URL": ("read_database", str),
-    "AUTO_MIGRATE": ("auto_migrate", _bool),
+    "AUTO_MIGRATE": ("auto_migrate", read_bool),
     "HOST": ("host", str),
-    "PORT": ("port", _int),
+    "PORT": ("port", read_int),
     "PATH_PREFIX": ("path_prefix", str),
     "SERVICE_NAME": ("service_name", str),
-    "TRUSTED_PROXIES": ("trusted_proxies", _proxies),
+    "TRUSTED_PROXIES": ("trusted_proxies", read_proxies),
     "STATIC_DIR": ("static_dir", str),
     "STATIC_PREFIX": ("static_prefix", str),
-    "STATIC_DISABLED": ("static_disabled", _bool),
-    "OPENAPI_ENABLED": ("openapi_enabled", _bool),
+    "STATIC_DISABLED": ("static_disabled", read_bool),
+    "OPENAPI_ENABLED": ("openapi_enabled", read_bool),
     "OPENAPI_TITLE": ("openapi_title", str),
     "OPENAPI_VERSION": ("openapi_version", str),
-    "OPENAPI_ALL_METHODS": ("openapi_all_methods", _bool),
-    "DOCS_ENABLED": ("docs_enabled", _bool),
+    "OPENAPI_ALL_METHODS": ("openapi_all_methods", read_bool),
+    "DOCS_ENABLED": ("docs_enabled", read_bool),
     "MAX_BODY_SIZE": ("max_body_size", parse_size),
     "UNKNOWN_FIELDS": ("unknown_fields", str),
-    "MAX_EXPORTS": ("max_exports", _int),
-    "QUERY_TIMEOUT": ("query_timeout", _duration),
-    "SHUTDOWN_TIMEOUT": ("shutdown_timeout", _duration),
-    "HEALTH_CHECK_DB": ("health_check_db", _bool),
-    "HEALTH_TIMEOUT": ("health_timeout", _duration),
-    "READY_NEEDS_WORK": ("ready_needs_work", _bool),
-    "METRICS_ENABLED": ("metrics_enabled", _bool),
-    "DB_POOL_SIZE": ("pool_size", _int),
-    "DB_READ_POOL_SIZE": ("read_pool_size", _int),
-    "DB_STATEMENT_TIMEOUT": ("statement_timeout", _duration),
-    "DB_LOCK_TIMEOUT": ("lock_timeout", _duration),
-    "DB_POOL_TIMEOUT": ("pool_timeout", _duration),
-    "DB_IDLE_IN_TRANSACTION_TIMEOUT": ("idle_in_transaction_timeout", _duration),
+    "MAX_EXPORTS": ("max_exports", read_int),
+    "QUERY_TIMEOUT": ("query_timeout", read_duration),
+    "SHUTDOWN_TIMEOUT": ("shutdown_timeout", read_duration),
+    "HEALTH_CHECK_DB": ("health_check_db", read_bool),
+    "HEALTH_TIMEOUT": ("health_timeout", read_duration),
+    "READY_NEEDS_WORK": ("ready_needs_work", read_bool),
+    "METRICS_ENABLED": ("metrics_enabled", read_bool),
+    "DB_POOL_SIZE": ("pool_size", read_int),
+    "DB_READ_POOL_SIZE": ("read_pool_size", read_int),
+    "DB_STATEMENT_TIMEOUT": ("statement_timeout", read_duration),
+    "DB_LOCK_TIMEOUT": ("lock_timeout", read_duration),
+    "DB_POOL_TIMEOUT": ("pool_timeout", read_duration),
+    "DB_IDLE_IN_TRANSACTION_TIMEOUT": ("idle_in_transaction_timeout", read_duration),
     "DB_APPLICATION_NAME": ("application_name", str),
     "DB_SCHEMA": ("schema", str),
-    "DB_POOLER": ("pooler", _bool),
-    "SQLITE_READERS": ("sqlite_readers", _int),
-    "BACKGROUND": ("background", _bool),
-    "WORKER_TYPE_PREFIXES": ("worker_type_prefixes", _texts),
-    "WORK_CONCURRENCY": ("work_concurrency", _int),
-    "WORK_LEASE": ("work_lease", _duration),
-    "WORK_POLL_INTERVAL": ("work_poll_interval", _duration),
-    "WORK_EVENTS": ("work_events", _bool),
-    "WORK_RETENTION": ("work_retention", _duration),
-    "SCHEDULE_POLL_INTERVAL": ("schedule_poll_interval", _duration),
-    "SCHEDULE_LOCK_TIMEOUT": ("schedule_lock_timeout", _duration),
-    "SCHEDULE_EXECUTION_TIMEOUT": ("schedule_execution_timeout", _duration),
-    "OUTBOX_BATCH_SIZE": ("outbox_batch_size", _int),
-    "OUTBOX_MAX_ATTEMPTS": ("outbox_max_attempts", _int),
-    "OUTBOX_BASE_BACKOFF": ("outbox_base_backoff", _duration),
-    "OUTBOX_POLL_INTERVAL": ("outbox_poll_interval", _duration),
-    "OUTBOX_RETENTION": ("outbox_retention", _duration),
-    "SWEEP_INTERVAL": ("sweep_interval", _duration),
-    "SWEEP_BATCH_SIZE": ("sweep_batch_size", _int),
+    "DB_POOLER": ("pooler", read_bool),
+    "SQLITE_READERS": ("sqlite_readers", read_int),
+    "BACKGROUND": ("background", read_bool),
+    "WORKER_TYPE_PREFIXES": ("worker_type_prefixes", read_texts),
+    "WORK_CONCURRENCY": ("work_concurrency", read_int),
+    "WORK_LEASE": ("work_lease", read_duration),
+    "WORK_POLL_INTERVAL": ("work_poll_interval", read_duration),
+    "WORK_EVENTS": ("work_events", read_bool),
+    "WORK_RETENTION": ("work_retention", read_duration),
+    "SCHEDULE_POLL_INTERVAL": ("schedule_poll_interval", read_duration),
+    "SCHEDULE_LOCK_TIMEOUT": ("schedule_lock_timeout", read_duration),
+    "SCHEDULE_EXECUTION_TIMEOUT": ("schedule_execution_timeout", read_duration),
+    "OUTBOX_BATCH_SIZE": ("outbox_batch_size", read_int),
+    "OUTBOX_MAX_ATTEMPTS": ("outbox_max_attempts", read_int),
+    "OUTBOX_BASE_BACKOFF": ("outbox_base_backoff", read_duration),
+    "OUTBOX_POLL_INTERVAL": ("outbox_poll_interval", read_duration),
+    "OUTBOX_RETENTION": ("outbox_retention", read_duration),
+    "SWEEP_INTERVAL": ("sweep_interval", read_duration),
+    "SWEEP_BATCH_SIZE": ("sweep_batch_size", read_int),
     "FILE_STORAGE": ("storage", str),
-    "FILES_ROUTES": ("files_routes", _bool),
+    "FILES_ROUTES": ("files_routes", read_bool),
     "FILES_PATH": ("files_path", str),
     "FILES_READ": ("files_read", str),
     "FILES_ADMIN_ROLE": ("files_admin_role", str),
     "FILES_SIGNING_KEY": ("files_signing_key", str),
-    "SIGNED_URL_TTL": ("signed_url_ttl", _duration),
+    "SIGNED_URL_TTL": ("signed_url_ttl", read_duration),
     "MAX_UPLOAD_SIZE": ("max_upload_size", parse_size),
     "UPLOAD_MEMORY": ("upload_memory", parse_size),
     "UPLOAD_DIR": ("upload_dir", str),
-    "MAX_FORM_PARTS": ("max_form_parts", _int),
-    "FILES_PENDING_TTL": ("files_pending_ttl", _duration),
-    "FILES_UNCLAIMED_TTL": ("files_unclaimed_ttl", _duration),
+    "MAX_FORM_PARTS": ("max_form_parts", read_int),
+    "FILES_PENDING_TTL": ("files_pending_ttl", read_duration),
+    "FILES_UNCLAIMED_TTL": ("files_unclaimed_ttl", read_duration),
     "LOG_LEVEL": ("log_level", str),
-    "LOG_JSON": ("log_json", _bool),
-    "ACCESS_LOG": ("access_log", _bool),
+    "LOG_JSON": ("log_json", read_bool),
+    "ACCESS_LOG": ("access_log", read_bool),
 }
 # Objects and functions, which no text of the environment can be.
 WITHOUT_VARIABLE = frozenset(

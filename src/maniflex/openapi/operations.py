@@ -95,8 +95,7 @@ class Operations:
 
     def _model_operation(self, endpoint: Endpoint, model: ModelMeta) -> Schema:
         one = endpoint.path.endswith("{id}") or bool(model.options.singleton)
-        operation = endpoint.operation
-        kind = operation
+        kind = operation = endpoint.operation
         if operation is Operation.HEAD:
             kind = Operation.READ if one else Operation.LIST
         parameters = self._ids_of(endpoint)
@@ -135,7 +134,6 @@ class Operations:
             refusals -= {404}
         if operation is Operation.OPTIONS:
             refusals = set()
-        answers = self._answers(operation, model)
         codes = errors.QUERY_CODES if kind in (Operation.LIST, Operation.READ) else frozenset()
         if "requestBody" in entry:
             codes |= errors.BODY_CODES
@@ -144,8 +142,8 @@ class Operations:
         if "requestBody" in entry and file_fields(model):
             refusals |= {403, 408, 501}
             codes |= errors.NAMED_FILE_CODES
-        codes |= frozenset(about.codes)
-        return {**entry, **about.extensions, "responses": answers | self._refusals(endpoint, refusals, codes)}
+        responses = self._refusals(endpoint, refusals, codes | frozenset(about.codes))
+        return {**entry, **about.extensions, "responses": self._answers(operation, model) | responses}
 
     def _answers(self, operation: Operation, model: ModelMeta) -> Schema:
         etag = _ETAG if model.options.optimistic_lock else {}

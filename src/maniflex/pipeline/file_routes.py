@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from maniflex.pipeline.context import Context
-    from maniflex.pipeline.operation import Operation
-    from maniflex.query.query import Scope
+from maniflex.pipeline.operation import Operation
+from maniflex.query.query import Scope
 
-    Default = Callable[[Context], Awaitable[None] | None]
+Step = Callable[[Any], Awaitable[None] | None]  # of the context
+Touchable = Callable[[Any], Scope]
 
 
 class FileRoutes(Protocol):
@@ -21,16 +20,14 @@ class FileRoutes(Protocol):
         """Whether there is a storage, and a field that a client may upload to."""
         ...
 
-    def read_body(
-        self, read_json: Default, operation: Operation, touchable: Callable[[Context], Scope]
-    ) -> Default:
+    def read_body(self, read_json: Step, operation: Operation, touchable: Touchable) -> Step:
         """The deserialize step: a form, or JSON as `read_json` has it."""
         ...
 
-    def settle_files(self, operation: Operation, touchable: Callable[[Context], Scope]) -> Default:
+    def settle_files(self, operation: Operation, touchable: Touchable) -> Step:
         """The end of the validate step: the keys that are named are checked, and files are stored."""
         ...
 
-    async def clean_up(self, ctx: Context, call_next: Callable[[], Awaitable[None]]) -> None:
+    async def clean_up(self, ctx: Any, call_next: Callable[[], Awaitable[None]]) -> None:
         """Middleware around the whole request: what is stored of a request that fails does not stay."""
         ...

@@ -12,7 +12,7 @@ from typing import Any
 from maniflex.errors import BodyTooLarge, Detail, InvalidBody, NoStorage, TooManyFiles, UnsupportedMediaType
 from maniflex.features.files.form_request import FormRequest
 from maniflex.features.files.form_values import is_json, json_value, text_value
-from maniflex.features.files.forms import Form, FormLimits, Part
+from maniflex.features.files.forms import Form, FormLimits, FormPart
 from maniflex.features.files.spool import Spool
 from maniflex.features.files.uploaded_file import UploadedFile
 from maniflex.files.desk import FileDesk, clean_filename
@@ -103,7 +103,7 @@ class _Reading:
         self._text_left = ctx.max_body_size or ctx.runtime.config.max_body_size
         self.problems: list[Detail] = []
 
-    async def take(self, part: Part) -> None:
+    async def take(self, part: FormPart) -> None:
         field = self._reader.field(part.name)
         rules = None if field is None else rules_of_field(field)
         if part.filename is None:
@@ -117,7 +117,7 @@ class _Reading:
                 return  # an input of a page that nothing was chosen in
             await self._take_file(part, field, rules, _behind(first, chunks))
 
-    async def _take_text(self, part: Part, field: FieldMeta | None, rules: FileRules | None) -> None:
+    async def _take_text(self, part: FormPart, field: FieldMeta | None, rules: FileRules | None) -> None:
         content = await part.read(self._text_left)
         self._text_left -= len(content)
         ctx = self._ctx
@@ -133,7 +133,7 @@ class _Reading:
         self._keep(part.name, value, rules)
 
     async def _take_file(
-        self, part: Part, field: FieldMeta, rules: FileRules | None, chunks: AsyncIterator[bytes]
+        self, part: FormPart, field: FieldMeta, rules: FileRules | None, chunks: AsyncIterator[bytes]
     ) -> None:
         if rules is None:
             self.problems.append(detail(part.name, "file", "is not a file field"))
@@ -146,7 +146,7 @@ class _Reading:
             else:
                 await self._spool(part, rules, chunks)
 
-    async def _stream(self, part: Part, rules: FileRules, chunks: AsyncIterator[bytes]) -> None:
+    async def _stream(self, part: FormPart, rules: FileRules, chunks: AsyncIterator[bytes]) -> None:
         before, self._before_stream = self._before_stream, None
         if before is not None:
             await before()
@@ -166,7 +166,7 @@ class _Reading:
         self._keep(part.name, stored.key, rules)
         self._request.add_file(part.name, file, in_list=rules.is_list)
 
-    async def _spool(self, part: Part, rules: FileRules, chunks: AsyncIterator[bytes]) -> None:
+    async def _spool(self, part: FormPart, rules: FileRules, chunks: AsyncIterator[bytes]) -> None:
         request = self._request
         intake = Intake(chunks, rules, content_type=part.content_type, on_chunk=_nothing)
         await intake.look()

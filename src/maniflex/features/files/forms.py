@@ -52,7 +52,7 @@ class FormLimits:
     parts: int
 
 
-class Part:
+class FormPart:
     """One part: its name, and its bytes as they arrive."""
 
     __slots__ = ("_form", "content_type", "filename", "name")
@@ -98,10 +98,10 @@ class Form:
         self._arrived, self._offset = b"", 0  # of the body: the part that is not parsed yet
         self._is_last = False  # nothing of the body comes behind it
         self._has_ended = False  # the parser has seen the last boundary
-        self._queue: deque[Part | bytes | None] = deque()  # a part, its chunks, and None at its end
+        self._queue: deque[FormPart | bytes | None] = deque()  # a part, its chunks, and None at its end
         self._headers = _PartHeaders()
         self._digest = _FormDigest() if digests else None
-        self.current: Part | None = None
+        self.current: FormPart | None = None
         self._parser = MultipartParser(
             _boundary(content_type), self._callbacks(), max_header_size=HEADER_SIZE
         )
@@ -111,14 +111,14 @@ class Form:
         """What the parts say, whatever stood between them; only of a form that was read to its end."""
         return b"" if self._digest is None else self._digest.value()
 
-    async def __aiter__(self) -> AsyncIterator[Part]:
+    async def __aiter__(self) -> AsyncIterator[FormPart]:
         while True:
             while self.current is not None:  # what nobody read of the part before
                 await self.next_chunk()
             if not await self._fill():
                 return
             part = self._queue.popleft()
-            assert isinstance(part, Part)
+            assert isinstance(part, FormPart)
             self.current = part
             yield part
 
@@ -126,7 +126,7 @@ class Form:
         """The next bytes of the current part; None at its end."""
         await self._fill()
         chunk = self._queue.popleft()
-        assert not isinstance(chunk, Part)
+        assert not isinstance(chunk, FormPart)
         if chunk is None:
             self.current = None
         return chunk
@@ -230,7 +230,7 @@ class _PartHeaders:
         self._values[self._name.lower()] = self._value
         self._name = self._value = b""
 
-    def part_of(self, form: Form) -> Part:
+    def part_of(self, form: Form) -> FormPart:
         """The part that these headers begin."""
         kind, options = parse_options_header(self._values.get(b"content-disposition", b""))
         if kind.lower() != b"form-data" or b"name" not in options:
@@ -240,7 +240,7 @@ class _PartHeaders:
             raise MultipartError("a part of the form is encoded; send its bytes as they are")
         filename = options.get(b"filename")
         content_type = self._values.get(b"content-type", b"").decode("latin-1").strip()
-        return Part(
+        return FormPart(
             form,
             _text(options[b"name"], "name"),
             None if filename is None else _without_folders(_text(filename, "filename")),
@@ -255,7 +255,7 @@ class _FormDigest:
         self._whole = sha256()
         self._content = sha256()
 
-    def begin(self, part: Part) -> None:
+    def begin(self, part: FormPart) -> None:
         for text in (part.name, part.filename, part.content_type):
             data = b"" if text is None else text.encode("utf-8", "surrogatepass")
             self._whole.update(b"%d %d " % (text is not None, len(data)) + data)

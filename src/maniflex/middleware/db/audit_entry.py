@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
+from maniflex._clock import Clock
 from maniflex._ids import new_id
 from maniflex.audit.records import AnyRecord
 from maniflex.audit.sinks import LIMIT, Delivery, RecordCourier
 from maniflex.audit.tables import TABLES, AuditRow, TableSink
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry
-
-
-class Clock(Protocol):
-    """The server's clock."""
-
-    def now(self) -> datetime: ...
 
 
 class AuditEntry(Entry):
