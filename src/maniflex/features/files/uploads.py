@@ -1,8 +1,8 @@
 """The steps of creates and updates that have to do with files.
 
-A form is read by the deserialize step, and its files are stored at the end of the validate step: behind everything
-that may refuse the values, and before any transaction of the service step begins. Keys that a body names are
-checked there too.
+A form is read by the deserialize step, and its files are stored at the end of the validate step: behind
+everything that may refuse the values, and before any transaction of the service step begins. Keys that
+a body names are checked there too.
 """
 
 from __future__ import annotations
