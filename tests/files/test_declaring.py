@@ -98,10 +98,15 @@ def test_a_model_in_a_database_of_its_own_has_no_files(tmp_path: Path) -> None:
         ({"storage": "ftp://host"}, "storage: an address is file:uploads"),
         ({"storage": 7}, "storage: a int is neither an address nor a storage"),
         ({"storage": "file:/proc/nowhere"}, "cannot be made or written"),
-        ({"files_middleware": [lambda ctx: None]}, "files_middleware: <lambda>: it is called with (ctx, next)"),
+        (
+            {"files_middleware": [lambda ctx: None]},
+            "files_middleware: <lambda>: it is called with (ctx, next)",
+        ),
     ],
 )
-def test_settings_of_files_that_cannot_be_used_stop_the_start(settings: dict[str, Any], sentence: str) -> None:
+def test_settings_of_files_that_cannot_be_used_stop_the_start(
+    settings: dict[str, Any], sentence: str
+) -> None:
     assert sentence in problems_of(Album, **settings)
 
 

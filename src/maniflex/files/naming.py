@@ -84,10 +84,12 @@ class NamedKeys:
     async def _keys(
         self, field: FieldMeta, rules: FileRules, value: Any, current: Sequence[str], owner: Owner
     ) -> Any:
+        values = value if rules.is_list else [value]
+        if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+            return value  # not validated yet: the database step refuses it
         try:
-            if not rules.is_list:
-                return (await name_keys(self._desk, [str(value)], current, owner, rules, field.api))[0]
-            return await name_keys(self._desk, list(value), current, owner, rules, field.api)
+            keys = await name_keys(self._desk, values, current, owner, rules, field.api)
+            return keys if rules.is_list else keys[0]
         except RequestError as error:
             if error.details is None:
                 error.details = [
@@ -130,7 +132,8 @@ def _current_key(value: str, current: Collection[str]) -> str | None:
         path = unquote(urlsplit(value).path)
     except ValueError:
         return None
-    return next((key for key in current if path.endswith(f"/{key}")), None)
+    # The longest, because a key may end like another.
+    return max((key for key in current if path.endswith(f"/{key}")), key=len, default=None)
 
 
 def _name(field: FieldMeta, by_api: bool) -> str:
