@@ -90,7 +90,6 @@ async def rows_of_files(server: Server) -> set[str]:
 async def assert_nothing_stored(server: Server) -> None:
     """Neither an object nor a row is left after a sweep, and after that of the server if it has begun one."""
 
-
     async def is_empty() -> bool:
         return not (await stored_keys(server) or await rows_of_files(server))
 

@@ -55,8 +55,9 @@ def test_files_do_what_their_description_says(database_url: str, examples: int, 
 
     server = Server(background=False, storage="memory:")
     server.register(Photo)
+    unknowable = ("positive_data_acceptance",)  # no schema tells which keys are those of files
     with listening_in_a_thread(server, database_url) as url:
-        assert failures(url, examples, coverage=long_mode) == []
+        assert failures(url, examples, coverage=long_mode, without=unknowable) == []
 
 
 @pytest.mark.long
