@@ -2,7 +2,8 @@
 
     python benchmarks/files.py [--megabytes 200] [--runs 3]
 
-Each server runs alone and gets one form with a file, which is then downloaded again. Linux only: CPU is read from /proc.
+Each server runs alone and gets one form with a file, which is then downloaded again. Linux only: CPU is read
+from /proc.
 """
 
 from __future__ import annotations

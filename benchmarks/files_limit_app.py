@@ -1,7 +1,7 @@
-"""The least a Python server can do to take a form with a file and to send the file: raw ASGI, written by hand.
+"""The least a Python server can do to take a form with a file and to send it again: raw ASGI, by hand.
 
-The form is parsed while it arrives and the file goes to a directory, in threads, with a digest of it; downloads read it in threads and
-send it. No limits, no deadlines, no rows, no ranges.
+The form is parsed while it arrives, and the file is hashed and written to a directory in threads;
+downloads read it in threads. No limits, no deadlines, no rows, no ranges.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ async def test_a_name_cannot_break_out_of_its_header(sqlite_url: str) -> None:
         assert "filename*=UTF-8''Gr%C3%BC%C3%9Fe.txt" in answer.headers["content-disposition"]
         body = (
             b'--x\r\nContent-Disposition: form-data; name="title"\r\n\r\na\r\n'
-            b'--x\r\nContent-Disposition: form-data; name="scans"; filename="a\\";x=\\"\r\tb.txt"\r\n\r\nx\r\n--x--\r\n'
+            b'--x\r\nContent-Disposition: form-data; name="scans"; filename="a\\";x=\\"\r\tb.txt"\r\n\r\n'
+            b"x\r\n--x--\r\n"
         )
         made = await http.post(
             ALBUMS, content=body, headers={"content-type": "multipart/form-data; boundary=x"}

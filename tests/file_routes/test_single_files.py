@@ -63,6 +63,9 @@ async def test_a_file_that_no_record_names_is_deleted_by_its_owner(database_url:
         admin_of_b = {**B, "x-role": "admin"}
         for headers in (B, {}, admin_of_b):
             error_of(await http.delete(url, headers=headers), 404, "FILE_NOT_FOUND")
+        other = await upload(http, **A)
+        root = {"x-user": "root", "x-role": "admin"}
+        assert (await http.delete(f"{FILES}/{other}", headers=root)).status_code == 204
         assert (await http.delete(url, headers=A)).status_code == 204
         error_of(await http.get(url, headers=A), 404, "FILE_NOT_FOUND")
         error_of(await http.delete(url, headers=A), 404, "FILE_NOT_FOUND")
@@ -207,6 +210,18 @@ async def test_auth_and_own_middleware_stand_before_the_routes(database_url: str
         assert (await http.get(f"{FILES}/{key}", headers=A)).headers["x-mark"] == "1"
         error_of(await http.delete(f"{FILES}/{key}"), 401, "UNAUTHORIZED")
         assert await stored_keys(server) == await rows_of_files(server) == {key}
+
+
+async def test_middleware_that_answers_nothing_is_a_failure_and_no_success(sqlite_url: str) -> None:
+    server = a_server()
+
+    @server.pipeline.auth.middleware(operations=["upload_file", "read_file", "delete_file"])
+    async def swallow(ctx: Context, next: Next) -> None:
+        """Neither goes on nor answers."""
+
+    async with site(server, sqlite_url) as http:
+        assert (await http.post(FILES, files={"file": PART})).status_code == 500
+        assert (await http.delete(f"{FILES}/a")).status_code == 500
 
 
 async def test_roles_can_be_demanded_of_an_operation(database_url: str) -> None:

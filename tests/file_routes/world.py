@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -13,6 +12,7 @@ import httpx
 from maniflex import Context, Model, Next, Server, field, file
 from maniflex.pipeline.context import AuthInfo
 from maniflex.testing import client
+from tests.kit.waiting import eventually
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4
 PDF = b"%PDF-1.7\n" + b"x" * 500
@@ -89,6 +89,8 @@ async def rows_of_files(server: Server) -> set[str]:
 
 async def assert_nothing_stored(server: Server) -> None:
     """Neither an object nor a row is left after a sweep, and after that of the server if it has begun one."""
-    async with asyncio.timeout(5):
-        while await stored_keys(server) or await rows_of_files(server):
-            pass  # each look is a turn of the sweep
+
+    async def is_empty() -> bool:
+        return not (await stored_keys(server) or await rows_of_files(server))
+
+    await eventually(is_empty, "an empty storage")

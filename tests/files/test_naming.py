@@ -229,9 +229,11 @@ async def test_a_key_is_checked_also_behind_a_validate_step_of_ones_own(database
     async with client(server, database=database_url) as http:
         key = (await server.files.store(PNG, filename="a.png")).key
         refused = await http.post("/api/plains", json={"cover": "uploads/none"})
+        no_text = await http.post("/api/plains", json={"cover": 7})
         taken = await http.post("/api/plains", json={"cover": key})
 
     error_of(refused, 422, "FILE_NOT_FOUND")
+    assert offenders(no_text) == {"cover": "type"}
     assert taken.status_code == 201
 
 
@@ -264,3 +266,15 @@ async def test_a_minted_upload_is_looked_at_when_it_is_named(database_url: str) 
         error_of(await archive.http.post("/api/albums", json={"cover": large.key}), 413, "FILE_TOO_LARGE")
         assert (await archive.http.post("/api/albums", json={"cover": fine.key})).status_code == 201
         assert await archive.state(fine.key) is FileState.LINKED
+
+
+async def test_of_two_keys_that_end_alike_a_url_means_its_own(database_url: str) -> None:
+    names = iter(("b.png", "a/b.png"))
+    async with an_archive(database_url, file_key=lambda *about: next(names)) as archive:
+        short, long = await archive.put(), await archive.put()
+        album = await created(archive.http, "/api/albums", scans=[short, long])
+        urls = [await archive.files.url(key) for key in (long, short)]
+
+        kept = await archive.http.patch(f"/api/albums/{album['id']}", json={"scans": urls})
+
+    assert data_of(kept)["scans"] == [long, short]

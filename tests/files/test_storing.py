@@ -95,6 +95,8 @@ async def test_what_breaks_the_rules_leaves_nothing(
         (b"<svg/>", "image/svg+xml", FileRules(sniff=True)),
         (PNG, None, FileRules(accept=("image/png",))),
         (PNG, "application/octet-stream", FileRules(accept=("image/png",))),
+        (PNG, "image/png\r\nX-Evil: 1", FileRules(accept=("image/png",))),
+        (PNG, "pictures", FileRules(accept=("image/png",))),
     ],
 )
 async def test_what_keeps_the_rules_is_stored(

@@ -175,7 +175,7 @@ class FileFields(Feature):
                     f"{meta.name}.{field.name}: a model in a database of its own has no file fields,"
                     " because its rows and the table of files share no transaction"
                 )
-        yield from file_route_problems(draft.declaration.config, draft.models, draft.declaration.actions)
+        yield from file_route_problems(runtime, draft.models, draft.declaration.actions)
 
     def prepare(self, draft: ServerDraft) -> None:
         prepare_file_routes(draft.routes.runtime, draft.stored_models)

@@ -34,7 +34,7 @@ from maniflex.errors import (
     TransactionError,
     UnknownFile,
 )
-from maniflex.files.intake import Intake
+from maniflex.files.intake import Intake, clean_content_type
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.owner import Owner
 from maniflex.files.store import FileStore, Link
@@ -234,7 +234,7 @@ class FileDesk:
         # False when another request was quicker; the file is the same.
         await self.rows.complete(
             file.key,
-            content_type=meta.content_type or OCTET_STREAM,
+            content_type=clean_content_type(meta.content_type) or OCTET_STREAM,
             size=meta.size,
             sha256=sha256,
             etag=meta.etag,

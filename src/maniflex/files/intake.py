@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from hashlib import sha256
 
@@ -9,6 +10,15 @@ from maniflex.errors import FileTooLarge, FileTypeNotAllowed
 from maniflex.files.sniffing import ENOUGH, contradicts, sniff
 from maniflex.model.file_field import FileRules
 from maniflex.storage.port import OCTET_STREAM
+
+_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+( ?;[ -~]*)?", re.ASCII)
+_LONGEST_TYPE = 255
+
+
+def clean_content_type(text: str | None) -> str:
+    """A media type as a client or a storage says it; empty where it can be none."""
+    bare = (text or "").strip()
+    return bare if len(bare) <= _LONGEST_TYPE and _TYPE.fullmatch(bare) else ""
 
 
 class Intake:
@@ -27,7 +37,7 @@ class Intake:
         self._on_chunk = on_chunk
         self._head: list[bytes] = []
         self._digest = sha256()
-        self.content_type = (content_type or "").strip()
+        self.content_type = clean_content_type(content_type)
         self.size = 0
         self.failure: BaseException | None = None  # of the chunks or the rules, and not of the storage
 

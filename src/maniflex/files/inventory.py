@@ -11,12 +11,13 @@ from maniflex.db.primary import Primary
 from maniflex.db.store import Store
 from maniflex.errors import FileNotFound, StorageError
 from maniflex.files.desk import FileDesk
+from maniflex.files.intake import clean_content_type
 from maniflex.files.links import keys_in
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.store import Link, LinkRow
 from maniflex.model.file_field import file_fields
 from maniflex.sql.all_rows import rows_among, rows_behind
-from maniflex.storage.port import ListsKeys, Storage
+from maniflex.storage.port import OCTET_STREAM, ListsKeys, Storage
 
 PAGE = 500
 WHOLE = (FileState.STORED, FileState.LINKED)
@@ -145,7 +146,7 @@ class Inventory:
         return await self._desk.rows.adopt(
             key,
             filename=meta.filename or key.rpartition("/")[2],
-            content_type=meta.content_type,
+            content_type=clean_content_type(meta.content_type) or OCTET_STREAM,
             size=meta.size,
             etag=meta.etag,
             now=self._desk.clock.now(),

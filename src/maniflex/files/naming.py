@@ -48,4 +48,5 @@ def _current_key(value: str, current: Collection[str]) -> str | None:
         path = unquote(urlsplit(value).path)
     except ValueError:
         return None
-    return next((key for key in current if path.endswith(f"/{key}")), None)
+    # The longest, because a key may end like another.
+    return max((key for key in current if path.endswith(f"/{key}")), key=len, default=None)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from maniflex._ids import new_id
 from maniflex.background.parameters import parameters_of
+from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
 from maniflex.db.primary import Primary, reading
 from maniflex.db.store import Store
@@ -131,7 +132,7 @@ class FileStore:
             expires_at=self._time(expires_at),
             now=self._time(now),
         )
-        return bool(await self.adapter.write(statement))
+        return bool(await executor(self.adapter).write(statement))
 
     async def find(self, key: str) -> StoredFile | None:
         row = await reading(self.adapter).fetch_one(self._sql["find"].bind(key=key))

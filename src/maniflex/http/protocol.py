@@ -1,8 +1,9 @@
 """uvicorn's HTTP protocol with an end to its patience.
 
-A head or a body that arrives too slowly, and a head that is too large, are cut off; never before the requests
-that came earlier on the same connection are answered. A body has a time in all, until the application says that
-it takes an upload (`Patience`): then each `PROGRESS` bytes have a time of their own.
+A head or a body that arrives too slowly, and a head that is too large, are cut off; never before the
+requests that came earlier on the same connection are answered. A body has a time in all, until the
+application says that it takes an upload (`Patience`): then each `PROGRESS` bytes have a time of their
+own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How long an upload may take: as long as it moves.
 
-A body of JSON has one time in all, and a request `query_timeout`. A file may be large and a line slow, so the
-body of an upload has `WITHIN` seconds for every `PROGRESS` bytes, and only the time spent waiting for the client
-counts: a storage that takes long is not the client's doing.
+A body of JSON has one time in all, and a request `query_timeout`. A file may be large and a line slow,
+so the body of an upload has `WITHIN` seconds for every `PROGRESS` bytes, and only the time spent
+waiting for the client counts: a storage that takes long is not the client's doing.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def attachment_docs(model: ModelMeta, field: FieldMeta, *, is_list: bool, method
     docs = RouteDocs(
         name=f"get_{snake_case(model.name)}_{field.api}",
         summary=f"Download {what}",
-        description="The type of the file decides whether browsers show it. Who may read the record may read this.",
+        description="The type of the file decides whether browsers show it.",
         media=(ANY_TYPE,),
         answer_texts=_READ_TEXTS,
         parameters=(_RANGE, _DOWNLOAD),

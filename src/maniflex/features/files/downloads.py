@@ -1,7 +1,7 @@
-"""Answer with a stored file: its headers, the part that is asked for, and the bytes as the storage gives them.
+"""Answer with a stored file: its headers, the part that is asked for, and its bytes.
 
-What a client uploaded never runs in a browser as if it were ours: types that do are downloads, and `nosniff` and a
-sandbox keep a browser from finding others.
+What a client uploaded never runs in a browser as if it were ours: types that do are downloads, and
+`nosniff` and a sandbox keep a browser from finding others.
 """
 
 from __future__ import annotations

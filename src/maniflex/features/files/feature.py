@@ -1,10 +1,9 @@
-"""What files add to a server that has a storage or file fields: routes, steps of other routes, and their mistakes."""
+"""What files add to a server with a storage or file fields: routes, steps of other routes, their mistakes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from maniflex.config import Config
 from maniflex.features.actions import Action
 from maniflex.features.files.attachments import attachment_endpoints
 from maniflex.features.files.presigning import mint_endpoints
@@ -60,13 +59,14 @@ def _warn_of_open_routes(routes: RouteBuilder) -> None:
 
 
 def file_route_problems(
-    config: Config, models: Sequence[ModelMeta], actions: Sequence[Action]
+    runtime: Runtime, models: Sequence[ModelMeta], actions: Sequence[Action]
 ) -> Iterator[str]:
     """Middleware of the file routes that cannot run, and others that want their path."""
+    config, desk = runtime.config, runtime.file_desk
     for fn in config.files_middleware:
         if not takes(fn, 2):
             yield f"files_middleware: {fn!r} is called with (ctx, next), which it does not take"
-    if config.storage is None or not config.files_routes:
+    if desk is None or not desk.has_storage or not config.files_routes:
         return
     path = config.files_path
     for meta in models:
@@ -74,4 +74,5 @@ def file_route_problems(
             yield f"{meta.name}: its path {path!r} is the one of files; choose another files_path"
     for action in actions:
         if action.path == path or action.path.startswith(f"{path}/"):
-            yield f"action {action.method} {action.path}: the path is the one of files; choose another files_path"
+            where = f"action {action.method} {action.path}"
+            yield f"{where}: the path is the one of files; choose another files_path"

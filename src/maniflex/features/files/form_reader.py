@@ -1,7 +1,7 @@
 """The deserialize step of a form: its parts become values of the body and files that wait to be stored.
 
-A file of a field with `upload="stream"` goes to the storage while it arrives. All others wait in the spool of the
-request until the form is validated.
+A file of a field with `upload="stream"` goes to the storage while it arrives. All others wait in the
+spool of the request until the form is validated.
 """
 
 from __future__ import annotations

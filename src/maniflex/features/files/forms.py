@@ -1,8 +1,8 @@
 """Read `multipart/form-data` part by part, while it arrives.
 
-A parser that is pushed fills a queue with what one piece of the body holds, and the next piece is taken from the
-connection only when the queue is empty. So a form of any size takes the memory of one piece, and a reader that
-waits for a storage makes the client wait.
+A parser that is pushed fills a queue with what one piece of the body holds, and the next piece is taken
+from the connection only when the queue is empty. So a form of any size takes the memory of one piece,
+and a reader that waits for a storage makes the client wait.
 
     async for part in form:
         async for chunk in part:

@@ -1,4 +1,4 @@
-"""Which bytes of a file a request asks for, and whether it has them already: ranges and conditions (RFC 9110)."""
+"""Which bytes of a file a request asks for, and whether it has them already (RFC 9110)."""
 
 from __future__ import annotations
 

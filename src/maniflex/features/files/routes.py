@@ -1,7 +1,7 @@
 """`/files`: upload a file, read it, delete it; and take the files that signed URLs of this server bring.
 
-A valid signature, and a file of a public field, are served before the auth step: nobody has to say who asks. All
-others pass the auth step and the middleware of `files_middleware`.
+A valid signature, and a file of a public field, are served before the auth step: nobody has to say who
+asks. All others pass the auth step and the middleware of `files_middleware`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware
-from maniflex.pipeline.response import Response
+from maniflex.pipeline.response import Response, no_answer_error
 from maniflex.pipeline.routes import TRIMMED, RouteBuilder
 from maniflex.pipeline.upload_progress import UploadBody, uploading
 from maniflex.pipeline.watch import ClientGone
@@ -185,7 +185,7 @@ class _FileRoutes:
         """Give up a file that no record names."""
         key = self._key_of(ctx)
         owner = await owner_of(ctx, self._desk.config.file_scope)
-        await self._access.require_same_tenant(ctx, key)
+        await self._access.refuse_other_tenants(ctx, key)
         await self._desk.discard(key, owner, is_admin=ctx.has_role(self._desk.config.files_admin_role))
         ctx.response = Response(204)
 
@@ -229,6 +229,8 @@ def _behind(raw: bytes, prefix: str, root: str, before: int) -> bytes | None:
 
 def _respond(ctx: Context) -> None:
     """The response step, which finds the answer made."""
+    if ctx.response is None:
+        raise no_answer_error()
 
 
 def _query_of(ctx: Context) -> dict[str, str]:

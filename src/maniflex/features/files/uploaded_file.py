@@ -12,8 +12,8 @@ from maniflex.storage.port import MOST_AT_ONCE
 class UploadedFile:
     """One file that a client sent; its bytes are stored at the end of the validate step.
 
-    Of a field with `upload="stream"` only the name, the type and the key are known: its bytes went to the storage
-    while they came.
+    Of a field with `upload="stream"` only the name, the type and the key are known: its bytes went to the
+    storage while they came.
     """
 
     __slots__ = ("_bytes", "_end", "_spool", "_start", "content_type", "field", "filename", "key", "size")

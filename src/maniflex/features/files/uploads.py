@@ -1,8 +1,8 @@
 """The steps of creates and updates that have to do with files.
 
-A form is read by the deserialize step, and its files are stored at the end of the validate step: behind everything
-that may refuse the values, and before any transaction of the service step begins. Keys that a body names are
-checked there too.
+A form is read by the deserialize step, and its files are stored at the end of the validate step: behind
+everything that may refuse the values, and before any transaction of the service step begins. Keys that
+a body names are checked there too.
 """
 
 from __future__ import annotations
@@ -142,13 +142,16 @@ class ModelUploads:
         self, ctx: Context, field: FieldMeta, rules: FileRules, value: Any, current: frozenset[str]
     ) -> Any:
         """The value with the URLs of current files as their keys; keys that may not be named are refused."""
-        if value is None:
-            return None
+        values = value if rules.is_list else [value]
+        if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+            return (
+                value  # null; or not validated, because that step was replaced: the database step refuses it
+            )
         form: FormRequest | None = ctx.form
         own_keys = current if form is None else current | form.waiting.keys() | set(form.stored_keys)
         keys = await name_keys(
             self._desk,
-            value if rules.is_list else [value],
+            values,
             own_keys,
             await owner_of(ctx, self._desk.config.file_scope),
             rules,
@@ -158,13 +161,14 @@ class ModelUploads:
 
     async def _store_waiting(self, ctx: Context, rules: FileRules, value: Any) -> Any:
         form: FormRequest | None = ctx.form
-        if form is None or not form.waiting or value is None:
+        values = value if rules.is_list else [value]
+        if form is None or not form.waiting or not isinstance(values, list):
             return value
-        keys = [await self._store_one(ctx, form, rules, key) for key in (value if rules.is_list else [value])]
+        keys = [await self._store_one(ctx, form, rules, key) for key in values]
         return keys if rules.is_list else keys[0]
 
-    async def _store_one(self, ctx: Context, form: FormRequest, rules: FileRules, key: str) -> str:
-        file = form.waiting.get(key)
+    async def _store_one(self, ctx: Context, form: FormRequest, rules: FileRules, key: Any) -> Any:
+        file = form.waiting.get(key) if isinstance(key, str) else None
         if file is None:
             return key
         with uploading(ctx):

@@ -1,4 +1,4 @@
-"""Keys → URLs in answers: of files whose field is `acl="signed"` or `acl="public"`, all of a page in one call."""
+"""Keys → URLs in answers, of fields with `acl="signed"` or `acl="public"`; all of a page in one call."""
 
 from __future__ import annotations
 
