@@ -162,9 +162,8 @@ class Writer:
                 session.never_began = session.failed = True
                 self.sessions -= 1
                 while not session.calls.empty():  # no thread will ever take them
-                    call = session.calls.get_nowait()
-                    if not call.future.done():
-                        call.future.set_exception(error)
+                    self._inbox.put(session.calls.get_nowait().future, None, error)
+                self._inbox.deliver()
 
         session.future.add_done_callback(note_begin)
 
@@ -297,21 +296,14 @@ class Writer:
         return group
 
     def _commit(self, group: list[Write]) -> None:
-        is_lossy = self._durable and all(type(write.text) is LossyText for write in group)
-        if is_lossy:
-            self._set_synchronous("NORMAL")
+        if is_lossy := self._durable and all(type(write.text) is LossyText for write in group):
+            self._desk.set_synchronous("NORMAL")
         if len(group) > 1:
             self._commit_group(group)
         else:
             self._commit_alone(group[0])
         if is_lossy:
-            self._set_synchronous("FULL")
-
-    def _set_synchronous(self, level: str) -> None:
-        try:
-            self._connection().execute(f"PRAGMA synchronous = {level}")
-        except Exception:
-            self._desk.close()  # the next one waits for the disk again
+            self._desk.set_synchronous("FULL")
 
     def _commit_alone(self, write: Write) -> None:
         if write.abandoned:
