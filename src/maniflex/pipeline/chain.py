@@ -142,14 +142,18 @@ class Composer:
         """The middleware of a step that such a request passes, by position; each of it once."""
         links: dict[At, list[Link]] = {at: [] for at in At}
         matching = [self._matching(step, model, operation, item) for model, operation in targets]
-        in_order = sorted({id(r): r for some in matching for r in some}.values(), key=lambda r: r.rank)
-        for r in in_order if len(targets) > 1 else matching[0]:
+        # In order of registration whatever target it is for: an exemption stands before or after a guard.
+        in_order = sorted([r for r in step.registrations if any(r in some for some in matching)], key=_rank)
+        for r in in_order:
             functions: list[Middleware] = []
             for (model, operation), some in zip(targets, matching, strict=True):
                 fn = r.middleware(model, operation) if r in some else None
-                if fn is not None and fn not in functions and not _is_for_reads(r, operation):
-                    functions.append(fn)
-                    links[r.at].append(_link(f"{r.step}:{r.name}", fn))
+                if fn is None or fn in functions or _is_for_reads(r, operation):
+                    continue
+                if _is_exemption(fn) and not opens(fn, step, targets, item=item):
+                    continue
+                functions.append(fn)
+                links[r.at].append(_link(f"{r.step}:{r.name}", fn))
         return links
 
     def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
@@ -311,7 +315,11 @@ def _matching(
 ) -> list[Registration]:
     """The registrations of a step for such a request, in the order they run in."""
     matching = [r for r in step.registrations if r.matches(model, operation, item=item)]
-    return sorted(matching, key=lambda r: r.rank)
+    return sorted(matching, key=_rank)
+
+
+def _rank(r: Registration) -> int:
+    return r.rank
 
 
 def in_order(
@@ -345,6 +353,22 @@ def _still_to_pass(
     if not any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in own):
         return own
     return [pair for pair in of_model if pair in own or _is_exemption(pair[1])]
+
+
+def opens(exemption: Middleware, step: Step | SpecStep, targets: Sequence[Target], *, item: bool) -> bool:
+    """Whether an exemption counts for a request: it must be for all that this does to its own model.
+
+    It must also be for the other targets, as far as those have authenticators of their own.
+    """
+    functions_of = [[fn for _, fn in in_order(step, *target, item=item)] for target in targets]
+    own_model, own_functions = targets[0][0], functions_of[0]
+    for (model, _), functions in zip(targets, functions_of, strict=True):
+        demands = [fn for fn in functions if isinstance(fn, Entry) and fn.is_authenticator]
+        if model is not own_model:
+            demands = [fn for fn in demands if fn not in own_functions]
+        if demands and exemption not in functions:
+            return False
+    return exemption in own_functions
 
 
 def _is_exemption(fn: Middleware) -> bool:

@@ -57,3 +57,13 @@ def covered(operations: frozenset[Operation], operation: Operation, *, item: boo
     if operation is Operation.READ_HISTORY and not item and Operation.LIST in operations:
         return True  # the histories of many records are a list of them
     return any(operation in COVERS.get(rule, ()) for rule in operations)
+
+
+def opened(operations: frozenset[Operation], operation: Operation, *, item: bool) -> bool:
+    """Whether leave for `operations` is leave for `operation`, on one record (`item`) or on many.
+
+    Rules for reads and rules for lists both cover the histories of many records, so it takes leave for both.
+    """
+    if operation is Operation.READ_HISTORY and not item and operation not in operations:
+        return {Operation.READ, Operation.LIST} <= operations
+    return covered(operations, operation, item=item)

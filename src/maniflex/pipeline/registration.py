@@ -16,7 +16,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.openapi_context import OpenAPIContext
-from maniflex.pipeline.operation import Operation, covered
+from maniflex.pipeline.operation import Operation, covered, opened
 
 Next = Callable[[], Awaitable[None]]
 # A plain `def` may say truthfully that its `next()` gives nothing to await.
@@ -57,7 +57,10 @@ class Registration:
     def matches(self, model: ModelMeta | None, operation: Operation, *, item: bool) -> bool:
         if self.models is not None and (model is None or model.name not in self.models):
             return False
-        return self.operations is None or covered(self.operations, operation, item=item)
+        if self.operations is None:
+            return True
+        meets = opened if getattr(self.fn, "is_exemption", False) else covered
+        return meets(self.operations, operation, item=item)
 
 
 class Step:

@@ -207,6 +207,14 @@ class ThreadConnection:
                 self.connection.interrupt()
             return True
 
+    def set_synchronous(self, level: str) -> None:
+        """Say whether commits wait for the disk. The next connection is as it should be if this one fails."""
+        try:
+            if self.connection is not None:
+                self.connection.execute(f"PRAGMA synchronous = {level}")
+        except sqlite3.Error:
+            self.close()
+
     def close(self) -> None:
         if self.connection is not None:
             self.connection.close()
