@@ -139,11 +139,11 @@ class Outcomes:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._outcomes: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
+        self._outcomes: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._woken = False
         self.delivered = 0
 
-    def put(self, future: asyncio.Future[Any], value: Any, error: Exception | None = None) -> None:
+    def put(self, future: asyncio.Future[Any], value: Any, error: BaseException | None = None) -> None:
         self._outcomes.append((future, value, error))
 
     def wake(self) -> None:
