@@ -142,7 +142,7 @@ class Config:
     files_signing_key: str | None = field(default=None, repr=False)  # None: one that the database keeps
     signed_url_ttl: timedelta = timedelta(hours=1)
     max_upload_size: int = 32 * 1024 * 1024  # of a whole form
-    upload_memory: int = 1024 * 1024  # of one file of a form; larger ones wait in `upload_dir`
+    upload_memory: int = 1024 * 1024  # of all files of a form; larger ones wait in `upload_dir`
     upload_dir: str | Path = ""  # empty: the directory of the system for temporary files
     max_form_parts: int = 200
     files_pending_ttl: timedelta = timedelta(hours=1)  # of an upload that does not move
