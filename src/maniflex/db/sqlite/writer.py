@@ -158,7 +158,7 @@ class Writer:
         self.sessions += 1
 
         def note_begin(begun: asyncio.Future[None]) -> None:
-            if (error := begun.exception()) is not None:
+            if isinstance(error := begun.exception(), Exception):
                 session.never_began = session.failed = True
                 self.sessions -= 1
                 while not session.calls.empty():  # no thread will ever take them
