@@ -80,7 +80,7 @@ async def test_the_commands_say_what_they_found(database_url: str, tmp_path: Pat
 
     def command(name: str, *options: str) -> tuple[int, str]:
         done = run_command("files", name, "app:server", *options, cwd=tmp_path, DB=database_url, **PATHS)
-        return done.returncode, done.stdout + done.stderr
+        return done.returncode, done.stdout
 
     code, output = command("check")
     assert (code, "object without a row: old/b.png" in output) == (1, True), output

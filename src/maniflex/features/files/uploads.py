@@ -144,9 +144,7 @@ class ModelUploads:
         """The value with the URLs of current files as their keys; keys that may not be named are refused."""
         values = value if rules.is_list else [value]
         if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
-            return (
-                value  # null; or not validated, because that step was replaced: the database step refuses it
-            )
+            return value  # null, or not validated because that step was replaced
         form: FormRequest | None = ctx.form
         own_keys = current if form is None else current | form.waiting.keys() | set(form.stored_keys)
         keys = await name_keys(
