@@ -117,7 +117,7 @@ class Composer:
                 links.append(("policies", None, defaults["policies"]))
             links += links_at[At.AFTER]
         if early_answer is not None:
-            early_answer.hand_to(middleware for _, middleware, _ in links)
+            early_answer.hand_to([(middleware, default) for _, middleware, default in links])
         return self._nest(links)
 
     def _wrap_default(

@@ -26,6 +26,7 @@ from maniflex.middleware.idempotency.fingerprint import (
 from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
 from maniflex.middleware.idempotency.kept_answer import replay_answer
 from maniflex.middleware.idempotency.key_docs import key_docs
+from maniflex.middleware.idempotency.keyed_create import KeyedCreate, keyed_create
 from maniflex.middleware.idempotency.options import KeyOptions, option_mistakes
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, Duration, IdempotencyStore, KeyClaim
@@ -33,7 +34,7 @@ from maniflex.middleware.stores.units import seconds_of
 from maniflex.model.checks import size_in_bytes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.early_answer import AnswersEarly
+from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer, Step
 from maniflex.pipeline.entry import Entry, Piece, Seat, ask
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
@@ -228,13 +229,29 @@ class _KeyedRequest(AnswersEarly):
 
 
 class _KeyedWrite(AnswersEarly):
-    """Opens the transaction in which the rows are written, the answer is made and the key is settled."""
+    """Opens the transaction in which the rows are written, the answer is made and the key is settled.
+
+    A create that has nothing else in its way does all of it in one call of the database.
+    """
+
+    def __init__(self) -> None:
+        self._create: KeyedCreate | None = None
+
+    def take_place(self, early_answer: EarlyAnswer, next_step: Step | None) -> None:
+        super().take_place(early_answer, next_step)
+        self._create = keyed_create(next_step, early_answer.only_step)
 
     async def __call__(self, ctx: Context, next: Next) -> None:
-        if ctx.key_claim is None:
+        claim = ctx.key_claim
+        if claim is None:
             await next()
-        else:
-            await _write_and_settle(self, ctx, ctx.key_claim, next)
+            return
+        create = self._create
+        if create is None or not create.suits(ctx):
+            await _write_and_settle(self, ctx, claim, next)
+        elif not await create.run(ctx, claim):
+            await _write_and_settle(self, ctx, claim, next)
+            self._create = None  # the database stores rows that are not what was sent
 
 
 class _KeyedAction(_KeyedRequest):

@@ -112,7 +112,7 @@ class SqlIdempotency(SqlForm):
         now: datetime,
         tx: Tx | None = None,
     ) -> bool:
-        sql = self._settlement(key, token, answer, ttl, now)
+        sql = self.settlement(key, token, answer, ttl, now)
         if tx is None:
             return bool(await self._write_sql(self.adapter, sql))
         # What fails here is the failure of the transaction, which the caller rolls back.
@@ -122,9 +122,10 @@ class SqlIdempotency(SqlForm):
         self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx
     ) -> None:
         """Settle along with the commit of `tx`, which is refused when the claim is lost."""
-        tx.guard_commit(self._settlement(key, token, answer, ttl, now))
+        tx.guard_commit(self.settlement(key, token, answer, ttl, now))
 
-    def _settlement(self, key: str, token: str, answer: bytes | None, ttl: Duration, now: datetime) -> Sql:
+    def settlement(self, key: str, token: str, answer: bytes | None, ttl: Duration, now: datetime) -> Sql:
+        """The statement that settles a claim; it gives back a row, if the claim is not lost."""
         until = nanoseconds_after(now, ttl)
         return self._statements["settle"].bind(id=hash_key(key), token=token, answer=answer, until=until)
 
