@@ -49,7 +49,8 @@ def _insertion(model: ModelSql, insert: Sql) -> Compiled:
 def _insert_with(model: ModelSql, insert: Sql, follow_up: str) -> Compiled:
     order = _insertion(model, insert).order
     shifted = _PLACE.sub(lambda place: f"${int(place[1]) + len(insert.params)}", follow_up)
-    same = [_is_as_sent(model, field.column, field.kind, order.index(field.name)) for field in model.meta.fields]
+    fields = model.meta.fields
+    same = [_is_as_sent(model, f.column, f.kind, order.index(f.name)) for f in fields]
     text = _TEXT.format(insert=insert.text, follow_up=shifted, same=" AND ".join(same))
     return Compiled(text, order)
 
