@@ -46,6 +46,8 @@ def _link(name: str) -> str:
     mention = re.compile(rf"\b{section}\.{own}\b|`{own}\b")
     pages = [*sorted(PAGE.parent.glob("*.md")), PAGE.parents[1] / "query" / "openapi.md"]
     counts = {page: len(mention.findall(page.read_text())) for page in pages if page != PAGE}
+    audit = PAGE.parents[1] / "operate" / "audit.md"  # its records have a `timestamp`, as `service` does
+    counts[audit] = audit.read_text().count(name)
     best = max(counts, key=lambda page: counts[page])
     if not counts[best]:
         return f"`{name}`"

@@ -196,7 +196,11 @@ def test_the_page_of_settings_names_every_variable_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("function", "options"),
-    [(field, {"default_factory"}), (file, FILE_OPTIONS), (scheduled, SCHEDULED_OPTIONS)],
+    [
+        (field, {"default_factory"}),
+        (file, FILE_OPTIONS | {"default_factory"}),
+        (scheduled, SCHEDULED_OPTIONS),
+    ],
     ids=["field", "file", "scheduled"],
 )
 def test_type_checkers_know_the_options_a_call_takes(function: Any, options: set[str]) -> None:

@@ -29,7 +29,7 @@ from maniflex.errors import (
     ValidationFailed,
 )
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
-from maniflex.model.field import field, scheduled
+from maniflex.model.field import field, file, scheduled
 from maniflex.model.meta import Index, ModelOptions
 from maniflex.model.relation import belongs_to, has_many, many_to_many
 from maniflex.pipeline.context import AuthInfo, Context
@@ -78,6 +78,7 @@ __all__ = [
     "WithIsDeleted",
     "belongs_to",
     "field",
+    "file",
     "has_many",
     "many_to_many",
     "scheduled",

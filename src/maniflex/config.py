@@ -19,9 +19,14 @@ from typing import Any
 from maniflex._client_address import trust_problem
 from maniflex._limits import DEFAULT_LIMITS
 from maniflex._limits import Limits as Limits  # settings are made here
+from maniflex._setting_texts import parse_size, read_bool, read_duration, read_int, read_proxies, read_texts
 from maniflex.errors import ConfigError
 
-_TEXTS: dict[str, type | UnionType] = {"static_dir": str | Path, "database": object}
+_TEXTS: dict[str, type | UnionType] = {
+    "static_dir": str | Path,
+    "upload_dir": str | Path,
+    "database": object,
+}
 _POSTGRES = ("postgresql://", "postgres://")
 _POSITIVE = (
     "pool_size",
@@ -29,6 +34,9 @@ _POSITIVE = (
     "sqlite_readers",
     "max_body_size",
     "max_exports",
+    "max_upload_size",
+    "upload_memory",
+    "max_form_parts",
     "work_concurrency",
     "outbox_batch_size",
     "outbox_max_attempts",
@@ -43,7 +51,11 @@ _INTERVALS = (
     "schedule_execution_timeout",
     "outbox_poll_interval",
     "sweep_interval",
+    "signed_url_ttl",
+    "files_pending_ttl",
 )
+FILES_READ = ("key", "owner", "record")
+SHORTEST_SIGNING_KEY = 16  # bytes
 # A request's path comes decoded and without a query, so none of these would ever be found in it.
 _NOT_IN_A_PATH = re.compile(r"[\s\x00-\x1f\x7f{}?#%\\]")
 
@@ -121,6 +133,22 @@ class Config:
     outbox_retention: timedelta = timedelta(days=7)  # of delivered messages; zero keeps them for good
     sweep_interval: timedelta = timedelta(minutes=1)
     sweep_batch_size: int = 500
+    storage: Any = field(default=None, repr=False)  # of files: an address or a Storage; None: there is none
+    files_routes: bool = True  # POST, GET and DELETE of single files, where there is a storage
+    files_path: str = "/files"
+    files_middleware: Sequence[Callable[..., Any]] = ()  # of these routes alone, behind the auth step
+    files_read: str = "key"  # or "owner", "record": what opens a file on these routes
+    files_admin_role: str = "admin"  # may delete files of others
+    files_signing_key: str | None = field(default=None, repr=False)  # None: one that the database keeps
+    signed_url_ttl: timedelta = timedelta(hours=1)
+    max_upload_size: int = 32 * 1024 * 1024  # of a whole form
+    upload_memory: int = 1024 * 1024  # of one file of a form; larger ones wait in `upload_dir`
+    upload_dir: str | Path = ""  # empty: the directory of the system for temporary files
+    max_form_parts: int = 200
+    files_pending_ttl: timedelta = timedelta(hours=1)  # of an upload that does not move
+    files_unclaimed_ttl: timedelta = timedelta(0)  # of uploads no record names; zero keeps them for good
+    file_key: Callable[..., Any] | None = None
+    file_scope: Callable[..., Any] | None = None
     log_level: str = "INFO"
     log_json: bool = False
     access_log: bool = True  # a line for every request, under `maniflex run` and `server.run()`
@@ -156,6 +184,7 @@ class Config:
             object.__setattr__(self, "trusted_proxies", tuple(self.trusted_proxies))
         object.__setattr__(self, "path_prefix", _prefix(self.path_prefix))
         object.__setattr__(self, "static_prefix", _prefix(self.static_prefix))
+        object.__setattr__(self, "files_path", _prefix(self.files_path))
         return problems or self._ranges()
 
     def _ranges(self) -> list[str]:
@@ -170,7 +199,7 @@ class Config:
         prefixes: Any = self.worker_type_prefixes
         if not isinstance(prefixes, tuple) or not all(p and isinstance(p, str) for p in prefixes):
             problems.append("worker_type_prefixes: it is a tuple of texts such as ('billing.', 'email.')")
-        for name in ("path_prefix", "static_prefix"):
+        for name in ("path_prefix", "static_prefix", "files_path"):
             prefix = getattr(self, name)
             if _NOT_IN_A_PATH.search(prefix) or {".", ".."} & set(prefix.split("/")):
                 problems.append(f"{name}: {prefix!r} is not a plain path such as /api/v1")
@@ -178,7 +207,7 @@ class Config:
             problems.append(f"unknown_fields: {self.unknown_fields!r} is neither 'ignore' nor 'refuse'")
         if problem := trust_problem(self.trusted_proxies):
             problems.append(f"trusted_proxies: {problem}")
-        problems += self._addresses()
+        problems += [*self._addresses(), *self._files()]
         if logging.getLevelName(str(self.log_level).upper()) == f"Level {str(self.log_level).upper()}":
             problems.append(f"log_level: there is no level {self.log_level!r}")
         return problems
@@ -199,6 +228,23 @@ class Config:
                 problems.append("read_database: a replica has an address like postgresql://…")
             elif not str(self.database).startswith(_POSTGRES):
                 problems.append("read_database: only a database given as postgresql://… has a replica")
+        return problems
+
+    def _files(self) -> list[str]:
+        problems = []
+        if not self.files_path:
+            problems.append("files_path: it is a path such as /files")
+        if self.files_read not in FILES_READ:
+            problems.append(f"files_read: {self.files_read!r} is none of {', '.join(FILES_READ)}")
+        key: Any = self.files_signing_key
+        if key is not None and (not isinstance(key, str) or len(key.encode()) < SHORTEST_SIGNING_KEY):
+            problems.append(f"files_signing_key: it is a text of {SHORTEST_SIGNING_KEY} bytes or more")
+        functions: dict[str, Any] = {"file_key": self.file_key, "file_scope": self.file_scope}
+        problems += [
+            f"{name}: {value!r} cannot be called"
+            for name, value in functions.items()
+            if value is not None and not callable(value)
+        ]
         return problems
 
     def with_(self, **settings: Any) -> Config:
@@ -256,116 +302,90 @@ def _as_duration(value: Any) -> timedelta | None:
     return value if isinstance(value, timedelta) and value >= timedelta(0) else None
 
 
-def _int(text: str) -> int:
-    if not re.fullmatch(r"-?\d{1,18}", text):
-        raise ValueError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def _bool(text: str) -> bool:
-    values = {
-        "true": True,
-        "1": True,
-        "yes": True,
-        "on": True,
-        "false": False,
-        "0": False,
-        "no": False,
-        "off": False,
-    }
-    if text.lower() not in values:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return values[text.lower()]
-
-
-def _texts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _proxies(text: str) -> int | tuple[str, ...]:
-    return int(text) if re.fullmatch(r"\d{1,3}", text.strip()) else _texts(text)
-
-
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
-
-
-def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration such as 30s, 500ms or 5m")
-    try:
-        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
-    except OverflowError:
-        raise ValueError(f"{text!r} is longer than a duration can be") from None
-
-
-def parse_size(text: str) -> int:
-    """The bytes of a text such as "16MB"; `ValueError` for another."""
-    match = re.fullmatch(r"(\d+)\s*(B|KB|MB|GB|)", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"{text!r} is not a size such as 4MB")
-    return int(match[1]) * {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}[match[2].upper()]
-
-
 ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DB_WRITE_URL": ("database", str),
     "DB_READ_URL": ("read_database", str),
-    "AUTO_MIGRATE": ("auto_migrate", _bool),
+    "AUTO_MIGRATE": ("auto_migrate", read_bool),
     "HOST": ("host", str),
-    "PORT": ("port", _int),
+    "PORT": ("port", read_int),
     "PATH_PREFIX": ("path_prefix", str),
     "SERVICE_NAME": ("service_name", str),
-    "TRUSTED_PROXIES": ("trusted_proxies", _proxies),
+    "TRUSTED_PROXIES": ("trusted_proxies", read_proxies),
     "STATIC_DIR": ("static_dir", str),
     "STATIC_PREFIX": ("static_prefix", str),
-    "STATIC_DISABLED": ("static_disabled", _bool),
-    "OPENAPI_ENABLED": ("openapi_enabled", _bool),
+    "STATIC_DISABLED": ("static_disabled", read_bool),
+    "OPENAPI_ENABLED": ("openapi_enabled", read_bool),
     "OPENAPI_TITLE": ("openapi_title", str),
     "OPENAPI_VERSION": ("openapi_version", str),
-    "OPENAPI_ALL_METHODS": ("openapi_all_methods", _bool),
-    "DOCS_ENABLED": ("docs_enabled", _bool),
+    "OPENAPI_ALL_METHODS": ("openapi_all_methods", read_bool),
+    "DOCS_ENABLED": ("docs_enabled", read_bool),
     "MAX_BODY_SIZE": ("max_body_size", parse_size),
     "UNKNOWN_FIELDS": ("unknown_fields", str),
-    "MAX_EXPORTS": ("max_exports", _int),
-    "QUERY_TIMEOUT": ("query_timeout", _duration),
-    "SHUTDOWN_TIMEOUT": ("shutdown_timeout", _duration),
-    "HEALTH_CHECK_DB": ("health_check_db", _bool),
-    "HEALTH_TIMEOUT": ("health_timeout", _duration),
-    "READY_NEEDS_WORK": ("ready_needs_work", _bool),
-    "METRICS_ENABLED": ("metrics_enabled", _bool),
-    "DB_POOL_SIZE": ("pool_size", _int),
-    "DB_READ_POOL_SIZE": ("read_pool_size", _int),
-    "DB_STATEMENT_TIMEOUT": ("statement_timeout", _duration),
-    "DB_LOCK_TIMEOUT": ("lock_timeout", _duration),
-    "DB_POOL_TIMEOUT": ("pool_timeout", _duration),
-    "DB_IDLE_IN_TRANSACTION_TIMEOUT": ("idle_in_transaction_timeout", _duration),
+    "MAX_EXPORTS": ("max_exports", read_int),
+    "QUERY_TIMEOUT": ("query_timeout", read_duration),
+    "SHUTDOWN_TIMEOUT": ("shutdown_timeout", read_duration),
+    "HEALTH_CHECK_DB": ("health_check_db", read_bool),
+    "HEALTH_TIMEOUT": ("health_timeout", read_duration),
+    "READY_NEEDS_WORK": ("ready_needs_work", read_bool),
+    "METRICS_ENABLED": ("metrics_enabled", read_bool),
+    "DB_POOL_SIZE": ("pool_size", read_int),
+    "DB_READ_POOL_SIZE": ("read_pool_size", read_int),
+    "DB_STATEMENT_TIMEOUT": ("statement_timeout", read_duration),
+    "DB_LOCK_TIMEOUT": ("lock_timeout", read_duration),
+    "DB_POOL_TIMEOUT": ("pool_timeout", read_duration),
+    "DB_IDLE_IN_TRANSACTION_TIMEOUT": ("idle_in_transaction_timeout", read_duration),
     "DB_APPLICATION_NAME": ("application_name", str),
     "DB_SCHEMA": ("schema", str),
-    "DB_POOLER": ("pooler", _bool),
-    "SQLITE_READERS": ("sqlite_readers", _int),
-    "BACKGROUND": ("background", _bool),
-    "WORKER_TYPE_PREFIXES": ("worker_type_prefixes", _texts),
-    "WORK_CONCURRENCY": ("work_concurrency", _int),
-    "WORK_LEASE": ("work_lease", _duration),
-    "WORK_POLL_INTERVAL": ("work_poll_interval", _duration),
-    "WORK_EVENTS": ("work_events", _bool),
-    "WORK_RETENTION": ("work_retention", _duration),
-    "SCHEDULE_POLL_INTERVAL": ("schedule_poll_interval", _duration),
-    "SCHEDULE_LOCK_TIMEOUT": ("schedule_lock_timeout", _duration),
-    "SCHEDULE_EXECUTION_TIMEOUT": ("schedule_execution_timeout", _duration),
-    "OUTBOX_BATCH_SIZE": ("outbox_batch_size", _int),
-    "OUTBOX_MAX_ATTEMPTS": ("outbox_max_attempts", _int),
-    "OUTBOX_BASE_BACKOFF": ("outbox_base_backoff", _duration),
-    "OUTBOX_POLL_INTERVAL": ("outbox_poll_interval", _duration),
-    "OUTBOX_RETENTION": ("outbox_retention", _duration),
-    "SWEEP_INTERVAL": ("sweep_interval", _duration),
-    "SWEEP_BATCH_SIZE": ("sweep_batch_size", _int),
+    "DB_POOLER": ("pooler", read_bool),
+    "SQLITE_READERS": ("sqlite_readers", read_int),
+    "BACKGROUND": ("background", read_bool),
+    "WORKER_TYPE_PREFIXES": ("worker_type_prefixes", read_texts),
+    "WORK_CONCURRENCY": ("work_concurrency", read_int),
+    "WORK_LEASE": ("work_lease", read_duration),
+    "WORK_POLL_INTERVAL": ("work_poll_interval", read_duration),
+    "WORK_EVENTS": ("work_events", read_bool),
+    "WORK_RETENTION": ("work_retention", read_duration),
+    "SCHEDULE_POLL_INTERVAL": ("schedule_poll_interval", read_duration),
+    "SCHEDULE_LOCK_TIMEOUT": ("schedule_lock_timeout", read_duration),
+    "SCHEDULE_EXECUTION_TIMEOUT": ("schedule_execution_timeout", read_duration),
+    "OUTBOX_BATCH_SIZE": ("outbox_batch_size", read_int),
+    "OUTBOX_MAX_ATTEMPTS": ("outbox_max_attempts", read_int),
+    "OUTBOX_BASE_BACKOFF": ("outbox_base_backoff", read_duration),
+    "OUTBOX_POLL_INTERVAL": ("outbox_poll_interval", read_duration),
+    "OUTBOX_RETENTION": ("outbox_retention", read_duration),
+    "SWEEP_INTERVAL": ("sweep_interval", read_duration),
+    "SWEEP_BATCH_SIZE": ("sweep_batch_size", read_int),
+    "FILE_STORAGE": ("storage", str),
+    "FILES_ROUTES": ("files_routes", read_bool),
+    "FILES_PATH": ("files_path", str),
+    "FILES_READ": ("files_read", str),
+    "FILES_ADMIN_ROLE": ("files_admin_role", str),
+    "FILES_SIGNING_KEY": ("files_signing_key", str),
+    "SIGNED_URL_TTL": ("signed_url_ttl", read_duration),
+    "MAX_UPLOAD_SIZE": ("max_upload_size", parse_size),
+    "UPLOAD_MEMORY": ("upload_memory", parse_size),
+    "UPLOAD_DIR": ("upload_dir", str),
+    "MAX_FORM_PARTS": ("max_form_parts", read_int),
+    "FILES_PENDING_TTL": ("files_pending_ttl", read_duration),
+    "FILES_UNCLAIMED_TTL": ("files_unclaimed_ttl", read_duration),
     "LOG_LEVEL": ("log_level", str),
-    "LOG_JSON": ("log_json", _bool),
-    "ACCESS_LOG": ("access_log", _bool),
+    "LOG_JSON": ("log_json", read_bool),
+    "ACCESS_LOG": ("access_log", read_bool),
 }
 # Objects and functions, which no text of the environment can be.
-WITHOUT_VARIABLE = frozenset({"limits", "logger", "panic_logger", "trace", "on_start", "on_shutdown"})
+WITHOUT_VARIABLE = frozenset(
+    {
+        "limits",
+        "files_middleware",
+        "file_key",
+        "file_scope",
+        "logger",
+        "panic_logger",
+        "trace",
+        "on_start",
+        "on_shutdown",
+    }
+)
 
 
 def sqlite_path(url: str) -> str:

@@ -72,6 +72,22 @@ class Settings(TypedDict, total=False):
     outbox_retention: Duration
     sweep_interval: Duration
     sweep_batch_size: int
+    storage: Any
+    files_routes: bool
+    files_path: str
+    files_middleware: Sequence[Callable[..., Any]]
+    files_read: str
+    files_admin_role: str
+    files_signing_key: str | None
+    signed_url_ttl: Duration
+    max_upload_size: int
+    upload_memory: int
+    upload_dir: str | Path
+    max_form_parts: int
+    files_pending_ttl: Duration
+    files_unclaimed_ttl: Duration
+    file_key: Callable[..., Any] | None
+    file_scope: Callable[..., Any] | None
     log_level: str
     log_json: bool
     access_log: bool

@@ -170,3 +170,24 @@ async def test_a_turn_that_does_not_come_ends_the_first_statement(tmp_path: obje
             await write(adapter, guard=insert(adapter, "b"))
     assert [row[0] for row in await rows(adapter)] == ["a"]
     await adapter.close()
+
+
+async def test_a_turn_that_does_not_come_ends_every_statement_of_the_block(tmp_path: object) -> None:
+    adapter = SqliteAdapter(f"{tmp_path}/x.db", lock_timeout=timedelta(milliseconds=20))
+    await adapter.open()
+    await adapter.execute(Sql("CREATE TABLE item (id TEXT PRIMARY KEY, note BLOB, size BIGINT)"))
+
+    async def swallow() -> None:
+        async with asyncio.timeout(5), adapter.transaction(late=True) as tx:
+            together = [tx.write(insert(adapter, name)) for name in ("b", "c")]
+            errors = await asyncio.gather(*together, return_exceptions=True)
+            assert [type(error) for error in errors] == [Timeout, Timeout]
+            with pytest.raises(DatabaseError):
+                await tx.write(insert(adapter, "d"))
+
+    async with adapter.transaction() as holder:
+        await holder.write(insert(adapter, "a"))
+        with pytest.raises(TransactionError):
+            await swallow()
+    assert [row[0] for row in await rows(adapter)] == ["a"]
+    await adapter.close()

@@ -60,3 +60,19 @@ async def test_a_write_is_sent_once(adapter: PostgresAdapter) -> None:
     await adapter.execute(Sql("CREATE TABLE t (v int)"))
     await adapter.execute(Sql("INSERT INTO t VALUES (1)"))
     assert await adapter.fetch(Sql("SELECT v FROM t")) == [(1,)]
+
+
+@pytest.mark.parametrize("statement", [ONE, Sql("SELECT 2")], ids=["prepared", "new"])
+async def test_a_late_transaction_begins_on_a_new_connection(
+    adapter: PostgresAdapter, statement: Sql
+) -> None:
+    for _ in range(3):
+        async with adapter.transaction(late=True) as tx:
+            await tx.fetch(statement)
+
+
+async def test_a_late_transaction_with_a_guard_alone_begins_on_a_new_connection(
+    adapter: PostgresAdapter,
+) -> None:
+    async with adapter.transaction(late=True) as tx:
+        tx.guard_commit(ONE)

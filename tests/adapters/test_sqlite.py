@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,6 +19,7 @@ from maniflex import Server
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.db.sqlite.connect import compare_decimals
 from maniflex.db.sqlite.threads import Statement
+from maniflex.db.sqlite.writer import Writer
 from maniflex.errors import (
     ConfigError,
     DatabaseError,
@@ -25,7 +27,7 @@ from maniflex.errors import (
     Timeout,
     Unavailable,
 )
-from maniflex.sql.statement import Sql
+from maniflex.sql.statement import LossyText, Sql
 from tests.kit.processes import run_program
 
 SOON = timedelta(milliseconds=50)
@@ -675,3 +677,40 @@ async def test_a_reader_that_is_relieved_when_it_is_done_already_leaves_nothing_
     async with asyncio.timeout(5):
         assert await adapter.fetch(Sql("SELECT 2")) == [(2,)]
     await adapter.close()
+
+
+class Moody(sqlite3.Connection):
+    """A connection that cannot be told how to commit."""
+
+    refused: ClassVar[list[str]] = []
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if sql.startswith("PRAGMA synchronous") and len(self.refused) < 2:
+            self.refused.append(sql)
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *args)
+
+
+async def test_a_connection_that_cannot_be_told_how_to_commit_is_replaced(tmp_path: Path) -> None:
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(
+            tmp_path / "x.db", factory=Moody, isolation_level=None, check_same_thread=False
+        )
+
+    writer = Writer(
+        connect,
+        asyncio.get_running_loop(),
+        begin="BEGIN IMMEDIATE",
+        lock_timeout=timedelta(seconds=5),
+        statement_timeout=0,
+        durable=True,
+    )
+    await writer.write("CREATE TABLE t (v)", (), sqlite3.Cursor.fetchall)
+    async with asyncio.timeout(5):
+        for value in range(3):
+            await writer.write(LossyText("INSERT INTO t VALUES (?)"), (value,), sqlite3.Cursor.fetchall)
+        rows = await writer.write("SELECT v FROM t", (), sqlite3.Cursor.fetchall)
+    assert rows == [(0,), (1,), (2,)]
+    assert len(Moody.refused) == 2
+    writer.stop()
+    writer.join()

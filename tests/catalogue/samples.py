@@ -12,6 +12,7 @@ from typing import Any
 
 import maniflex
 from maniflex import AuthInfo, Model, Server
+from maniflex.audit import TableSink
 from maniflex.middleware import auth, stores, workflow
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.registration import STEPS
@@ -139,6 +140,18 @@ SAMPLES: dict[str, Sample] = {
     "body.max_body_size": sample(given("10KB"), given(0), given(-1), given("much"), given("2GB")),
     "body.reject_unknown_fields": sample(given()),
     "body.strip_unknown_fields": sample(given()),
+    "db.audit_action": sample(given(), given(sink=object()), given(include_body=[""]), given(include_body=1)),
+    "db.audit_log": sample(
+        given(),
+        *(given(sink=object()), given(sink=TableSink), given(sink=TableSink(admin_role=""))),
+        *(given(delivery="soon"), given(changes="yes"), given(requests_only=1)),
+        *(given(exclude=["titel"]), given(exclude=[""]), given(exclude=1)),
+    ),
+    "db.audit_reads": sample(
+        given(),
+        *(given(sink=object()), given(required=1), given(delivery="soon")),
+        given(required=True, delivery="background"),
+    ),
     "db.cache_query": sample(given(), given(ttl=0), given(store=AWAY), given(key="x"), given(store=object())),
     "db.force_filter": sample(
         given("tenant_id", "acme"), given("tenant_id", "a", "is"), given("tenant_id", "a", "gt_field")

@@ -40,9 +40,10 @@ OPTIONAL = (
 ARTICLE = sealed(Section, Article)["Article"]
 BRINGS_ANOTHER = {"auth.allow_public_read"}  # entry, which asks for an identity on writes
 # The refusals of rules for bodies are those that every write has; the sample of a filter is a constant;
-# OPTIONS is not shown unless told; the sample of an envelope has no schema.
+# OPTIONS is not shown unless told; the sample of an envelope has no schema; an audit of reads refuses nothing
+# unless it is required.
 ADDS_NOTHING = {
-    *("body.max_body_size", "body.reject_unknown_fields", "db.force_filter"),
+    *("body.max_body_size", "body.reject_unknown_fields", "db.audit_reads", "db.force_filter"),
     *("response.cors", "response.envelope"),
     *(f"validate.{name}" for name in ("cross_field", "date_range", "exists", "forbidden_values")),
     *(f"validate.{name}" for name in ("numeric_precision", "regex_field", "require_at_least_one")),

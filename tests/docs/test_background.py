@@ -123,7 +123,8 @@ MADE = {
 
 
 def background_nodes() -> Iterator[ast.AST]:
-    for path in SQL.parent.rglob("*.py"):
+    package = SQL.parent.parent
+    for path in (*SQL.parent.rglob("*.py"), *(package / "files").rglob("*.py")):
         yield from ast.walk(ast.parse(path.read_text()))
 
 

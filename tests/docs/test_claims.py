@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maniflex import DeclarationError, Model, ModelOptions, Server, WithDeletedAt, field
-from maniflex.model.field import LocaleString, file
+from maniflex.model.field import LocaleString
 from maniflex.testing import client
 from tests.kit.docs import rows
 
@@ -41,12 +41,6 @@ def declared_with(option: str) -> Server:
                 text: LocaleString = field(locale=True)
 
             Marked = Translated
-        case "file":
-
-            class Pictured(Model):
-                image: str | None = file(default=None)
-
-            Marked = Pictured
     server = Server(database=":memory:")
     server.register(Note, Marked)
     return server
@@ -86,7 +80,7 @@ def test_an_option_that_is_not_active_yet_does_what_its_row_says(
 
 
 def test_there_is_a_case_for_every_option_that_is_not_active_yet() -> None:
-    assert len(FIELD_ROWS) == 3
+    assert len(FIELD_ROWS) == 2
     assert len(MODEL_ROWS) == 2
 
 

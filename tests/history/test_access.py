@@ -196,6 +196,71 @@ async def test_a_guard_of_histories_stands_before_the_way_back(database_url: str
         assert back.status_code == 418
 
 
+KEYS = {"a-key-of-the-tests-1": AuthInfo(user_id="ann")}
+
+
+@pytest.mark.parametrize(
+    ("models", "operations", "open_paths"),
+    [
+        ([Invoice], ["read"], {PATHS[0], PATHS[1], PATHS[4]}),
+        ([Invoice], ["list"], set()),
+        ([Invoice], ["read", "list"], set(PATHS)),
+        ([Invoice], ["read_history"], set(PATHS)),
+        ([Invoice], ["update"], set()),
+        (["InvoiceHistory"], None, set()),
+    ],
+)
+async def test_an_exemption_opens_no_more_than_it_says(
+    database_url: str, models: Any, operations: Any, open_paths: set[str]
+) -> None:
+    def prepare(server: Server) -> None:
+        server.pipeline.auth.register(auth.allow_anonymous(), models=models, operations=operations)
+        server.pipeline.auth.register(auth.api_keys(keys=KEYS))
+
+    async with a_world(database_url, prepare=prepare) as world:
+        invoice = await world.server.db(Invoice).create(number="a")
+        [row] = await world.versions(Invoice)
+        moment = world.tick().isoformat().replace("+00:00", "Z")
+        statuses = {}
+        for path in PATHS:
+            answer = await world.http.get(path.format(id=invoice.id, row=row.id, moment=moment))
+            statuses[path] = answer.status_code
+        assert {path for path, status in statuses.items() if status == 200} == open_paths
+        assert {status for path, status in statuses.items() if path not in open_paths} <= {401}
+
+
+@pytest.mark.parametrize("operations", [None, ["read", "list", "update"], ["read", "update"], ["update"]])
+async def test_the_way_back_is_open_to_whom_reading_and_updating_are(
+    database_url: str, operations: list[str] | None
+) -> None:
+    def prepare(server: Server) -> None:
+        exemption = auth.allow_public_read() if operations is None else auth.allow_anonymous()
+        server.pipeline.auth.register(exemption, models=[Invoice], operations=operations)
+        server.pipeline.auth.register(auth.api_keys(keys=KEYS))
+
+    async with a_world(database_url, prepare=prepare) as world:
+        invoice = await world.server.db(Invoice).create(number="a")
+        await world.server.db(Invoice).update(invoice.id, number="b")
+        path = f"/hist_invoices/{invoice.id}/history/1/restore"
+        is_open = operations is not None and "read" in operations
+        answer = await world.http.post(path)
+        assert answer.status_code == (200 if is_open else 401), answer.text
+        assert (await world.server.db(Invoice).read(invoice.id)).number == ("a" if is_open else "b")
+        with_key = await world.http.post(path, headers={"x-api-key": next(iter(KEYS))})
+        assert with_key.status_code == 200
+
+
+async def test_an_authenticator_of_histories_is_not_opened_by_the_record(database_url: str) -> None:
+    def prepare(server: Server) -> None:
+        server.pipeline.auth.register(auth.allow_public_read(), models=[Invoice])
+        server.pipeline.auth.register(auth.api_keys(keys=KEYS), models=["InvoiceHistory"])
+
+    async with a_world(database_url, prepare=prepare) as world:
+        invoice = await world.server.db(Invoice).create(number="a")
+        assert (await world.http.get(f"/hist_invoices/{invoice.id}")).status_code == 200
+        assert (await world.http.get(f"/hist_invoices/{invoice.id}/history")).status_code == 401
+
+
 async def test_middleware_binds_histories_by_the_record_and_by_their_own_fields(database_url: str) -> None:
     async def own(ctx: Context, next: Callable[[], Awaitable[None]]) -> None:
         if ctx.header("x-forced"):

@@ -68,6 +68,8 @@ def test_operations_decide_on_the_routes_of_histories_too() -> None:
         "/post_histories",
         "/post_histories/{id}",
     }
+    of_one = {"/posts/{id}/history", "/posts/{id}/history/{version}"}
+    assert paths(seal(Post, ModelOptions(versioned=True, operations=["read"]))) == of_one
 
 
 def test_mistakes_stop_the_start() -> None:

@@ -254,7 +254,7 @@ async def test_what_a_list_brings_is_stored_without_what_is_closed(database_url:
         (
             list[Member | int],
             [{"email": "a", "fullName": "A"}],
-            {"0.Member.fullName": "min_length", "0.int": "int_type"},
+            {"0.Member.fullName": "min_length", "0.int": "type"},
         ),
     ],
 )

@@ -213,6 +213,11 @@ class Nursery:
         assert self._program.hear() == "gone"
         self._pid = 0
 
+    def until_gone(self) -> None:
+        """Wait for a process that ends by itself."""
+        assert self._program.hear() == "gone"
+        self._pid = 0
+
     def close(self) -> None:
         if self._pid:
             self.kill()

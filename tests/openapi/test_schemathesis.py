@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from examples.blog.app import create_server
-from maniflex import AuthInfo, Context, Next, Run, Server
+from maniflex import AuthInfo, Context, Model, Next, Run, Server, field, file
 from tests.kit.described_app import rich_server
 from tests.kit.schema_fuzz import failures
 from tests.kit.sockets import listening_in_a_thread
@@ -44,6 +44,20 @@ def test_durable_work_does_what_its_description_says(
 ) -> None:
     with listening_in_a_thread(working_server(), database_url) as url:
         assert failures(url, examples, coverage=long_mode) == []
+
+
+def test_files_do_what_their_description_says(database_url: str, examples: int, long_mode: bool) -> None:
+    class Photo(Model):
+        title: str = field(max_length=20)
+        image: str | None = file(default=None, max_size=1000, accept=["image/*"], acl="signed")
+        scans: list[str] = file(default_factory=list, max_count=3)
+        raw: str | None = file(default=None, upload="presigned")
+
+    server = Server(background=False, storage="memory:")
+    server.register(Photo)
+    unknowable = ("positive_data_acceptance",)  # no schema tells which keys are those of files
+    with listening_in_a_thread(server, database_url) as url:
+        assert failures(url, examples, coverage=long_mode, without=unknowable) == []
 
 
 @pytest.mark.long

@@ -75,6 +75,19 @@ READ: dict[str, tuple[str, Any]] = {
     "OUTBOX_RETENTION": ("0", timedelta(0)),
     "SWEEP_INTERVAL": ("10s", timedelta(seconds=10)),
     "SWEEP_BATCH_SIZE": ("50", 50),
+    "FILE_STORAGE": ("file:uploads", "file:uploads"),
+    "FILES_ROUTES": ("no", False),
+    "FILES_PATH": ("/media", "/media"),
+    "FILES_READ": ("owner", "owner"),
+    "FILES_ADMIN_ROLE": ("keeper", "keeper"),
+    "FILES_SIGNING_KEY": ("a secret of some length", "a secret of some length"),
+    "SIGNED_URL_TTL": ("10m", timedelta(minutes=10)),
+    "MAX_UPLOAD_SIZE": ("64MB", 64 * 1024**2),
+    "UPLOAD_MEMORY": ("64KB", 64 * 1024),
+    "UPLOAD_DIR": ("/var/spool", "/var/spool"),
+    "MAX_FORM_PARTS": ("20", 20),
+    "FILES_PENDING_TTL": ("30m", timedelta(minutes=30)),
+    "FILES_UNCLAIMED_TTL": ("7d", timedelta(days=7)),
 }
 
 UNREADABLE = {
@@ -95,6 +108,11 @@ UNREADABLE = {
     "WORK_LEASE": "0s",
     "OUTBOX_BATCH_SIZE": "many",
     "SWEEP_INTERVAL": "0",
+    "FILES_PATH": "/",
+    "FILES_READ": "everybody",
+    "FILES_SIGNING_KEY": "short",
+    "FILES_PENDING_TTL": "0",
+    "UPLOAD_MEMORY": "much",
 }
 
 

@@ -106,6 +106,8 @@ def _build(declaration: Declaration) -> Assembly:
         declaration, models, placement=placement, endpoints=endpoints, guards=guards
     )
     _fill_field_rules(draft.routes.runtime, placement)
+    for feature in FEATURES:
+        feature.prepare(draft)
     problems += [problem for feature in FEATURES for problem in feature.problems(draft)]
     problems += [*internal_tables.relation_problems(draft.models), *store_problems]
 
@@ -190,6 +192,7 @@ def _make_draft(
         logger=logger,
         scopes=scope_table(pipeline, models or ()),
         policies=policies,
+        file_desk=declaration.durable.files.declared_desk,
     )
     metas = {store.meta.name: store.meta for store in stores.values()}
     composer = Composer(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from maniflex._service import Service, StartOnly
 from maniflex.app.assembly import Assembly
+from maniflex.app.durable import Durable
 from maniflex.app.internal_tables import InternalTables
 from maniflex.app.lifecycle import Lifecycle
 from maniflex.errors import DeclarationError
@@ -21,6 +22,7 @@ from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.observation import Observation
 from maniflex.pipeline.registration import Middleware, Pipeline
 from maniflex.pipeline.server_entries import LayerEntry, ObserverEntry
+from maniflex.storage.port import Storage
 
 F = TypeVar("F", bound=Callable[..., Any])
 ObserverFn = TypeVar("ObserverFn", bound=Callable[[Observation], Any] | ObserverEntry)
@@ -30,6 +32,7 @@ class WithDeclarations:
     """Models, actions, computed fields, services and hooks of a server."""
 
     _lifecycle: Lifecycle
+    _durable: Durable
 
     def __init__(self) -> None:
         self.pipeline = Pipeline()
@@ -151,6 +154,12 @@ class WithDeclarations:
         with self._sealing:
             self._require_open("services are added")
             self._lifecycle.services.append(StartOnly(service) if inspect.isroutine(service) else service)  # type: ignore[arg-type]
+
+    def set_storage(self, storage: Storage | str) -> None:
+        """Keep files in this storage, or in the one at this address; it wins over the setting."""
+        with self._sealing:
+            self._require_open("its storage is set")
+            self._durable.files.set_storage(storage)
 
     def on_start(self, fn: F) -> F:
         """Call `fn` when the database is ready and before services start."""

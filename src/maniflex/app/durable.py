@@ -7,6 +7,7 @@ from functools import partial
 
 from maniflex._logging import guard_logger
 from maniflex._service import Service
+from maniflex.app.audit_trail import AuditTrail
 from maniflex.app.entry_tables import EntryTables
 from maniflex.background.clock import HOLD_OFF, ClockKeeper, ServerClock, shared_clock
 from maniflex.background.environment import Environment
@@ -21,6 +22,7 @@ from maniflex.background.runs.engine import RunEngine, open_store
 from maniflex.background.scheduled_fields.api import Scheduled
 from maniflex.background.schedules.api import Schedules
 from maniflex.background_api.actions import ActionCaller, open_to_clients, schedulable, schedulable_problems
+from maniflex.background_api.audit import AuditRoutes
 from maniflex.background_api.jobs import JobRoutes
 from maniflex.background_api.outbox import OutboxRoutes
 from maniflex.background_api.part_routes import PartRoutes
@@ -28,6 +30,7 @@ from maniflex.background_api.runs import RunRoutes
 from maniflex.background_api.schedules import ScheduleRoutes
 from maniflex.config import Config
 from maniflex.features.actions import Action
+from maniflex.files.api import Files
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.model.registry import Registry
@@ -48,23 +51,28 @@ class Durable:
         self.schedules = Schedules(self.work, config)
         self.scheduled = Scheduled(self.work)
         self.jobs = Jobs(self.work, self.schedules)
+        self.files = Files()
         self.entry_tables = EntryTables()
+        self.audit = AuditTrail(self.outbox)
         self.part_routes: tuple[PartRoutes, ...] = (
             RunRoutes(self.work),
             OutboxRoutes(self.outbox),
             ScheduleRoutes(self.schedules),
             JobRoutes(self.jobs),
+            AuditRoutes(self.audit.routed_tables),
         )
         self.keeper: ClockKeeper | None = None
         self.repairer: Repairer | None = None
         self._action_problems: list[str] = []
 
     def _all(self) -> Iterator[Part]:
-        yield from (self.work, self.outbox, self.schedules, self.scheduled, self.jobs, self.entry_tables)
+        yield from (self.work, self.outbox, self.schedules, self.scheduled, self.jobs)
+        yield from (self.files, self.entry_tables)
 
     def note_declarations(self, registry: Registry, actions: Sequence[Action], pipeline: Pipeline) -> None:
         """Find the catalogue entries, which have tables, and tell schedules which actions they can call."""
         self.entry_tables.collect(pipeline, registry, actions)
+        self.audit.collect(self.entry_tables.uses)
         self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
         self._action_problems = schedulable_problems(actions)
 
@@ -106,8 +114,10 @@ class Durable:
         self.keeper = ClockKeeper(clock, runtime.adapter, logger) if isinstance(clock, ServerClock) else None
         self.repairer = Repairer(environment, list(self._repairs(environment)))
         self.schedules.call_actions(ActionCaller(runtime, endpoints))
+        self.files.use(runtime.file_desk)
         for part in self._all():
             part.attach(environment)
+        self.audit.attach(environment, runtime.tasks.start)
 
     def _repairs(self, environment: Environment) -> Iterator[tuple[str, Repair]]:
         if len(self.work.handlers):
@@ -134,12 +144,13 @@ class Durable:
     def with_time_services(self, services: Sequence[Service]) -> list[Service]:
         """The services, after those that learn the database's time and repair impossible times.
 
-        A process that works also sweeps the tables of catalogue entries.
+        A process that works also sweeps files and the tables of catalogue entries.
         """
         if not services:
             return []
         helpers = [helper for helper in (self.keeper, self.repairer) if helper is not None]
-        sweepers = [one for one in self.entry_tables.services() if one not in services]
+        own = (*self.files.services(), *self.entry_tables.services())
+        sweepers = [one for one in own if one not in services]
         return [*helpers, *services, *sweepers]
 
 
@@ -177,6 +188,11 @@ class WithDurableWork:
     def scheduled(self) -> Scheduled:
         """Fields that change when their time has come."""
         return self._durable.scheduled
+
+    @property
+    def files(self) -> Files:
+        """Files: where they are kept, and storing, reading and removing them from code."""
+        return self._durable.files
 
     @property
     def metrics(self) -> Metrics:

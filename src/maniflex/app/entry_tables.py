@@ -43,6 +43,11 @@ class EntryTables:
             entry.number = numbers[entry.label]
             numbers[entry.label] += 1
 
+    @property
+    def uses(self) -> Sequence[Use]:
+        """Every entry and the models it is registered for."""
+        return self._uses
+
     def models(self) -> Sequence[type[Model]]:
         """The tables of all entries, each once."""
         return list(dict.fromkeys(table for entry, _ in self._uses for table in _tables(entry)))
@@ -75,14 +80,15 @@ class EntryTables:
         self._sweeper = ExpiredRows(places, environment.clock, environment.logger) if places else None
 
     def _listen(self, environment: Environment) -> None:
-        """Let entries be told of writes to the models they are registered for, and to those these reach."""
+        """Let entries be told of writes to the models they are registered for, some also to those reached."""
         metas = {store.meta.name: store.meta for store in environment.stores.values()}
         stores = {store.meta.name: store for store in environment.stores.values()}
         for entry, names in self._uses:
             if not entry.listens:
                 continue
             roots = [meta for meta in metas.values() if names is None or meta.name in names]
-            listened_metas = (one for root in roots for one in (root, *reachable_models(root, metas)))
+            reached = [one for root in roots for one in reachable_models(root, metas)]
+            listened_metas = (*roots, *(reached if entry.listens_to_reached else ()))
             for name in dict.fromkeys(meta.name for meta in listened_metas if not meta.is_internal):
                 if entry not in stores[name].listeners:
                     listen(stores[name], entry)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.background_api.groups import in_groups
 from maniflex.background_api.metrics import metrics_endpoints, metrics_problems
@@ -17,15 +18,18 @@ from maniflex.features.aggregate import aggregate_endpoints
 from maniflex.features.as_of import with_as_of
 from maniflex.features.computed import computed_problems
 from maniflex.features.export import export_endpoints, export_problems
+from maniflex.features.files.feature import all_file_endpoints, file_route_problems, prepare_file_routes
 from maniflex.features.history import history_endpoints, history_problems
 from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
 from maniflex.http.probes import Probes
 from maniflex.model.base import Model
+from maniflex.model.file_field import file_fields
 from maniflex.model.history_row import history_model, history_options, is_versioned
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.model_routes import model_endpoints
+from maniflex.pipeline.registration import takes
 from maniflex.pipeline.served import operation_problems
 
 
@@ -39,6 +43,10 @@ class Feature(Protocol):
     def problems(self, draft: ServerDraft) -> Iterable[str]:
         """The mistakes in what the application declared, one sentence each."""
         return ()
+
+    def prepare(self, draft: ServerDraft) -> None:
+        """Put into the runtime what the routes of other features are made with."""
+        return
 
     def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
         """The endpoints it adds. They are made of declarations with mistakes too, to find those of routes."""
@@ -140,7 +148,8 @@ class DurableRoutes(Feature):
         return declaration.durable.models()
 
     def problems(self, draft: ServerDraft) -> Iterable[str]:
-        return draft.declaration.durable.problems()
+        durable = draft.declaration.durable
+        return [*durable.problems(), *durable.audit.problems(draft.routes.runtime)]
 
     def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
         declaration = draft.declaration
@@ -148,6 +157,31 @@ class DurableRoutes(Feature):
         for part_routes in declaration.durable.part_routes:
             endpoints = part_routes.replace_routes(draft.routes, endpoints)
         return in_groups(refuse_foreign_scopes(endpoints, declaration.internal_tables.models))
+
+
+class FileFields(Feature):
+    """`file(...)` and `storage=`; the tables of files come with durable work."""
+
+    def problems(self, draft: ServerDraft) -> Iterator[str]:
+        runtime = draft.routes.runtime
+        for fn in runtime.config.files_middleware:
+            if not takes(fn, 2):
+                label = label_of(fn)
+                yield f"files_middleware: {label}: it is called with (ctx, next), which it does not take"
+        for meta in draft.stored_models:
+            is_elsewhere = runtime.stores[meta.cls].adapter is not runtime.adapter
+            for field, _ in file_fields(meta) if is_elsewhere else ():
+                yield (
+                    f"{meta.name}.{field.name}: a model in a database of its own has no file fields,"
+                    " because its rows and the table of files share no transaction"
+                )
+        yield from file_route_problems(runtime, draft.models, draft.declaration.actions)
+
+    def prepare(self, draft: ServerDraft) -> None:
+        prepare_file_routes(draft.routes.runtime, draft.stored_models)
+
+    def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
+        return all_file_endpoints(draft.routes, draft.stored_models)
 
 
 class HealthProbes(Feature):
@@ -182,6 +216,7 @@ FEATURES: tuple[Feature, ...] = (
     Actions(),
     Search(),
     DurableRoutes(),
+    FileFields(),
     HealthProbes(),
     WorkMetrics(),
     Documentation(),

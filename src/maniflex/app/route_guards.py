@@ -9,7 +9,7 @@ from maniflex._limits import Limits
 from maniflex.config import Config
 from maniflex.features.actions import Action
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.chain import in_order
+from maniflex.pipeline.chain import in_order, opens
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.entry import Entry, Placement
@@ -77,8 +77,12 @@ class GuardsByRoute:
             if step.name == "response":
                 yield from (("action", fn.name, fn) for fn in own if not fn.is_exemption)
             for model, operation in endpoint.targets:
-                if operation not in UNSEEN_BY.get(step.name, ()):
-                    yield from _of_step(step, model, operation, item=endpoint.on_one)
+                if operation in UNSEEN_BY.get(step.name, ()):
+                    continue
+                for name, label, fn in _of_step(step, model, operation, item=endpoint.on_one):
+                    is_exemption = isinstance(fn, Entry) and fn.is_exemption
+                    if not is_exemption or opens(fn, step, endpoint.targets, item=endpoint.on_one):
+                        yield name, label, fn
 
 
 def _of_step(

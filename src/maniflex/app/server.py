@@ -86,6 +86,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             with self._sealing:
                 if self._assembly is None:
                     self._durable.note_declarations(self._registry, self._actions, self.pipeline)
+                    self._durable.files.declare(self._registry, self.config, self._logger, self._clock)
                     assembly = self._assembly = assemble(self._declaration())
                     self._durable.attach(assembly.runtime, assembly.endpoints)
         return self._assembly
@@ -138,6 +139,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
                     await check_drift(adapter, [model for model in models if not model.readonly])
                 await check_queries(adapter, models)
             await self._durable.learn_time()
+            await self._durable.files.prepare()
 
         works = self._durable.services if role == "server" and self.config.background else tuple
 

@@ -44,6 +44,7 @@ HELP = {
     "outbox_pending": "Messages that wait to be delivered.",
     "outbox_oldest_seconds": "How long the oldest of them has waited.",
     "outbox_dead": "Messages that were given up.",
+    "files_cleanup_failing": "Files that could not be removed yet, though it was tried.",
 }
 _MISSING = "metrics_enabled needs prometheus-client: pip install 'maniflex[observability]'"
 _ABOUT = RouteDocs(

@@ -6,6 +6,7 @@ import click
 
 from maniflex.cli.check import check
 from maniflex.cli.drain import drain
+from maniflex.cli.files import files
 from maniflex.cli.openapi import openapi
 from maniflex.cli.routes import routes
 from maniflex.cli.run import run
@@ -21,5 +22,5 @@ def main() -> None:
     """Typed classes in; a REST API and a durable background engine out."""
 
 
-for command in (run, worker, scheduler, sweep, drain, runs, routes, check, openapi):
+for command in (run, worker, scheduler, sweep, drain, runs, files, routes, check, openapi):
     main.add_command(command)

@@ -15,17 +15,16 @@ import msgspec
 from maniflex._caller import caller
 from maniflex._ids import new_id
 from maniflex.db.changes import Change, ChangeKind
+from maniflex.db.differences import Differences
 from maniflex.db.port import Row, Tx
-from maniflex.db.redacted import Redaction, as_json
+from maniflex.db.redacted import Redaction
 from maniflex.db.store import Store
 from maniflex.model.history_row import HistoryOperation
-from maniflex.model.meta import Kind
 from maniflex.sql.history import Author, HistoryEntry, append
 from maniflex.sql.statement import Sql
 
 Diff = dict[str, dict[str, Any]]
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 _NULL = {"old": None, "new": None}
 
 
@@ -37,14 +36,11 @@ class HistoryWriter:
     def __init__(self, store: Store, history: Store, *, snapshots: bool) -> None:
         meta = store.meta
         marker = meta.soft_delete
-        untold = {"id", "created_at", "updated_at", marker.field if marker else "id"}
         self.history = history
         self._snapshots = snapshots
         self._clock = store.clock
         self._redaction = Redaction(meta)
-        self._told = [
-            (i, f.api, f.kind is Kind.JSON) for i, f in self._redaction.kept if f.name not in untold
-        ]
+        self._differences = Differences(meta)
         self._moment = store.sql.names.index("updated_at")
         self._marker = None if marker is None else store.sql.names.index(marker.field)
 
@@ -113,7 +109,9 @@ class HistoryWriter:
             case ChangeKind.UPDATE:
                 assert before is not None
                 assert after is not None
-                diff, shown = self._differences(before, after), after
+                differences = self._differences.between(before, after)
+                diff = {name: {"old": old, "new": new} for name, (old, new) in differences.items()}
+                shown = after
                 if not diff and all(before[i] == after[i] for i in self._redaction.dropped):
                     return
         moment = self._clock.now() if after is None else after[self._moment]
@@ -136,23 +134,7 @@ class HistoryWriter:
 
     def _all_values(self, row: Row, side: str) -> Diff:
         """The fields that have a value, all on one side."""
-        return {
-            name: {**_NULL, side: as_json(row[i]) if is_json else row[i]}
-            for i, name, is_json in self._told
-            if row[i] is not None
-        }
-
-    def _differences(self, before: Row, after: Row) -> Diff:
-        diff: Diff = {}
-        for i, name, is_json in self._told:
-            old, new = before[i], after[i]
-            if old == new or (old != old and new != new):
-                continue
-            if not is_json:
-                diff[name] = {"old": old, "new": new}
-            elif old is None or new is None or not same_json(_decode(old), _decode(new)):
-                diff[name] = {"old": as_json(old), "new": as_json(new)}
-        return diff
+        return {name: {**_NULL, side: value} for name, value in self._differences.values(row)}
 
 
 def author_of_changes() -> Author:
@@ -166,14 +148,3 @@ def _by_beginning(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
     begun = [change for change in changes if change.operation is ChangeKind.CREATE]
     others = [change for change in changes if change.operation is not ChangeKind.CREATE]
     yield from (some for some in (begun, others) if some)
-
-
-def same_json(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal, however they are spelt: 1 is 1.0, but true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same_json, one, other))
-    return bool(one == other)

@@ -60,6 +60,11 @@ class ListenedStore(Store):
             await tell(self, ChangeKind.UPDATE, own_tx, record_id, before=held, after=row)
             return row
 
+    async def note_unchanged(self, record_id: str, row: Row, tx: Tx | None = None) -> Row:
+        async with self._transaction(tx) as own_tx:
+            await tell(self, ChangeKind.UPDATE, own_tx, record_id, before=row, after=row)
+            return row
+
     async def increment(
         self, record_id: str, deltas: Mapping[str, Any], *, scope: Scope = (), tx: Tx | None = None
     ) -> Row:

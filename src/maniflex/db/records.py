@@ -161,7 +161,7 @@ class Records(Generic[M]):
     def _check_writable(self) -> None:
         if self._store.sql.readonly:
             raise DeclarationError(f"{self._store.meta.name} is read-only: its records are made by a query")
-        if is_history(self._store.meta):
+        if getattr(self._store.meta.cls, "__append_only__", False):
             raise DeclarationError(f"{self._store.meta.name} is read-only: its rows tell what has happened")
 
     def _includes(self, include: Names | None) -> tuple[Include, ...]:

@@ -18,6 +18,7 @@ from maniflex.db.budget import Budget
 from maniflex.db.cascade import Link, deletion, links_to, remove
 from maniflex.db.changes import ChangeKind, ChangeListener, tell
 from maniflex.db.current import executor, transaction
+from maniflex.db.fields_at_fault import FieldsAtFault
 from maniflex.db.increments import increment
 from maniflex.db.indexed_texts import IndexedTexts
 from maniflex.db.port import Adapter, Executor, Row, Tx
@@ -66,11 +67,7 @@ class Store:
         self._indexed = IndexedTexts(meta)
         self._width = len(meta.fields)
         self._id_place = next((i for i, f in enumerate(meta.fields) if f.name == "id"), 0)
-        # What a value is unique within is the caller's own scope; only the value is at fault.
-        self._within = {
-            (*(meta.by_name[name].column for name in f.unique_within), f.column): (f.column,)
-            for f in meta.fields
-        }
+        self._name_fields = FieldsAtFault(meta).name_in
 
     async def find(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> Row | None:
         """The live row inside the scope, or None."""
@@ -320,7 +317,13 @@ class Store:
         if check is not None and (work := check(row)) is not None:
             await work
         changes = self._merge(row, changes)
-        return await self.update(record_id, changes, scope=scope, tx=tx, held=row) if changes else row
+        if not changes:
+            return await self.note_unchanged(record_id, row, tx)
+        return await self.update(record_id, changes, scope=scope, tx=tx, held=row)
+
+    async def note_unchanged(self, record_id: str, row: Row, tx: Tx | None = None) -> Row:
+        """The row, of an update that has nothing to write; listeners are told of it all the same."""
+        return row
 
     def _merge(self, row: Row, changes: Mapping[str, Any]) -> Mapping[str, Any]:
         """The changes as the model's own validators leave them."""
@@ -404,17 +407,6 @@ class Store:
         except ConstraintViolation as error:
             self._name_fields(error)
             raise
-
-    def _name_fields(self, error: ConstraintViolation) -> None:
-        if error.details is None and error.columns:
-            error.details = self._refused_fields(error)
-
-    def _refused_fields(self, error: ConstraintViolation) -> list[dict[str, str]] | None:
-        """The fields a constraint is about, as far as a client knows them."""
-        visible_fields = {f.column: f for f in self.meta.fields if not f.hidden}
-        columns = self._within.get(error.columns, error.columns)
-        names = [visible_fields[column].api for column in columns if column in visible_fields]
-        return [{"field": name, "message": error.message} for name in names] or None
 
     async def _dangling(
         self, references: CheckedReferences, values: Mapping[str, Any], scope: Scope, tx: Tx | None

@@ -181,7 +181,10 @@ def _measures(model: ModelMeta) -> Iterator[Mapping[str, Any]]:
 
 
 def _fields(model: ModelMeta, kinds: frozenset[Kind]) -> Mapping[str, Any]:
-    return {"type": "string", "enum": [f.api for f in model.fields if is_open(f) and f.kind in kinds]}
+    return {
+        "type": "string",
+        "enum": [f.api for f in model.fields if is_open(f) and f.kind in kinds and "file" not in f.extra],
+    }
 
 
 def _entry(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:

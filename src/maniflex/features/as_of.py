@@ -229,7 +229,7 @@ class PastSteps:
         """The rows as answers, and the fields that a client would see and the history does not keep."""
         hidden = await hidden_names(ctx, self._model)
         select = None if ctx._query is None else ctx._query.select
-        names = {f.name: f.api for f in self._model.fields if f.visible}
+        names = {f.name: f.api for f in self._model.fields if f.visible and f.api not in hidden}
         id_place = self._store.sql.names.index("id")
         missing: dict[str, None] = {}
         data = []

@@ -165,7 +165,7 @@ class Export:
             found = f"{count} rows match" if self._tells_count else "too many rows match"
             raise ExportTooLarge(f"{found} and an export has at most {most}; narrow the filters")
         self._places.check()
-        ctx.exports = True
+        ctx.exports, ctx.total = True, count
 
     async def respond(self, ctx: Context) -> None:
         if ctx.response is not None:
@@ -196,6 +196,8 @@ class Export:
                 rows = self._drop_denied(ctx, policies, fields, rows)
             if self._transforms:
                 rows = change_rows(ctx, self._transforms, fields, rows)
+            if ctx.exported_rows is not None:
+                rows = self._count_rows(ctx, rows)
             if format is Format.CSV:
                 chunks = write_csv(fields, rows)
             else:
@@ -232,6 +234,12 @@ class Export:
                 count += len(rows)
                 if count > most:
                     raise ExportTooLarge(f"an export has at most {most} rows; narrow the filters")
+                yield rows
+
+    async def _count_rows(self, ctx: Context, batches: Batches) -> Batches:
+        async with aclosing(batches):
+            async for rows in batches:
+                ctx.exported_rows = (ctx.exported_rows or 0) + len(rows)
                 yield rows
 
     async def _drop_denied(

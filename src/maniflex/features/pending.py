@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from maniflex.model.meta import ModelMeta
 
 _REFUSED_OPTIONS = ("default_locale", "locale_mode")
-_REFUSED_FIELDS = ("file", "locale")
+_REFUSED_FIELDS = ("locale",)
 
 
 def unavailable_options(meta: ModelMeta) -> Iterator[str]:

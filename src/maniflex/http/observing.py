@@ -23,7 +23,7 @@ from maniflex.pipeline.runtime import Runtime
 Observer = Callable[[Observation], None]
 MOST_WAITING = 1000  # observations that an async observer may be behind with
 _NOBODY = TrustedProxies()
-_WITHOUT_MODEL = frozenset({Operation.ACTION, Operation.SEARCH})
+_WITHOUT_MODEL = frozenset({Operation.ACTION, Operation.SEARCH, *Operation.FILES})
 
 
 class ObservedRequest:

@@ -1,7 +1,9 @@
 """uvicorn's HTTP protocol with an end to its patience.
 
-A head or a body that arrives too slowly, and a head that is too large, are cut off; never before the requests
-that came earlier on the same connection are answered.
+A head or a body that arrives too slowly, and a head that is too large, are cut off; never before the
+requests that came earlier on the same connection are answered. A body has a time in all, until the
+application says that it takes an upload (`Patience`): then each `PROGRESS` bytes have a time of their
+own.
 """
 
 from __future__ import annotations
@@ -13,8 +15,13 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from maniflex.pipeline.upload_progress import PATIENCE, PROGRESS, Patience
+
 HEAD_TIMEOUT = 20.0  # seconds for the headers of a request to arrive
 BODY_TIMEOUT = 60.0  # and for its body
+UPLOAD_TIMEOUT = (
+    90.0  # for the next `PROGRESS` bytes of an upload; the application gives up first, with an answer
+)
 HEAD_SIZE = 64 * 1024
 # What the kernel takes without having sent it. It would take megabytes, and tell for minutes nothing of a
 # client that reads them slowly.
@@ -56,9 +63,12 @@ class PatientProtocol(HttpToolsProtocol):
         None  # said when earlier requests are answered; nothing more is read
     )
     _watch: asyncio.TimerHandle | None = None
+    _arrived = 0  # bytes of an upload since it was last seen to move
+    _is_upload = False  # whether `_due` is that of an upload
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._patience = Patience()
         self._due = self.loop.time() + HEAD_TIMEOUT
         self._watch = self.loop.call_later(HEAD_TIMEOUT, self._look)
         report_progress(transport)
@@ -82,6 +92,10 @@ class PatientProtocol(HttpToolsProtocol):
                 self._size = self._size_of_headers() if self._shared else len(data)
             if self._size > HEAD_SIZE:
                 self._leave(self._refuse_head)
+        elif self._patience.is_upload and self._due is not None:
+            self._arrived += len(data)
+            if self._arrived >= PROGRESS:
+                self._arrived, self._due, self._is_upload = 0, self.loop.time() + UPLOAD_TIMEOUT, True
 
     def send_400_response(self, msg: str) -> None:
         self._leave(lambda: HttpToolsProtocol.send_400_response(self, msg))
@@ -113,6 +127,9 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._due, self._in_head = self.loop.time() + BODY_TIMEOUT, False
+        self._patience.is_upload = self._is_upload = False
+        self._arrived = 0
+        self.scope[PATIENCE] = self._patience  # type: ignore[literal-required]  # of our own
         if self._size + self._reading > HEAD_SIZE and self._size_of_headers() > HEAD_SIZE:
             app, self.app = self.app, refuse_head  # refused in its turn, as any other request is answered
             try:
@@ -137,6 +154,9 @@ class PatientProtocol(HttpToolsProtocol):
     def _look(self) -> None:
         """Close a connection that is overdue; one timer per connection, not per request."""
         now = self.loop.time()
+        if self._due is not None and self._patience.is_upload and not self._is_upload:
+            self._is_upload = True
+            self._due += UPLOAD_TIMEOUT - BODY_TIMEOUT
         if self._due is not None and now >= self._due and not self._waits_for_us():
             self.transport.close()
             return
@@ -144,7 +164,9 @@ class PatientProtocol(HttpToolsProtocol):
         self._watch = self.loop.call_later(wait, self._look)
 
     def _waits_for_us(self) -> bool:
-        """Whether earlier requests on this connection are unanswered, so that a later one cannot go on."""
+        """Whether the client cannot go on: earlier requests are unanswered, or an upload is not read on."""
+        if self._patience.is_upload and not self._in_head and self.flow.read_paused:
+            return True
         return bool(self.pipeline) or (self._in_head and self._answers_pending())
 
 

@@ -1,6 +1,7 @@
 """Paths → endpoints, by dictionary: finding a route costs the same with one model or a thousand.
 
-A fixed segment goes before a parameter in the same place. Two endpoints that want the same method
+A fixed segment goes before a parameter in the same place, and a parameter before the rest of a path, which
+`/files/{key...}` has. Two endpoints that want the same method
 on the same path are a mistake, found when the routes are built.
 """
 
@@ -11,6 +12,7 @@ from typing import Generic, TypeVar
 
 E = TypeVar("E")
 _NO_PARAMS: Mapping[str, str] = {}
+_REST = "..."  # in the name of a parameter that takes the rest of a path, slashes included
 
 
 class Route(Generic[E]):
@@ -45,11 +47,12 @@ class Router(Generic[E]):
         self._whole: dict[str, Route[E]] = {}  # paths without parameters
         self._last: dict[str, Route[E]] = {}  # one parameter, at the end: by what is before it
         self._root: _Node[E] = _Node()
+        self._tails: dict[str, Route[E]] = {}  # the rest of a path: by what is before it
 
     def add(self, method: str, path: str, endpoint: E) -> E | None:
         """Mount an endpoint; gives back the one that already has this method and path."""
         segments = path.split("/")[1:]
-        names = tuple(s[1:-1] for s in segments if _is_parameter(s))
+        names = tuple(s[1:-1].removesuffix(_REST) for s in segments if _is_parameter(s))
         route = self._route(path, segments, names)
         existing = route.methods.get(method)
         if existing is None:
@@ -59,6 +62,8 @@ class Router(Generic[E]):
     def _route(self, path: str, segments: list[str], names: tuple[str, ...]) -> Route[E]:
         if not names:
             return self._whole.setdefault(path, Route())
+        if path.endswith(_REST + "}"):
+            return self._tails.setdefault(path.rpartition("{")[0], Route())
         if len(names) == 1 and _is_parameter(segments[-1]):
             return self._last.setdefault(path.rpartition("/")[0], Route())
         node = self._root
@@ -91,11 +96,15 @@ class Router(Generic[E]):
             if method in candidate.methods:
                 return match
             other = other if other[0] else match
+        if other[0] is None:
+            for base, tail in self._tails.items():
+                if path.startswith(base):
+                    return tail, path[len(base) :]
         return other
 
     def paths(self) -> list[str]:
         """Fixed parts of every route, for finding what a mount would hide."""
-        return [*self._whole, *(f"{base}/" for base in self._last)]
+        return [*self._whole, *(f"{base}/" for base in self._last), *self._tails]
 
 
 def _is_parameter(segment: str) -> bool:

@@ -21,7 +21,7 @@ from maniflex.pipeline.response import Response
 from maniflex.pipeline.watch import ClientGone
 
 STALLED = 60.0  # seconds
-PIECE = 16 * 1024
+PIECE = 64 * 1024
 
 
 class Aborted(Exception):

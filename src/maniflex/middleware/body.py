@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from maniflex.config import parse_size
+from maniflex._setting_texts import parse_size
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context

@@ -7,14 +7,15 @@ The only home of the rules between options. Every check yields sentences without
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from maniflex._names import MAX_IDENTIFIER, did_you_mean, is_api_name, is_identifier
 from maniflex.model.annotations import Shape
 from maniflex.model.declared import NUMBERS, Kind, OnDelete
 from maniflex.model.field import FLAGS, LocaleString
+from maniflex.model.file_field import file_problems
 from maniflex.model.relation import reference_name
 from maniflex.model.value_rules import INT_MAX, INT_MIN, exact, number
 
@@ -37,11 +38,7 @@ _CONTRADICTIONS = (
     ("encrypted", "searchable", "only ciphertext is stored"),
     ("encrypted", "index", "only ciphertext is stored"),
 )
-FILE_ACLS = ("private", "signed", "public")
 LOCALE_MODES = ("split", "resolve", "dynamic")
-_SIZE = re.compile(r"(\d+)\s*(B|KB|MB|GB)?\Z", re.IGNORECASE)
-_UNITS = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
-_MIME = re.compile(r"(\*|[\w.+-]+)/(\*|[\w.+-]+)\Z")
 _LOCALE_CODE = re.compile(r"[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*\Z")
 
 
@@ -58,7 +55,7 @@ def option_problems(name: str, shape: Shape, options: Options, *, required: bool
     yield from _encryption_problems(shape, options)
     yield from _default_problems(options)
     if "file" in options:
-        yield from _file_problems(shape, options["file"])
+        yield from file_problems(shape, options)
     if "scheduled" in options:
         yield from _schedule_problems(shape, options["scheduled"])
     yield from _locale_problems(shape, options)
@@ -207,34 +204,6 @@ def _default_problems(options: Options) -> Iterator[str]:
         yield "default and default_factory cannot both be given"
     if "default_factory" in options and not callable(options["default_factory"]):
         yield "default_factory must be callable"
-
-
-def _file_problems(shape: Shape, file: Options) -> Iterator[str]:
-    keys = get_origin(shape.type) is list and get_args(shape.type) == (str,)
-    if not (shape.is_plain_text or keys):
-        yield "file() needs a text field, or a list[str] for several files"
-    acl = file.get("acl", "private")
-    if acl not in FILE_ACLS:
-        yield f"unknown acl {acl!r}; use {', '.join(FILE_ACLS)}{did_you_mean(str(acl), FILE_ACLS)}"
-    if "max_size" in file and size_in_bytes(file["max_size"]) is None:
-        yield f"max_size {file['max_size']!r} is not a size; write bytes or a text like '2MB'"
-    accept = file.get("accept", ())
-    if isinstance(accept, str) or not isinstance(accept, Sequence):
-        yield "accept must be a list of media types"
-    else:
-        for pattern in accept:
-            if not isinstance(pattern, str) or not _MIME.match(pattern):
-                yield f"accept: {pattern!r} is not a media type like 'image/*'"
-    if not isinstance(file.get("auto_delete", True), bool):
-        yield "auto_delete must be True or False"
-
-
-def size_in_bytes(size: Any) -> int | None:
-    """`"2MB"` → 2097152; None when it is not a positive size."""
-    if isinstance(size, str):
-        match = _SIZE.match(size.strip())
-        size = int(match[1]) * _UNITS[(match[2] or "").upper()] if match else None
-    return size if type(size) is int and size > 0 else None
 
 
 def _schedule_problems(shape: Shape, schedule: Options) -> Iterator[str]:

@@ -10,8 +10,9 @@ from typing import Any, cast
 from pydantic.fields import FieldInfo
 
 from maniflex.model.annotations import Shape
-from maniflex.model.checks import as_bound, locale_settings, size_in_bytes, unique_within
+from maniflex.model.checks import as_bound, locale_settings, unique_within
 from maniflex.model.field import FLAGS, FieldSpec, LocaleString
+from maniflex.model.file_field import file_rules
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.model.relation import reference_name
 from maniflex.model.value_rules import json_reader
@@ -65,11 +66,7 @@ def _extra(options: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     """The declarations of opt-in features, each in a mapping of its own."""
     extra: dict[str, Any] = {name: options[name] for name in ("relation", "on_delete") if name in options}
     if "file" in options:
-        file = {"acl": "private", "auto_delete": True, "accept": (), **options["file"]}
-        size = size_in_bytes(file.get("max_size"))
-        accept = file["accept"]
-        file.update(max_size=size, accept=(accept,) if isinstance(accept, str) else tuple(accept or ()))
-        extra["file"] = MappingProxyType(file)
+        extra["file"] = file_rules(options["file"], is_list=shape.kind is Kind.JSON)
     if "scheduled" in options:
         extra["scheduled"] = MappingProxyType(dict(options["scheduled"]))
     if shape.type is LocaleString:

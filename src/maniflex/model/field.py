@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 OnDeleteName = Literal["cascade", "set_null", "restrict"]
 LocaleMode = Literal["split", "resolve", "dynamic"]
+Acl = Literal["private", "signed", "public"]
+Upload = Literal["form", "stream", "presigned"]
 
 
 class LocaleString(dict[str, str]):
@@ -65,7 +67,9 @@ FLAGS = (
     "hidden",
 )
 FIELD_OPTIONS = frozenset(FieldOptions.__annotations__) | {"default", "default_factory"}
-FILE_OPTIONS = frozenset({"max_size", "accept", "acl", "auto_delete"})
+FILE_OPTIONS = frozenset(
+    {"max_size", "accept", "acl", "auto_delete", "upload", "max_count", "sniff", "inline"}
+)
 SCHEDULED_OPTIONS = frozenset({"set_field", "from_", "to", "soft_delete", "hard_delete"})
 
 # What other libraries call it, and how it is said here.
@@ -148,8 +152,26 @@ def file(
     default: T,
     max_size: int | str = ...,
     accept: Sequence[str] = ...,
-    acl: Literal["private", "signed", "public"] = ...,
+    acl: Acl = ...,
     auto_delete: bool = ...,
+    upload: Upload = ...,
+    max_count: int = ...,
+    sniff: bool = ...,
+    inline: bool = ...,
+    **options: Unpack[FieldOptions],
+) -> T: ...
+@overload
+def file(
+    *,
+    default_factory: Callable[[], T],
+    max_size: int | str = ...,
+    accept: Sequence[str] = ...,
+    acl: Acl = ...,
+    auto_delete: bool = ...,
+    upload: Upload = ...,
+    max_count: int = ...,
+    sniff: bool = ...,
+    inline: bool = ...,
     **options: Unpack[FieldOptions],
 ) -> T: ...
 @overload
@@ -157,12 +179,16 @@ def file(
     *,
     max_size: int | str = ...,
     accept: Sequence[str] = ...,
-    acl: Literal["private", "signed", "public"] = ...,
+    acl: Acl = ...,
     auto_delete: bool = ...,
+    upload: Upload = ...,
+    max_count: int = ...,
+    sniff: bool = ...,
+    inline: bool = ...,
     **options: Unpack[FieldOptions],
 ) -> Any: ...
 def file(**options: Any) -> Any:
-    """Declare a column that holds the storage key of an uploaded file."""
+    """Declare a column that holds the storage key of an uploaded file, or the keys of several."""
     settings = {name: options.pop(name) for name in FILE_OPTIONS & options.keys()}
     return _spec_with_group("file", settings, options, FILE_OPTIONS)
 

@@ -36,6 +36,7 @@ class HistoryRow(Model, abstract=True):
 
     __table_rules__: ClassVar = TableRules(defaults=("created_at", "updated_at"))
     __history_of__: ClassVar[type[Model] | None] = None
+    __append_only__: ClassVar = True
 
     record_id: str = field(filterable=True, relation=None)
     version: int = field(filterable=True, sortable=True)

@@ -25,6 +25,7 @@ from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.checks import option_problems
 from maniflex.model.class_body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
 from maniflex.model.declared_field import DeclaredField, field_meta
+from maniflex.model.file_field import file_name_problem
 from maniflex.model.json_roundtrip import roundtrip_problems
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.options import index_list, option_value_problems
@@ -172,6 +173,10 @@ class _Scan:
                         item.name, f"shares the {what} {getattr(item, attribute)!r} with {owners[key]}"
                     )
                 owners.setdefault(key, item.name)
+
+        for item in self.fields.values():
+            if problem := file_name_problem(item):
+                self.trouble(item.name, problem)
 
     def _settle_uniqueness(self) -> None:
         for item in [item for item in self.fields.values() if item.unique_within]:

@@ -104,7 +104,8 @@ class Document:
             codes = codes_of(operation)
             if codes:
                 operation["x-error-codes"] = codes
-            paths.setdefault(prefix + endpoint.path, {})[endpoint.method.lower()] = operation
+            path = (prefix + endpoint.path).replace("...}", "}")
+            paths.setdefault(path, {})[endpoint.method.lower()] = operation
             for tag in operation["tags"]:
                 own = endpoint.operation is Operation.ACTION  # its words mean what the application says
                 tags[tag] = tags.get(tag) or ("" if own else texts.TAGS.get(tag, ""))

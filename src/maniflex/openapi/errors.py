@@ -27,6 +27,7 @@ MEANINGS = {
     413: "The body, or what was asked for, is too large.",
     414: "The query string is too long.",
     415: "The body is not JSON.",
+    416: "The range begins behind the end of the file.",
     422: "One or more fields break their rules.",
     429: "The caller asks too often.",
     500: "The server failed.",
@@ -41,7 +42,36 @@ QUERY_CODES = frozenset({"INVALID_QUERY"})
 LOCK_CODES = frozenset({"RECORD_LOCKED"})
 EXPORT_CODES = frozenset({"EXPORT_BUSY", "EXPORT_TOO_LARGE", "INVALID_FORMAT"})
 SCHEDULE_CODES = frozenset({"INVALID_SCHEDULE"})
-FILE_CODES = frozenset({"FILE_NOT_FOUND", "NO_STORAGE", "PRESIGN_UNSUPPORTED", "STORAGE_ERROR"})
+FILE_CODES = frozenset(
+    {
+        "FILE_FORBIDDEN",
+        "FILE_IN_USE",
+        "FILE_NOT_FOUND",
+        "FILE_NOT_SET",
+        "FILE_TOO_LARGE",
+        "FILE_TYPE_NOT_ALLOWED",
+        "MISSING_KEY",
+        "MULTIPART_ERROR",
+        "NO_FILE",
+        "NO_STORAGE",
+        "PRESIGN_UNSUPPORTED",
+        "RANGE_NOT_SATISFIABLE",
+        "STORAGE_ERROR",
+        "TOO_MANY_FILES",
+    }
+)
+NAMED_FILE_CODES = frozenset(  # of bodies that name or bring files
+    {
+        "FILE_FORBIDDEN",
+        "FILE_NOT_FOUND",
+        "FILE_TOO_LARGE",
+        "FILE_TYPE_NOT_ALLOWED",
+        "MULTIPART_ERROR",
+        "NO_STORAGE",
+        "STORAGE_ERROR",
+        "TOO_MANY_FILES",
+    }
+)
 CODES_OF_SOME = BODY_CODES | QUERY_CODES | LOCK_CODES | EXPORT_CODES | SCHEDULE_CODES | FILE_CODES
 
 _CODES = re.compile(r" Codes: (.*)\.$")

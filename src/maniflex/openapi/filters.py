@@ -49,11 +49,17 @@ def filterable(model: ModelMeta) -> list[FieldMeta]:
     return [f for f in model.fields if f.filterable and not f.secret and comparable(f)]
 
 
+def usable_operators(field: FieldMeta) -> tuple[Operator, ...]:
+    """The operators that a field takes; of a file it can only be asked whether there is one."""
+    operators = fitting(field.kind)
+    return tuple(o for o in operators if o.takes is Takes.NOTHING) if "file" in field.extra else operators
+
+
 def describe_operators(model: ModelMeta) -> str:
     """Which operators the fields take; a line for those that take the same."""
     alike: dict[tuple[Operator, ...], list[str]] = {}
     for field in filterable(model):
-        alike.setdefault(fitting(field.kind), []).append(f"`{field.api}`")
+        alike.setdefault(usable_operators(field), []).append(f"`{field.api}`")
     lines = [f"- {', '.join(names)}: {', '.join(f'`{o.op}`' for o in ops)}" for ops, names in alike.items()]
     return "\n".join(lines)
 
@@ -63,19 +69,25 @@ def expression(model: ModelMeta, reachable: Reachable, limits: Limits) -> str | 
     alike: dict[tuple[Kind, tuple[object, ...] | None], list[str]] = {}
     empty: list[str] = []
     pairs: list[str] = []
+    files: list[str] = []
     for prefix, target, _ in reachable.joinable_paths(model, limits.path_depth):
         fields = filterable(target)
         for field in fields:
             name = _literal(prefix + field.api)
+            if "file" in field.extra:
+                files.append(name)
+                continue
             alike.setdefault((field.kind, field.enum), []).append(name)
             if field.nullable and field.kind is not Kind.TEXT:
                 empty.append(name)
-        pairs += _pairs(_literal(prefix), fields)
-        if sum(map(len, alike.values())) > MOST_NAMES:
+        pairs += _pairs(_literal(prefix), [f for f in fields if "file" not in f.extra])
+        if len(files) + sum(map(len, alike.values())) > MOST_NAMES:
             return None
     groups = [
         f"{_any(names)}:{_condition_pattern(kind, enum, limits)}" for (kind, enum), names in alike.items()
     ]
+    if files:
+        groups.append(f"{_any(files)}:{_any([o.op for o in OPERATORS.values() if o.takes is Takes.NOTHING])}")
     if empty:
         exact = [o.op for o in OPERATORS.values() if o.takes is Takes.EXACT]
         groups.append(f"{_any(empty)}:{_any(exact)}:null")

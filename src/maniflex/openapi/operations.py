@@ -10,9 +10,11 @@ from typing import Any
 from maniflex._limits import Limits
 from maniflex._names import snake_case
 from maniflex._tables import PartialTable
+from maniflex.model.file_field import file_fields
 from maniflex.model.history_row import is_versioned
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors, texts
+from maniflex.openapi.forms import FORM, form_content
 from maniflex.openapi.parameters import AS_OF, LIST, ONE, Grammar
 from maniflex.openapi.reachable import Reachable
 from maniflex.openapi.schema import Schema, Schemas, ref
@@ -44,7 +46,7 @@ _ALLOWED: Schema = {
         },
     }
 }
-_PARAMETER = re.compile(r"\{(\w+)\}")
+_PARAMETER = re.compile(r"\{(\w+)(?:\.\.\.)?\}")
 _VERBS = PartialTable(
     {
         Operation.LIST: "list",
@@ -93,8 +95,7 @@ class Operations:
 
     def _model_operation(self, endpoint: Endpoint, model: ModelMeta) -> Schema:
         one = endpoint.path.endswith("{id}") or bool(model.options.singleton)
-        operation = endpoint.operation
-        kind = operation
+        kind = operation = endpoint.operation
         if operation is Operation.HEAD:
             kind = Operation.READ if one else Operation.LIST
         parameters = self._ids_of(endpoint)
@@ -119,11 +120,13 @@ class Operations:
         if parameters:
             entry["parameters"] = parameters
         if operation in (Operation.CREATE, Operation.UPDATE):
-            entry["requestBody"] = (
+            entry["requestBody"] = body = (
                 _body(texts.NEW_RECORD, ref(f"{model.name}Create"))
                 if operation is Operation.CREATE
                 else _body(texts.CHANGED_FIELDS, ref(f"{model.name}Update"))
             )
+            if about.takes_form:
+                body["content"][FORM] = form_content(self._schemas, model, operation)
         refusals = {*_ERRORS.get(kind, ()), *_FAILURES, *((412,) if has_etags else ())}
         if model.locks and kind is Operation.DELETE:
             refusals.add(422)
@@ -131,14 +134,16 @@ class Operations:
             refusals -= {404}
         if operation is Operation.OPTIONS:
             refusals = set()
-        answers = self._answers(operation, model)
         codes = errors.QUERY_CODES if kind in (Operation.LIST, Operation.READ) else frozenset()
         if "requestBody" in entry:
             codes |= errors.BODY_CODES
         if model.locks:
             codes |= errors.LOCK_CODES
-        codes |= frozenset(about.codes)
-        return {**entry, **about.extensions, "responses": answers | self._refusals(endpoint, refusals, codes)}
+        if "requestBody" in entry and file_fields(model):
+            refusals |= {403, 408, 501}
+            codes |= errors.NAMED_FILE_CODES
+        responses = self._refusals(endpoint, refusals, codes | frozenset(about.codes))
+        return {**entry, **about.extensions, "responses": self._answers(operation, model) | responses}
 
     def _answers(self, operation: Operation, model: ModelMeta) -> Schema:
         etag = _ETAG if model.options.optimistic_lock else {}
@@ -194,8 +199,11 @@ class Operations:
             entry["parameters"] = parameters
         takes_body = about.request is not None or about.request_schema is not None
         if takes_body:
-            body_schema = dict(about.request_schema or self._schemas.of(about.request, incoming=True))
-            entry["requestBody"] = _body(about.body_text, body_schema, required=about.body_required)
+            own = about.request_schema
+            body_schema = dict(self._schemas.of(about.request, incoming=True) if own is None else own)
+            entry["requestBody"] = _body(
+                about.body_text, body_schema, required=about.body_required, media=about.request_media
+            )
         if about.security is not None:
             entry["security"] = [dict(s) for s in about.security]
         answers = self._own_answers(endpoint, about)
@@ -224,8 +232,10 @@ class Operations:
         if about.status == 204:
             return {"204": _answer(text, None)}
         if about.media:
-            content: Schema = {media: {"schema": {}} for media in about.media}
-            return {str(about.status): {"description": text, "headers": HEADERS, "content": content}}
+            return {
+                str(status): _file_answer(texts.answer(about, status), () if status == 304 else about.media)
+                for status in sorted({about.status, *about.answer_texts})
+            }
         data = dict(about.data_schema or {})
         if about.data_schema is None and about.response is not None:
             data = self._schemas.of(about.response, incoming=False)
@@ -300,6 +310,7 @@ def _only_named(about: RouteDocs | None) -> bool:
         tags=about.tags,
         codes=about.codes,
         extensions=about.extensions,
+        takes_form=about.takes_form,
     )
 
 
@@ -327,8 +338,14 @@ def _answer(text: str, schema: Schema | None, headers: Mapping[str, Any] | None 
     return {"description": text, "headers": {**HEADERS, **(headers or {})}, **content}
 
 
-def _body(text: str, schema: Schema, *, required: bool = True) -> Schema:
-    return {"description": text, "required": required, "content": {JSON: {"schema": schema}}}
+def _file_answer(text: str, media: Sequence[str]) -> Schema:
+    """An answer that is a file of one of these types; without any it has no body."""
+    content: Schema = {"content": {kind: {"schema": {}} for kind in media}} if media else {}
+    return {"description": text, "headers": HEADERS, **content}
+
+
+def _body(text: str, schema: Schema, *, required: bool = True, media: str = JSON) -> Schema:
+    return {"description": text, "required": required, "content": {media: {"schema": schema}}}
 
 
 def in_order(paths: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

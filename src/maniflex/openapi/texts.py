@@ -21,6 +21,7 @@ CHANGED_FIELDS = "The fields to change, with their new values."
 # The groups that no model of the application stands for, in the order in which they end the list.
 TAGS = {
     "Search": "Searches over several models at once.",
+    "Files": "Single files: uploaded before a record names them, read and deleted by their keys.",
     "Runs": "Durable work: the runs of this application and the events in their lives.",
     "Jobs": "The states of the jobs in the queue.",
     "Schedules": "Work that is done again and again, and each time it was due.",
@@ -99,6 +100,8 @@ def description(operation: Operation, model: ModelMeta, parameters: Set[str]) ->
 
 def path_parameter(name: str, model: ModelMeta | None) -> str:
     """What a parameter in the path names."""
+    if model is None and name == "key":
+        return "The key of the file; it may have slashes."
     if model is None or name != "id":
         return f"`{name}` in the path."
     return f"The id of the {singular(model)}."

@@ -42,6 +42,7 @@ Link = tuple[str, Middleware | None, Default | None]  # a label, and middleware 
 Target = tuple[ModelMeta | None, Operation]  # what a request is for, as registrations match it
 
 
+_REACHING_NONE = frozenset({Operation.DELETE, Operation.OPTIONS, Operation.PRESIGN_UPLOAD})
 _NO_LINKS: dict[At, list[Link]] = {at: [] for at in At}
 
 
@@ -92,7 +93,8 @@ class Composer:
 
         `inner` goes before the last default, `outer` before everything; `early_answer` goes to
         the middleware that runs the response step itself. The middleware for requests to `also` runs too.
-        Where the application replaces the validate step, the default "rules" runs after it.
+        Where the application replaces the validate step, the default "rules" runs after it; "files" runs
+        at the end of that step in any case.
         """
         links: list[Link] = [(label, fn, None) for label, fn in outer]
         targets = ((model, operation), *also)
@@ -116,6 +118,8 @@ class Composer:
             if name == "db" and "policies" in defaults:
                 links.append(("policies", None, defaults["policies"]))
             links += links_at[At.AFTER]
+            if name == "validate" and "files" in defaults:
+                links.append(("files", None, defaults["files"]))
         if early_answer is not None:
             early_answer.hand_to([(middleware, default) for _, middleware, default in links])
         return self._nest(links)
@@ -138,14 +142,18 @@ class Composer:
         """The middleware of a step that such a request passes, by position; each of it once."""
         links: dict[At, list[Link]] = {at: [] for at in At}
         matching = [self._matching(step, model, operation, item) for model, operation in targets]
-        in_order = sorted({id(r): r for some in matching for r in some}.values(), key=lambda r: r.rank)
-        for r in in_order if len(targets) > 1 else matching[0]:
+        # In order of registration whatever target it is for: an exemption stands before or after a guard.
+        in_order = sorted([r for r in step.registrations if any(r in some for some in matching)], key=_rank)
+        for r in in_order:
             functions: list[Middleware] = []
             for (model, operation), some in zip(targets, matching, strict=True):
                 fn = r.middleware(model, operation) if r in some else None
-                if fn is not None and fn not in functions and not _is_for_reads(r, operation):
-                    functions.append(fn)
-                    links[r.at].append(_link(f"{r.step}:{r.name}", fn))
+                if fn is None or fn in functions or _is_for_reads(r, operation):
+                    continue
+                if _is_exemption(fn) and not opens(fn, step, targets, item=item):
+                    continue
+                functions.append(fn)
+                links[r.at].append(_link(f"{r.step}:{r.name}", fn))
         return links
 
     def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
@@ -177,7 +185,7 @@ class Composer:
     def _reachable(self, model: ModelMeta | None, operation: Operation) -> list[ModelMeta]:
         if operation is Operation.SEARCH:
             return [m for m in self._models.values() if m.options.global_searchable]
-        if model is None or operation in (Operation.DELETE, Operation.OPTIONS):
+        if model is None or operation in _REACHING_NONE:
             return []
         return [model, *reachable_models(model, self._models)]
 
@@ -230,6 +238,10 @@ class Composer:
             if isinstance(r.fn, Entry) and r.matches(model, operation, item=True)
             for check in r.fn.checks(model, operation)
         ]
+
+    def has_auth(self, operation: Operation) -> bool:
+        """Whether middleware of the auth step stands before such a request, which is about no model."""
+        return bool(in_order(self._pipeline.auth, None, operation, item=True))
 
     def replaces(self, step: str, model: ModelMeta, operation: Operation) -> bool:
         """Whether the application puts its own code in place of a default step, on one record."""
@@ -303,7 +315,11 @@ def _matching(
 ) -> list[Registration]:
     """The registrations of a step for such a request, in the order they run in."""
     matching = [r for r in step.registrations if r.matches(model, operation, item=item)]
-    return sorted(matching, key=lambda r: r.rank)
+    return sorted(matching, key=_rank)
+
+
+def _rank(r: Registration) -> int:
+    return r.rank
 
 
 def in_order(
@@ -337,6 +353,22 @@ def _still_to_pass(
     if not any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in own):
         return own
     return [pair for pair in of_model if pair in own or _is_exemption(pair[1])]
+
+
+def opens(exemption: Middleware, step: Step | SpecStep, targets: Sequence[Target], *, item: bool) -> bool:
+    """Whether an exemption counts for a request: it must be for all that this does to its own model.
+
+    It must also be for the other targets, as far as those have authenticators of their own.
+    """
+    functions_of = [[fn for _, fn in in_order(step, *target, item=item)] for target in targets]
+    own_model, own_functions = targets[0][0], functions_of[0]
+    for (model, _), functions in zip(targets, functions_of, strict=True):
+        demands = [fn for fn in functions if isinstance(fn, Entry) and fn.is_authenticator]
+        if model is not own_model:
+            demands = [fn for fn in demands if fn not in own_functions]
+        if demands and exemption not in functions:
+            return False
+    return exemption in own_functions
 
 
 def _is_exemption(fn: Middleware) -> bool:

@@ -102,8 +102,9 @@ class Entry:
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
     stores: Sequence[Any] = ()  # places it keeps things in; they may bring tables of their own
-    beside_rows: ClassVar[bool] = False  # its tables are made in the databases of its models too
-    listens: ClassVar[bool] = False  # it is told of writes to its models and to those they reach
+    beside_rows: bool = False  # its tables are made in the databases of its models too
+    listens: ClassVar[bool] = False  # it is told of writes to its models
+    listens_to_reached: ClassVar[bool] = False  # and of writes to the models that these reach
     names_computed: ClassVar[bool] = False  # its fields may be computed ones
     hides_secrets: ClassVar[bool] = False  # records may come from it without their secret fields
     number: int = 0  # its place among the entries of the same label

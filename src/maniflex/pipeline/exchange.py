@@ -41,6 +41,9 @@ class Exchange:
     max_body_size: int | None = None  # of this request alone; None: as the settings say
     body_complete: bool = False  # nothing of the body is still to come
     raw_body: bytes | None = None
+    is_uploading: bool = False  # files arrive or are stored, for which no time is set but that they move
+    form: Any = None  # of a request that brought a form: its files, and what was stored of them
+    asked_file: Any = None  # of a request for a single file: what was found of it before the auth step
     place: BodyPlace | None = None  # of a large body
     watched: WatchedRequest | None = None  # once it takes some time
     settled: bool = False  # its answer is decided, so nothing ends it any more
@@ -81,6 +84,7 @@ class Exchange:
     early_response: Any = None  # the answer that the response step gave before the transaction ended
     keeps_answer_secret: bool = False  # the answer shows a secret once, so no store may keep it
     exports: bool = False  # the rows are read when they are sent
+    exported_rows: int | None = None  # of an export that somebody counts: the rows that were sent so far
     _result: Any = None
     _after: list[AfterCommit] | None = None
 

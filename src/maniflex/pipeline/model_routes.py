@@ -67,6 +67,8 @@ class _ModelRoutes:
         self._db = Database(store, serializer, runtime, self._checks)
         policies = runtime.policies.get(model.name)
         self._policies = policies
+        self._files = runtime.file_routes.get(model.cls)
+        self._takes_forms = self._files is not None and self._files.takes_forms
         self._writes = None if policies is None else PolicedWrites(self._db, policies)
         respond = RedactedRespond if model.cls in runtime.redactions else Respond
         self._respond = respond(
@@ -95,11 +97,12 @@ class _ModelRoutes:
                 "POST",
                 Operation.CREATE,
                 defaults={
-                    "deserialize": self._deserialize.body,
+                    **self._body_steps(Operation.CREATE),
                     **self._validate_steps(Operation.CREATE, self._validate.create),
                     "db": self._db.create if policed is None else policed.around_create(self._db.create),
                 },
                 respond=self._respond.answer_created,
+                about=RouteDocs(takes_form=True) if self._takes_forms else None,
             )
 
     def item(self) -> Iterator[Endpoint]:
@@ -156,14 +159,25 @@ class _ModelRoutes:
             below=below,
             item=True,
             defaults={
-                "deserialize": deserialize or self._deserialize.body,
+                **self._body_steps(Operation.UPDATE, deserialize),
                 **self._validate_steps(Operation.UPDATE, check),
                 "db": write if self._writes is None else self._writes.around_update(write),
             },
             respond=self._respond.answer_record,
-            about=about or _update_docs(self._checks),
+            about=about or _update_docs(self._checks, takes_form=self._takes_forms),
             also=also,
         )
+
+    def _body_steps(self, operation: Operation, deserialize: Default | None = None) -> dict[str, Default]:
+        """The step that reads bodies, and where the model has file fields the one that stores files."""
+        read_json = self._deserialize.body
+        if self._files is None or deserialize is not None:
+            return {"deserialize": deserialize or read_json}
+        touchable = self._db.touchable
+        return {
+            "deserialize": self._files.read_body(read_json, operation, touchable),
+            "files": self._files.settle_files(operation, touchable),
+        }
 
     def _policy_steps(self, operation: Operation, *, item: bool) -> dict[str, Default]:
         """The step that judges rows, where those of the model or of one it reaches have policies."""
@@ -226,12 +240,14 @@ class _ModelRoutes:
         about: RouteDocs | None = None,
         also: Sequence[Target] = (),
     ) -> Endpoint:
+        takes_files = self._files is not None and "files" in defaults
         return self._routes.endpoint(
             method,
             f"/{self._model.table}{below}",
             operation,
             model=self._model,
             defaults=defaults,
+            outer=[("files", self._files.clean_up)] if takes_files and self._files else (),
             respond=respond,
             item=item,
             about=about,
@@ -239,13 +255,13 @@ class _ModelRoutes:
         )
 
 
-def _update_docs(checks: Sequence[RowCheck]) -> RouteDocs | None:
-    """What the checks of a row say of its updates."""
+def _update_docs(checks: Sequence[RowCheck], *, takes_form: bool) -> RouteDocs | None:
+    """What the checks of a row and its file fields say of its updates."""
     extensions: dict[str, Any] = {}
     for check in checks:
         for name, value in check.extensions.items():
             extensions[name] = {**extensions.get(name, {}), **value}
-    return RouteDocs(extensions=extensions) if extensions else None
+    return RouteDocs(extensions=extensions, takes_form=takes_form) if extensions or takes_form else None
 
 
 def _restore_docs(model: ModelMeta) -> RouteDocs:

@@ -22,19 +22,27 @@ class Operation(StrEnum):
     EXPORT = "export"
     SEARCH = "search"
     ACTION = "action"
+    PRESIGN_UPLOAD = "presign_upload"
+    UPLOAD_FILE = "upload_file"
+    READ_FILE = "read_file"
+    DELETE_FILE = "delete_file"
 
     # Members are their own text, so these sets hold them as text and find them all the same.
     WRITES = nonmember(frozenset({"create", "update", "delete"}))
     READS = nonmember(
         frozenset({"list", "read", "head", "read_attachment", "read_history", "export", "search"})
     )
+    FILES = nonmember(frozenset({"upload_file", "read_file", "delete_file"}))  # single files, of no model
 
 
-# A rule written for the key also covers these: they show the same rows by another way.
+# A rule written for the key also covers these: they show the same rows, or prepare the same writes, by
+# another way.
 COVERS: PartialTable[Operation, frozenset[Operation]] = PartialTable(
     {
         Operation.LIST: frozenset({Operation.EXPORT}),
         Operation.READ: frozenset({Operation.READ_ATTACHMENT, Operation.READ_HISTORY}),
+        Operation.CREATE: frozenset({Operation.PRESIGN_UPLOAD}),
+        Operation.UPDATE: frozenset({Operation.PRESIGN_UPLOAD}),
     },
     others="cover themselves alone",
 )
@@ -49,3 +57,13 @@ def covered(operations: frozenset[Operation], operation: Operation, *, item: boo
     if operation is Operation.READ_HISTORY and not item and Operation.LIST in operations:
         return True  # the histories of many records are a list of them
     return any(operation in COVERS.get(rule, ()) for rule in operations)
+
+
+def opened(operations: frozenset[Operation], operation: Operation, *, item: bool) -> bool:
+    """Whether leave for `operations` is leave for `operation`, on one record (`item`) or on many.
+
+    Rules for reads and rules for lists both cover the histories of many records, so it takes leave for both.
+    """
+    if operation is Operation.READ_HISTORY and not item and operation not in operations:
+        return {Operation.READ, Operation.LIST} <= operations
+    return covered(operations, operation, item=item)

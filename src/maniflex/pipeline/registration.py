@@ -16,7 +16,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.openapi_context import OpenAPIContext
-from maniflex.pipeline.operation import Operation, covered
+from maniflex.pipeline.operation import Operation, covered, opened
 
 Next = Callable[[], Awaitable[None]]
 # A plain `def` may say truthfully that its `next()` gives nothing to await.
@@ -57,7 +57,10 @@ class Registration:
     def matches(self, model: ModelMeta | None, operation: Operation, *, item: bool) -> bool:
         if self.models is not None and (model is None or model.name not in self.models):
             return False
-        return self.operations is None or covered(self.operations, operation, item=item)
+        if self.operations is None:
+            return True
+        meets = opened if getattr(self.fn, "is_exemption", False) else covered
+        return meets(self.operations, operation, item=item)
 
 
 class Step:
@@ -255,11 +258,13 @@ def _problems(
     unseen = sorted(explicit & UNSEEN_BY.get(r.step, frozenset()))
     for operation in unseen:
         yield f"{operation} requests never reach the {r.step} step, so it would not run"
-    of_no_model = r.models is not None and (Operation.ACTION in explicit or Operation.SEARCH in explicit)
+    of_no_model = r.models is not None and bool(explicit & {*_WITHOUT_MODEL, *Operation.FILES})
     if r.models and Operation.ACTION in explicit:
         yield "an action belongs to no model, so it would not run"
     if r.models and Operation.SEARCH in explicit:
         yield "global search belongs to no model, so it would not run"
+    if r.models and explicit & Operation.FILES:
+        yield "the routes of single files belong to no model, so it would not run"
     if not (elsewhere or unseen or of_no_model) and served is not None and not _runs(r, served):
         operations = " or ".join(sorted(r.operations)) + " requests" if r.operations else "requests"
         target = f" to {' or '.join(sorted(r.models))}" if r.models else ""
@@ -294,7 +299,18 @@ def _without_implied_search(operations: frozenset[Operation]) -> frozenset[Opera
     return operations - {Operation.SEARCH} if operations >= Operation.READS else operations
 
 
-_TRIMMED = frozenset({Operation.ACTION, Operation.OPTIONS, Operation.SEARCH})
+_WITHOUT_MODEL = frozenset({Operation.ACTION, Operation.SEARCH})
+_TRIMMED = frozenset(
+    {
+        Operation.ACTION,
+        Operation.OPTIONS,
+        Operation.SEARCH,
+        Operation.PRESIGN_UPLOAD,
+        Operation.UPLOAD_FILE,
+        Operation.READ_FILE,
+        Operation.DELETE_FILE,
+    }
+)
 # Operations whose routes do not have the step.
 UNSEEN_BY = dict.fromkeys(("deserialize", "validate", "service", "db"), _TRIMMED)
 

@@ -23,6 +23,8 @@ class RouteDocs:
     response: Any = None  # the type of `data`
     request_schema: Mapping[str, Any] | None = None  # wins over `request`
     data_schema: Mapping[str, Any] | None = None  # wins over `response`
+    request_media: str = "application/json"
+    takes_form: bool = False  # of a model's own create and update: a form, too
     body_required: bool = True
     body_text: str = "What the operation is given."
     status: int = 200

@@ -19,6 +19,7 @@ from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.pipeline.body_room import BodyRoom
+from maniflex.pipeline.file_routes import FileRoutes
 from maniflex.pipeline.offload import Offload
 from maniflex.pipeline.outages import OutageLog
 from maniflex.pipeline.policy_table import PolicyTable
@@ -48,6 +49,7 @@ class Runtime:
         logger: logging.Logger,
         scopes: ScopeTable | None = None,
         policies: PolicyTable | None = None,
+        file_desk: Any = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -56,6 +58,7 @@ class Runtime:
         self.logger = logger
         self.scopes: ScopeTable = scopes or {}  # the scope rules of each model that has any
         self.policies: PolicyTable = policies or {}  # of each model that has any
+        self.file_desk = file_desk  # where the server has to do with files
         self.panic_logger = config.panic_logger or logger
         self.models = {cls: store.meta for cls, store in stores.items()}
         self.serializers = {cls: Serializer(store.meta) for cls, store in stores.items()}
@@ -68,6 +71,7 @@ class Runtime:
         self.large_reads = asyncio.Semaphore(LARGE_READS)
         self.outages = OutageLog()
         self.transforms: dict[type[Model], list[Transform]] = {}  # filled before routes are made
+        self.file_routes: dict[type[Model], FileRoutes] = {}  # of models with file fields; filled likewise
         self.redactions = Redactions(stores)  # likewise
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None

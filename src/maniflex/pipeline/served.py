@@ -15,7 +15,10 @@ def serves(model: ModelMeta, operation: Operation, *, item: bool) -> bool:
     if model.options.operations is None:
         return True
     names = {str(name) for name in _names(model.options.operations)}
-    return covered(frozenset(o for o in Operation if o in names), operation, item=item)
+    operations = frozenset(o for o in Operation if o in names)
+    if operation is Operation.READ_HISTORY and not item and Operation.LIST not in operations:
+        return operation in operations  # whose records are read one by one has no list of their histories
+    return covered(operations, operation, item=item)
 
 
 def operation_problems(model: ModelMeta) -> Iterator[str]:

@@ -18,6 +18,7 @@ from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.operation import Operation, covered
 
 Change = Callable[[Any, Any], Awaitable[Any]]  # of the context and the stored value: the value to show
+ChangeAll = Callable[[Any, Sequence[Any]], Awaitable[Sequence[Any]]]  # the same of all values of a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Transform:
     field: FieldMeta
     change: Change
     operations: frozenset[Operation] | None  # None: all
+    change_all: ChangeAll | None = None  # instead of `change`, where one call for many saves work
 
     def covers(self, operation: Operation) -> bool:
         return self.operations is None or any(
@@ -45,6 +47,12 @@ async def change_records(
     """Change the fields of records by API name, as far as they are there."""
     for transform in transforms:
         name = transform.field.api
+        if transform.change_all is not None:
+            holders = [values for values in records if name in values]
+            shown = await transform.change_all(ctx, [_plain(values[name]) for values in holders])
+            for values, value in zip(holders, shown, strict=True):
+                values[name] = value
+            continue
         for values in records:
             if name in values:
                 values[name] = await transform.change(ctx, _plain(values[name]))

@@ -124,6 +124,9 @@ class RequestWatch:
                 ctx.watched = WatchedRequest(ctx, task, now)
                 wait = min(wait, self._timeout or wait)
                 continue
+            if ctx.is_uploading:  # it may take as long as it moves, which its reader sees to
+                request.since = now
+                continue
             age = now - request.since
             if self._timeout and age >= self._timeout:
                 request.end(Timeout(limit=f"query_timeout of {self._timeout:g} s"))

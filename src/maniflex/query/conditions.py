@@ -53,7 +53,7 @@ class ConditionReader:
     def field(self, name: Any, part: str) -> FieldMeta:
         """A field of the model itself, whose values will be shown."""
         field = self._usable(self.query.model, name, self.opens, self.hiding.hides)
-        if field is None:
+        if field is None or (self.limits is not None and "file" in field.extra):
             raise InvalidQuery(f"{part}: {name!r} is not a field that can be used here")
         return field
 
@@ -73,10 +73,12 @@ class ConditionReader:
         if field is None:
             raise self._unknown(name, part)
         operator = require_operator(word, field, part)
+        if self.limits is not None and "file" in field.extra and operator.takes is not Takes.NOTHING:
+            raise InvalidQuery(f"{part}: {operator.op} does not work on {field.api!r}")
         if operator.takes is Takes.FIELD:
             # Of the same record: a path of its own would lead to another table than the one compared.
             other = self._usable(model, value, opens, self.hiding.closes)
-            if other is None:
+            if other is None or (self.limits is not None and "file" in other.extra):
                 raise self._unknown(value, part)
             if other.kind is not field.kind:
                 raise InvalidQuery(f"{part}: {value!r} is not of the same kind")

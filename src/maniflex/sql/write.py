@@ -42,6 +42,25 @@ def _insert(model: ModelSql, ignore_existing: bool) -> Compiled:
     return compile_statement(statement.values(row).returning(*model.columns), model.dialect)
 
 
+def insert_many(model: ModelSql, rows: Sequence[Mapping[str, Any]]) -> Sql:
+    """New rows from a value for every field of each; rows whose id is there already are left as they are."""
+    statement = model.shapes.get(("insert_many", len(rows)), _insert_many, model, len(rows))
+    arguments: dict[str, Any] = {}
+    for place, row in enumerate(rows):
+        arguments.update({f"{name}_{place}": v for name, v in encode_values(model, row).items()})
+    return statement.bind(arguments)
+
+
+def _insert_many(model: ModelSql, count: int) -> Compiled:
+    rows = [
+        {f.column: sa.bindparam(f"{f.name}_{place}", type_=model.column(f).type) for f in model.meta.fields}
+        for place in range(count)
+    ]
+    dialect: Any = by_dialect(model.dialect, sqlite=sqlite, postgres=postgresql)
+    statement = dialect.insert(model.table).values(rows).on_conflict_do_nothing()
+    return compile_statement(statement, model.dialect)
+
+
 def insert_referring(
     model: ModelSql, row: Mapping[str, Any], references: Sequence[Reference], scope: Scope = ()
 ) -> Sql:

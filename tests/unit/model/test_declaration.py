@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from maniflex.errors import ValidationFailed
 from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.field import LocaleString, field, file, scheduled
+from maniflex.model.file_field import FileRules
 from maniflex.model.meta import Index, Kind, ModelOptions, SoftDelete
 from tests.kit.declarations import details_of, meta_of, option, sealed, validator_of
 
@@ -398,12 +399,9 @@ def test_files_schedules_locales_and_keys_are_kept_as_declared() -> None:
 
     fields = meta_of(Post).by_name
 
-    assert fields["cover"].extra["file"] == {
-        "max_size": 2 * 1024 * 1024,
-        "accept": ("image/*",),
-        "acl": "signed",
-        "auto_delete": True,
-    }
+    assert fields["cover"].extra["file"] == FileRules(
+        max_size=2 * 1024 * 1024, accept=("image/*",), acl="signed", auto_delete=True
+    )
     assert fields["publish_at"].extra["scheduled"] == {
         "set_field": "status",
         "from_": "draft",

@@ -131,12 +131,25 @@ class PostgresTx(CommitHooks):
             try:
                 return await slot.run(sql, limit, budget, first=slot.begin_messages(self._begin))
             except Exception as error:
-                if not slot.con.is_closed() or slot.overdue:
-                    raise
-                self._give_up(slot, error)
-                self._slot = await self._pool.acquire()
-        await self._slot.begin(self._begin)
+                await self._replace_dead(slot, error)
+        await self._begin_late()
         return await self._slot.run(sql, limit, budget)
+
+    async def _begin_late(self) -> None:
+        """Begin on the connection there is; on another if this one turns out to be dead."""
+        slot = self._slot
+        try:
+            await slot.begin(self._begin)
+        except Exception as error:
+            await self._replace_dead(slot, error)
+            await self._slot.begin(self._begin)
+
+    async def _replace_dead(self, slot: PooledConnection, error: Exception) -> None:
+        """Another connection for one on which nothing was committed; the error of one that is not dead."""
+        if not slot.con.is_closed() or slot.overdue:
+            raise error
+        self._give_up(slot, error)
+        self._slot = await self._pool.acquire()
 
     def doom(self) -> None:
         self._failed = True
@@ -236,29 +249,27 @@ class PostgresTx(CommitHooks):
             self._pool.release(self._slot)
 
     async def _commit(self) -> None:
-        slot = self._slot
         try:
-            status = await (slot.commit() if self._guard is None else self._commit_guarded(self._guard))
+            status = await (self._slot.commit() if self._guard is None else self._commit_guarded(self._guard))
         except _GuardFailed as failure:
             await self._roll_back()
             raise failure.translated from failure.__cause__
         except BaseException as error:
-            self._pool.recover(slot, error)
+            self._pool.recover(self._slot, error)
             if not isinstance(error, Exception):
                 raise
             raise _commit_error(error) from error
-        self._pool.release(slot)
+        self._pool.release(self._slot)
         if status != "COMMIT":
             raise TransactionError("TX_COMMIT_ERROR", "the transaction was rolled back")
 
     async def _commit_guarded(self, guard: Sql) -> str:
-        slot = self._slot
         try:
             if self._late:
-                await slot.begin(self._begin)
-            return await slot.commit_guarded(guard)
+                await self._begin_late()
+            return await self._slot.commit_guarded(guard)
         except Exception as error:
-            if slot.con.is_closed():
+            if self._slot.con.is_closed():
                 raise
             refused = isinstance(error, asyncpg.DivisionByZeroError)
             own_error = (

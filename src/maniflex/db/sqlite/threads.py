@@ -139,11 +139,11 @@ class Outcomes:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._outcomes: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
+        self._outcomes: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._woken = False
         self.delivered = 0
 
-    def put(self, future: asyncio.Future[Any], value: Any, error: Exception | None = None) -> None:
+    def put(self, future: asyncio.Future[Any], value: Any, error: BaseException | None = None) -> None:
         self._outcomes.append((future, value, error))
 
     def wake(self) -> None:
@@ -206,6 +206,14 @@ class ThreadConnection:
             if self.connection is not None:
                 self.connection.interrupt()
             return True
+
+    def set_synchronous(self, level: str) -> None:
+        """Say whether commits wait for the disk. The next connection is as it should be if this one fails."""
+        try:
+            if self.connection is not None:
+                self.connection.execute(f"PRAGMA synchronous = {level}")
+        except sqlite3.Error:
+            self.close()
 
     def close(self) -> None:
         if self.connection is not None:

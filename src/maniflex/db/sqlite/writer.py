@@ -139,7 +139,7 @@ class Writer:
     async def _run_call(self, session: Session, statement: Statement) -> Any:
         session.calls.put(statement)
         if session.is_late:
-            self._begin_with(session, statement.future)
+            self._begin_with_call(session)
         self._ask()
         try:
             return await statement.future
@@ -151,18 +151,19 @@ class Writer:
         finally:
             self._asked -= 1
 
-    def _begin_with(self, session: Session, first: asyncio.Future[Any]) -> None:
-        """Line up for the writer; `first` is told should the session not begin."""
+    def _begin_with_call(self, session: Session) -> None:
+        """Line up for the writer; the calls that are there by then are told should the session not begin."""
         self._line_up(session)
         session.is_late = False
         self.sessions += 1
 
         def note_begin(begun: asyncio.Future[None]) -> None:
             if (error := begun.exception()) is not None:
-                session.never_began = True
+                session.never_began = session.failed = True
                 self.sessions -= 1
-                if not first.done():
-                    first.set_exception(error)
+                while not session.calls.empty():  # no thread will ever take them
+                    self._inbox.put(session.calls.get_nowait().future, None, error)
+                self._inbox.deliver()
 
         session.future.add_done_callback(note_begin)
 
@@ -175,7 +176,7 @@ class Writer:
         """
         last = Finish(commit, self._loop.create_future(), guard)
         if session.is_late and commit and guard is not None:
-            self._begin_with(session, last.future)
+            self._begin_with_call(session)
         elif self._is_not_begun(session):
             if commit and (session.failed or session.never_began):
                 raise TransactionError("TX_COMMIT_ERROR", FAILED)
@@ -187,7 +188,7 @@ class Writer:
                 await asyncio.wait((last.future,))
             except asyncio.CancelledError as error:
                 cancellation = error
-        self.sessions -= 1
+        self.sessions -= not session.never_began
         last.future.result()
         return cancellation
 
@@ -295,15 +296,14 @@ class Writer:
         return group
 
     def _commit(self, group: list[Write]) -> None:
-        waits_for_disk = self._durable and any(type(write.text) is not LossyText for write in group)
-        if self._durable and not waits_for_disk:
-            self._connection().execute("PRAGMA synchronous = NORMAL")
+        if is_lossy := self._durable and all(type(write.text) is LossyText for write in group):
+            self._desk.set_synchronous("NORMAL")
         if len(group) > 1:
             self._commit_group(group)
         else:
             self._commit_alone(group[0])
-        if self._durable and not waits_for_disk:
-            self._connection().execute("PRAGMA synchronous = FULL")
+        if is_lossy:
+            self._desk.set_synchronous("FULL")
 
     def _commit_alone(self, write: Write) -> None:
         if write.abandoned:

@@ -1,10 +1,13 @@
-"""Entries about rows: which ones a caller may touch, how often and how many; caches before the database.
+"""Entries about rows: which ones a caller may touch, how often and how many; caches; audit trails.
 
 from maniflex.middleware import db
 
 server.pipeline.auth.register(db.tenancy("org_id", lambda ctx: ctx.require_auth().claims["org"]))
 """
 
+from maniflex.middleware.db.audit_action import audit_action
+from maniflex.middleware.db.audit_log import audit_log
+from maniflex.middleware.db.audit_reads import audit_reads
 from maniflex.middleware.db.cache_query import cache_query
 from maniflex.middleware.db.invalidate import invalidate
 from maniflex.middleware.db.paginate import paginate
@@ -14,6 +17,9 @@ from maniflex.pipeline.scope_rules import ALL
 
 __all__ = [
     "ALL",
+    "audit_action",
+    "audit_log",
+    "audit_reads",
     "cache_query",
     "force_filter",
     "force_filter_via",

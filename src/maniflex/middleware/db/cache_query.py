@@ -54,6 +54,7 @@ class CacheQuery(Entry):
     homes: ClassVar = {"db": (At.BEFORE,)}
     acts_for = frozenset({Operation.LIST, Operation.READ})
     listens = True
+    listens_to_reached = True
     hides_secrets = True
 
     def __init__(self, store: CacheStore | None, ttl: Duration, key: Any, invalidate: bool) -> None:

@@ -31,7 +31,7 @@ from maniflex.middleware.idempotency.options import KeyOptions, option_mistakes
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, Duration, IdempotencyStore, KeyClaim
 from maniflex.middleware.stores.units import seconds_of
-from maniflex.model.checks import size_in_bytes
+from maniflex.model.file_field import size_in_bytes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer, Step

@@ -9,7 +9,7 @@ from typing import Any
 
 from maniflex.middleware.stores.port import mistakes_of
 from maniflex.middleware.stores.units import seconds_of
-from maniflex.model.checks import size_in_bytes
+from maniflex.model.file_field import size_in_bytes
 from maniflex.pipeline.context import Context
 
 ON_ERROR = ("refuse", "run")

@@ -12,7 +12,7 @@ from maniflex.middleware.stores.port import Duration, StoreUnavailable
 from maniflex.middleware.stores.redis_form import RedisForm
 from maniflex.middleware.stores.sql_form import SqlForm
 from maniflex.middleware.stores.units import hash_key, length_of, nanoseconds, seconds_of
-from maniflex.model.checks import size_in_bytes
+from maniflex.model.file_field import size_in_bytes
 from maniflex.sql.statement_files import statement_of
 
 _ENTRY = 200  # bytes an entry takes besides its key and its value

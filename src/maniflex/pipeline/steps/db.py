@@ -186,7 +186,8 @@ class Database:
             if changes:
                 ctx.row = await self.store.update(ctx.resource_id, changes, scope=scope)
             else:
-                ctx.row = self._require_unlocked(await self.store.read(ctx.resource_id, scope=scope))
+                row = self._require_unlocked(await self.store.read(ctx.resource_id, scope=scope))
+                ctx.row = await self.store.note_unchanged(ctx.resource_id, row)
             return
         check_version = await self._version_check(ctx)
         ctx.row = await self.store.revise(

@@ -10,15 +10,16 @@
         ├── Abort                   raised by `ctx.abort(...)`
         ├── InvalidJson · EmptyBody · InvalidBody · InvalidQuery · InvalidSchedule 400
         ├── InvalidFormat 400 · ExportTooLarge 413 · ExportBusy 503
+        ├── MultipartError · NoFile · MissingKey 400 · RangeNotSatisfiable 416
         ├── Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405
-        ├── OutOfScope 403 (a Forbidden) · FileNotFound 404 (a NotFound)
+        ├── OutOfScope · FileForbidden 403 (a Forbidden) · FileNotFound · FileNotSet 404 (a NotFound)
         ├── Conflict                                                         409
-        │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted
-        │   └── SerializationFailure    retryable
+        │   ├── ConstraintViolation · ForeignKeyViolation · DeleteRestricted · FileInUse
+        │   └── SerializationFailure · FileGone    retryable
         ├── AnswerTooLarge 400 · OwnAnswerTooLarge 500 (an AnswerTooLarge)
         ├── BodyTooSlow 408 (an InvalidBody) · PreconditionFailed 412 · BodyTooLarge 413 · UriTooLong 414
-        ├── UnsupportedMediaType 415
-        ├── ValidationFailed · RecordLocked                                  422
+        ├── FileTooLarge 413 · UnsupportedMediaType 415 · FileTypeNotAllowed 415
+        ├── ValidationFailed · RecordLocked · UnknownFile · TooManyFiles     422
         ├── UnusableScope · CallbackFailed · RawSqlRefused                   500
         ├── DatabaseError                                                    500
         │   └── TransactionError    TX_BEGIN_ERROR, TX_COMMIT_ERROR, TX_REQUIRED, TX_OPEN, TX_TOO_MANY_READS
@@ -232,12 +233,6 @@ class NotFound(RequestError):
     status, code, message = 404, "NOT_FOUND", "record not found"
 
 
-class FileNotFound(NotFound):
-    """There is no file under this key."""
-
-    code, message = "FILE_NOT_FOUND", "file not found"
-
-
 class MethodNotAllowed(RequestError):
     """The path exists, the method does not."""
 
@@ -386,39 +381,6 @@ class TransactionError(DatabaseError):
         self.code = code
 
 
-class StorageError(RequestError):
-    """The file storage failed in a way no caller can mend; `problem` says how, for logs alone."""
-
-    status, code, message = 500, "STORAGE_ERROR", "the file storage could not complete the request"
-
-    def __init__(self, problem: str = "") -> None:
-        super().__init__()
-        self.problem = problem
-
-    def _subject(self) -> str:
-        return self.problem
-
-
-class InvalidKey(StorageError):
-    """A storage key breaks the rules of `maniflex.storage.keys`."""
-
-
-class FileExists(StorageError):
-    """A file is stored under this key already, and stored files are never overwritten."""
-
-
-class NoStorage(RequestError):
-    """The server has no file storage, so it takes no files."""
-
-    status, code, message = 501, "NO_STORAGE", "the server has no file storage"
-
-
-class PresignUnsupported(RequestError):
-    """The file storage cannot sign URLs that a client may upload to."""
-
-    status, code, message = 501, "PRESIGN_UNSUPPORTED", "the file storage cannot sign upload URLs"
-
-
 class Unavailable(RequestError):
     """The database or the file storage cannot be reached right now."""
 
@@ -449,3 +411,7 @@ class Timeout(RequestError):
 
     def _subject(self) -> str:
         return self.limit or super()._subject()
+
+
+# Below what they are made of.
+from maniflex.errors.files import *  # noqa: E402, F403

@@ -1,0 +1,1 @@
+"""Files over HTTP: forms, downloads, the routes of files, and URLs in answers."""

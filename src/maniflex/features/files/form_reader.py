@@ -1,0 +1,223 @@
+"""The deserialize step of a form: its parts become values of the body and files that wait to be stored.
+
+A file of a field with `upload="stream"` goes to the storage while it arrives. All others wait in the
+spool of the request until the form is validated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from maniflex.errors import BodyTooLarge, Detail, InvalidBody, NoStorage, TooManyFiles, UnsupportedMediaType
+from maniflex.features.files.form_request import FormRequest
+from maniflex.features.files.form_values import is_json, json_value, text_value
+from maniflex.features.files.forms import Form, FormLimits, FormPart
+from maniflex.features.files.spool import Spool
+from maniflex.features.files.uploaded_file import UploadedFile
+from maniflex.files.desk import FileDesk, clean_filename
+from maniflex.files.intake import Intake
+from maniflex.files.owner import owner_of
+from maniflex.model.file_field import FileRules, rules_of_field
+from maniflex.model.messages import detail
+from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.checks import refusal
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.upload_progress import UploadBody, uploading
+
+_KEY_HEADER = b"idempotency-key"
+
+
+class FormReader:
+    """Reads the forms of one model, for creates or for updates."""
+
+    def __init__(self, model: ModelMeta, desk: FileDesk, closed: frozenset[str]) -> None:
+        self._model = model
+        self._desk = desk
+        self._closed = closed  # API names of file fields that such a request may not set
+        config = desk.config
+        open_rules = [
+            rules for f in model.fields if (rules := rules_of_field(f)) is not None and f.api not in closed
+        ]
+        largest = max((rules.max_size or 0 for rules in open_rules), default=0)
+        most = config.max_upload_size
+        self._limits = FormLimits(
+            most if largest < most else largest + config.max_body_size, config.max_form_parts
+        )
+
+    async def read(
+        self, ctx: Context, content_type: bytes, before_stream: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Fill `ctx.form`; `before_stream` may refuse the request before anything of it is stored."""
+        if not self._desk.has_storage:
+            raise NoStorage()
+        check_headers(ctx, self._limits.size)
+        config = self._desk.config
+        ctx.form = request = FormRequest(Spool(config.upload_memory, str(config.upload_dir)))
+        ctx.files = request.files
+        form = Form(
+            UploadBody(ctx).receive,
+            content_type,
+            self._limits,
+            digests=any(name == _KEY_HEADER for name, _ in ctx.scope["headers"]),
+        )
+        reading = _Reading(self, ctx, request, before_stream)
+        with uploading(ctx):
+            async for part in form:
+                await reading.take(part)
+        request.digest = form.digest
+        if reading.problems:
+            raise refusal(self._model, reading.problems)
+
+    # What one reading asks of the model and the server.
+
+    def field(self, name: str) -> FieldMeta | None:
+        return self._model.by_api.get(name)
+
+    def is_closed(self, name: str) -> bool:
+        return name in self._closed
+
+    @property
+    def desk(self) -> FileDesk:
+        return self._desk
+
+    @property
+    def exact(self) -> bool:
+        return self._model.exact
+
+
+class _Reading:
+    """One form while its parts come."""
+
+    def __init__(
+        self,
+        reader: FormReader,
+        ctx: Context,
+        request: FormRequest,
+        before_stream: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._reader = reader
+        self._ctx = ctx
+        self._request = request
+        self._before_stream: Callable[[], Awaitable[None]] | None = before_stream
+        self._text_left = ctx.max_body_size or ctx.runtime.config.max_body_size
+        self.problems: list[Detail] = []
+
+    async def take(self, part: FormPart) -> None:
+        field = self._reader.field(part.name)
+        rules = None if field is None else rules_of_field(field)
+        if part.filename is None:
+            await self._take_text(part, field, rules)
+        elif field is None or field.hidden:  # ignored like an unknown key of JSON, which a rule may refuse
+            self._request.values.setdefault(part.name, None)
+        else:
+            chunks = aiter(part)
+            first = await anext(chunks, None)
+            if first is None and not part.filename:
+                return  # an input of a page that nothing was chosen in
+            await self._take_file(part, field, rules, _behind(first, chunks))
+
+    async def _take_text(self, part: FormPart, field: FieldMeta | None, rules: FileRules | None) -> None:
+        content = await part.read(self._text_left)
+        self._text_left -= len(content)
+        ctx = self._ctx
+        if is_json(part.content_type):
+            most = ctx.runtime.config.limits.body_values
+            value = json_value(content, part.name, field=field, exact=self._reader.exact, most=most)
+        else:
+            value = text_value(content, part.name, None if rules is not None else field)
+            if rules is not None and not value and field is not None and field.nullable:
+                value = None
+        if rules is not None and self._refuse_closed(part.name, field):
+            return
+        self._keep(part.name, value, rules)
+
+    async def _take_file(
+        self, part: FormPart, field: FieldMeta, rules: FileRules | None, chunks: AsyncIterator[bytes]
+    ) -> None:
+        if rules is None:
+            self.problems.append(detail(part.name, "file", "is not a file field"))
+        elif not self._refuse_closed(part.name, field):
+            self._refuse_many(part.name, rules)
+            if not rules.is_list and part.name in self._request.values:
+                self._refuse_repeated(part.name)
+            elif rules.upload == "stream":
+                await self._stream(part, rules, chunks)
+            else:
+                await self._spool(part, rules, chunks)
+
+    async def _stream(self, part: FormPart, rules: FileRules, chunks: AsyncIterator[bytes]) -> None:
+        before, self._before_stream = self._before_stream, None
+        if before is not None:
+            await before()
+        desk, ctx = self._reader.desk, self._ctx
+        stored = await desk.store(
+            chunks,
+            filename=part.filename or "",
+            content_type=part.content_type,
+            owner=await owner_of(ctx, desk.config.file_scope),
+            rules=rules,
+            ctx=ctx,
+        )
+        self._request.stored_keys.append(stored.key)
+        file = UploadedFile(
+            part.name, stored.filename, stored.content_type, size=stored.size or 0, spool=None, key=stored.key
+        )
+        self._keep(part.name, stored.key, rules)
+        self._request.add_file(part.name, file, in_list=rules.is_list)
+
+    async def _spool(self, part: FormPart, rules: FileRules, chunks: AsyncIterator[bytes]) -> None:
+        request = self._request
+        intake = Intake(chunks, rules, content_type=part.content_type, on_chunk=_nothing)
+        await intake.look()
+        async for chunk in aiter(intake):
+            await request.spool.write(chunk)
+        filename = clean_filename(part.filename or "")
+        file = UploadedFile(part.name, filename, intake.content_type, size=intake.size, spool=request.spool)
+        self._keep(part.name, request.add_waiting(file), rules)
+        request.add_file(part.name, file, in_list=rules.is_list)
+
+    def _keep(self, name: str, value: Any, rules: FileRules | None) -> None:
+        in_list = rules is not None and rules.is_list and value is not None
+        if not self._request.add_value(name, value, in_list=in_list):
+            self._refuse_repeated(name)
+
+    def _refuse_repeated(self, name: str) -> None:
+        self.problems.append(detail(name, "repeated", "stands in the form more than once"))
+
+    def _refuse_many(self, name: str, rules: FileRules) -> None:
+        """Refuse more files than a list holds before more of them are read."""
+        if rules.is_list and len(self._request.values.get(name) or ()) >= rules.max_count:
+            raise TooManyFiles(f"{name} takes at most {rules.max_count} files")
+
+    def _refuse_closed(self, name: str, field: FieldMeta | None) -> bool:
+        if field is None or field.hidden or not self._reader.is_closed(name):
+            return False
+        code, text = (
+            ("readonly", "is read-only") if field.readonly else ("immutable", "cannot be changed any more")
+        )
+        self.problems.append(detail(name, code, text))
+        return True
+
+
+async def _behind(first: bytes | None, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first is not None:
+        yield first
+    async for chunk in rest:
+        yield chunk
+
+
+async def _nothing() -> None:
+    pass
+
+
+def check_headers(ctx: Context, most: int) -> None:
+    """Refuse a form that is too large before a byte of it is read."""
+    for name, value in ctx.scope["headers"]:
+        if name == b"content-length":
+            if not value.isdigit():
+                raise InvalidBody("Content-Length is not a number")
+            if len(value) > 18 or int(value) > most:
+                raise BodyTooLarge(f"the form is larger than {most} bytes")
+        elif name == b"content-encoding" and value.lower() != b"identity":
+            raise UnsupportedMediaType("a compressed body is not accepted")

@@ -1,0 +1,261 @@
+"""`/files`: upload a file, read it, delete it; and take the files that signed URLs of this server bring.
+
+A valid signature, and a file of a public field, are served before the auth step: nobody has to say who
+asks. All others pass the auth step and the middleware of `files_middleware`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from maniflex.errors import (
+    FileNotFound,
+    FileTooLarge,
+    FileTypeNotAllowed,
+    MissingKey,
+    MultipartError,
+    NoFile,
+    UnsupportedMediaType,
+)
+from maniflex.features.files import docs
+from maniflex.features.files.attachments import answer_with_file
+from maniflex.features.files.form_reader import check_headers
+from maniflex.features.files.forms import Form, FormLimits, form_type
+from maniflex.features.files.reading import FileAccess
+from maniflex.files.desk import FileDesk
+from maniflex.files.model import StoredFile
+from maniflex.files.owner import owner_of
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Middleware
+from maniflex.pipeline.response import Response, no_answer_error
+from maniflex.pipeline.routes import TRIMMED, RouteBuilder
+from maniflex.pipeline.upload_progress import UploadBody, uploading
+from maniflex.pipeline.watch import ClientGone
+from maniflex.query.parse import pairs
+from maniflex.storage.port import ServedHere
+from maniflex.storage.signer import UploadGrant, UrlSigner
+
+OWNER = "files"
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+Next = Callable[[], Awaitable[None]]
+
+
+def file_endpoints(routes: RouteBuilder, desk: FileDesk) -> Iterator[Endpoint]:
+    """The routes of single files."""
+    yield from routes.with_options(_FileRoutes(routes, desk).endpoints())
+
+
+class _FileRoutes:
+    def __init__(self, routes: RouteBuilder, desk: FileDesk) -> None:
+        config = routes.runtime.config
+        self._routes = routes
+        self._desk = desk
+        self._path = config.files_path
+        self._prefix = config.path_prefix + config.files_path + "/"
+        self._limits = FormLimits(config.max_upload_size, config.max_form_parts)
+        self._access = FileAccess(desk)
+        self._inner: Sequence[tuple[str, Middleware]] = [
+            (f"files:{getattr(fn, '__name__', 'middleware')}", fn) for fn in config.files_middleware
+        ]
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        one = f"{self._path}/{{key...}}"
+        yield self._endpoint("POST", self._path, Operation.UPLOAD_FILE, self.upload, docs.upload_docs())
+        for method in ("GET", "HEAD"):
+            yield self._endpoint(
+                method, one, Operation.READ_FILE, self.read, docs.read_docs(method), door=self.read_openly
+            )
+        yield self._endpoint("DELETE", one, Operation.DELETE_FILE, self.delete, docs.delete_docs())
+        if isinstance(self._desk.storage, ServedHere):
+            yield self._endpoint(
+                "PUT", one, Operation.UPLOAD_FILE, self.read, docs.receive_docs(), door=self.receive
+            )
+
+    def _endpoint(
+        self,
+        method: str,
+        path: str,
+        operation: Operation,
+        handler: Callable[[Context], Awaitable[None]],
+        about: Any,
+        door: Callable[[Context, Next], Awaitable[None]] | None = None,
+    ) -> Endpoint:
+        return self._routes.endpoint(
+            method,
+            path,
+            operation,
+            steps=(*TRIMMED, "file"),
+            defaults={"file": handler},
+            inner=self._inner,
+            outer=[] if door is None else [("files", door)],
+            respond=_respond,
+            owner=OWNER,
+            about=about,
+        )
+
+    # -- uploading
+
+    async def upload(self, ctx: Context) -> None:
+        """Store the part `file` of a form while it arrives."""
+        content_type = form_type(ctx)
+        if content_type is None:
+            raise UnsupportedMediaType('send a form (multipart/form-data) with a part "file"')
+        check_headers(ctx, self._limits.size)
+        stored: StoredFile | None = None
+        form = Form(UploadBody(ctx).receive, content_type, self._limits)
+        try:
+            with uploading(ctx):
+                async for part in form:
+                    if part.name != "file" or part.filename is None:
+                        continue
+                    if stored is not None:
+                        raise MultipartError('the form has more than one part "file"')
+                    stored = await self._desk.store(
+                        part,
+                        filename=part.filename,
+                        content_type=part.content_type,
+                        owner=await owner_of(ctx, self._desk.config.file_scope),
+                        ctx=ctx,
+                    )
+        except Exception:
+            if stored is not None:
+                await self._desk.condemn((stored.key,))
+            raise
+        except BaseException:  # told to end at once, so others have to clean up
+            if stored is not None:
+                ctx.runtime.tasks.start(self._desk.condemn((stored.key,)), "clean-up of an upload")
+            raise
+        if stored is None:
+            raise NoFile()
+        names = ("key", "content_type", "size", "filename")
+        ctx.response = Response(201, {name: getattr(stored, name) for name in names})
+
+    async def receive(self, ctx: Context, call_next: Next) -> None:
+        """Store the file that a signed URL was made for; nothing else opens this route."""
+        key = self._key_of(ctx)
+        grant = self._signer.check_upload(key, _query_of(ctx))
+        if grant is None:
+            raise FileNotFound()
+        _check_upload(ctx, grant)
+        with uploading(ctx):
+            await self._desk.receive(
+                key, _bytes_of(ctx), max_size=grant.max_size, content_type=grant.content_type
+            )
+        ctx.response = Response(204)
+
+    # -- reading
+
+    async def read_openly(self, ctx: Context, call_next: Next) -> None:
+        """Serve what is open to everybody; a URL with a wrong signature opens nothing."""
+        key, query = self._key_of(ctx), _query_of(ctx)
+        if "signature" in query:
+            grant = self._signer.check_read(key, query)
+            if grant is None:
+                raise FileNotFound()
+            file = await self._desk.find(key)
+            await answer_with_file(
+                ctx, self._desk, file, is_public=False, as_attachment=grant.download, filename=grant.filename
+            )
+            return
+        asked = await self._access.look_up(ctx, key)
+        if asked.is_public:
+            await answer_with_file(
+                ctx, self._desk, asked.file, is_public=True, as_attachment=asked.as_attachment
+            )
+            return
+        ctx.asked_file = asked
+        await call_next()
+
+    async def read(self, ctx: Context) -> None:
+        """Serve a file to a caller who passed the auth step."""
+        asked = ctx.asked_file
+        await self._access.require_readable(ctx, asked)
+        await answer_with_file(
+            ctx, self._desk, asked.file, is_public=False, as_attachment=asked.as_attachment
+        )
+
+    # -- deleting
+
+    async def delete(self, ctx: Context) -> None:
+        """Give up a file that no record names."""
+        key = self._key_of(ctx)
+        owner = await owner_of(ctx, self._desk.config.file_scope)
+        await self._access.refuse_other_tenants(ctx, key)
+        await self._desk.discard(key, owner, is_admin=ctx.has_role(self._desk.config.files_admin_role))
+        ctx.response = Response(204)
+
+    @property
+    def _signer(self) -> UrlSigner:
+        signer = self._desk.signer
+        assert signer is not None, "the server has started"
+        return signer
+
+    def _key_of(self, ctx: Context) -> str:
+        """The key in the path, decoded once; 400 for none and for one that cannot be decoded."""
+        raw: bytes | None = ctx.scope.get("raw_path")
+        if not raw:  # a server that does not tell how the path was sent has decoded it
+            key = ctx.params["key"]
+        else:
+            before = self._prefix.count("/") + ctx.scope.get("root_path", "").count("/")
+            encoded = _behind(raw, self._prefix, ctx.scope.get("root_path", ""), before)
+            if encoded is None:
+                raise FileNotFound()
+            if _BROKEN_ESCAPE.search(encoded):
+                raise MissingKey("the key in the path is not encoded as it should be")
+            try:
+                key = unquote_to_bytes(encoded).decode()
+            except UnicodeDecodeError:
+                raise MissingKey("the key in the path is no UTF-8") from None
+        if not key:
+            raise MissingKey()
+        return key
+
+
+def _behind(raw: bytes, prefix: str, root: str, before: int) -> bytes | None:
+    """What follows the prefix in the path as it was sent; None when the prefix was not written plainly."""
+    for count, start in ((before, root + prefix), (prefix.count("/"), prefix)):
+        parts = raw.split(b"/", count)
+        if len(parts) == count + 1:
+            sent = unquote_to_bytes(b"/".join(parts[:count]) + b"/")
+            if sent == start.encode():
+                return parts[count]
+    return None
+
+
+def _respond(ctx: Context) -> None:
+    """The response step, which finds the answer made."""
+    if ctx.response is None:
+        raise no_answer_error()
+
+
+def _query_of(ctx: Context) -> dict[str, str]:
+    query_string = ctx.scope["query_string"]
+    return dict(pairs(query_string)) if query_string else {}
+
+
+def _check_upload(ctx: Context, grant: UploadGrant) -> None:
+    """Refuse a file of another type or size than the URL was made for, before a byte of it is read."""
+    bare_type = (ctx.header("content-type") or "").partition(";")[0].strip().lower()
+    if bare_type != grant.content_type.partition(";")[0].strip().lower():
+        raise FileTypeNotAllowed(f"this URL takes {grant.content_type}")
+    size = ctx.header("content-length") or ""
+    if grant.max_size is not None and size.isdigit() and int(size[:18]) > grant.max_size:
+        raise FileTooLarge(f"the file has more than {grant.max_size} bytes")
+
+
+async def _bytes_of(ctx: Context) -> AsyncIterator[bytes]:
+    """The body as it arrives."""
+    receive = UploadBody(ctx).receive
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone()
+        if message.get("body"):
+            yield message["body"]
+        more = bool(message.get("more_body"))

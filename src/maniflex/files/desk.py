@@ -1,0 +1,403 @@
+"""`FileDesk`: stores, finds, names and gives up files, and keeps rows and objects in step.
+
+No object without a row: the row of an upload is committed before its first byte goes out, and removed
+after the object is gone. Records are tied to files by `links.py`, in the transaction of the record;
+`cleaner.py` removes what was given up.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from maniflex._clock import Clock, SystemClock
+from maniflex.config import Config
+from maniflex.db.changes import after_commit_once
+from maniflex.db.current import current_tx
+from maniflex.errors import (
+    DeclarationError,
+    FileExists,
+    FileForbidden,
+    FileGone,
+    FileInUse,
+    FileNotFound,
+    FileTooLarge,
+    FileTypeNotAllowed,
+    ManiflexError,
+    NoStorage,
+    StorageError,
+    TransactionError,
+    UnknownFile,
+)
+from maniflex.files.intake import Intake, clean_content_type
+from maniflex.files.model import FileState, StoredFile
+from maniflex.files.owner import Owner
+from maniflex.files.store import FileStore, Link
+from maniflex.model.file_field import FileRules
+from maniflex.pipeline.context import Context
+from maniflex.storage.keys import check_key, key_problem, new_key
+from maniflex.storage.port import OCTET_STREAM, FileMeta, PresignedUpload, Reader, Storage, sign_urls
+from maniflex.storage.signer import UrlSigner
+
+PROLONGED_EVERY = 30.0  # seconds, while bytes flow
+UNLINKED_PRESIGNED = timedelta(hours=24)  # after its URL expired
+NO_RULES = FileRules()
+_LONGEST_FILENAME = 255
+
+
+@dataclass(frozen=True, slots=True)
+class MintedUpload:
+    """A URL that a client uploads one file to, and the key the file will have."""
+
+    key: str
+    max_size: int | None
+    upload: PresignedUpload
+
+
+class FileDesk:
+    """The files of one server; at work once `attach` has given it a database."""
+
+    def __init__(self, storage: Storage | None, config: Config, logger: logging.Logger) -> None:
+        self._storage = storage
+        self.config = config
+        self.logger = logger
+        self.clock: Clock = SystemClock()
+        self._rows: FileStore | None = None
+        self.on_condemned: Callable[[], object] = lambda: None  # wakes the cleaner
+        self.signer: UrlSigner | None = None  # of URLs that lead here, once the server is started
+
+    def attach(self, rows: FileStore, clock: Clock) -> None:
+        """Use these tables and this clock."""
+        self._rows, self.clock = rows, clock
+
+    @property
+    def has_storage(self) -> bool:
+        return self._storage is not None
+
+    @property
+    def storage(self) -> Storage:
+        """The storage; `NoStorage` where the server has none."""
+        if self._storage is None:
+            raise NoStorage()
+        return self._storage
+
+    @property
+    def rows(self) -> FileStore:
+        if self._rows is None:
+            raise DeclarationError("the server is not sealed yet, or has neither a storage nor file fields")
+        return self._rows
+
+    # -- storing
+
+    def require_no_transaction(self) -> None:
+        """Refuse to move bytes while a transaction waits for them."""
+        if current_tx(self.rows.adapter) is not None:
+            raise TransactionError("TX_OPEN", "files are stored before a transaction begins, not inside one")
+
+    async def store(
+        self,
+        chunks: AsyncIterable[bytes],
+        *,
+        filename: str,
+        content_type: str | None = None,
+        owner: Owner,
+        rules: FileRules | None = None,
+        ctx: Context | None = None,
+    ) -> StoredFile:
+        """Store a file. With the `rules` of a field it goes again unless a record names it soon."""
+        self.require_no_transaction()
+        storage = self.storage
+        intake = Intake(
+            chunks, rules or NO_RULES, content_type=content_type, on_chunk=lambda: progress.note()
+        )
+        await intake.look()
+        name = clean_filename(filename)
+        key = await self._new_key(ctx, name, intake.content_type)
+        progress = _Progress(self, key)
+        await self._begin(key, name, intake.content_type, rules or NO_RULES, owner)
+        try:
+            return await self._store_bytes(storage, key, name, intake, keeps=rules is None)
+        except BaseException as error:
+            await self._give_up(key)
+            if intake.failure is not None and intake.failure is not error:
+                raise intake.failure from error
+            raise
+
+    async def _store_bytes(
+        self, storage: Storage, key: str, filename: str, intake: Intake, *, keeps: bool
+    ) -> StoredFile:
+        meta = FileMeta(filename, intake.content_type)
+        with storage_errors():
+            stored_meta = await storage.store(key, intake, meta)
+        now = self.clock.now()
+        ttl = self.config.files_unclaimed_ttl if keeps else self.config.files_pending_ttl
+        is_ours = await self.rows.complete(
+            key,
+            content_type=intake.content_type,
+            size=stored_meta.size,
+            sha256=intake.sha256,
+            etag=stored_meta.etag,
+            expires_at=now + ttl if ttl else None,
+            now=now,
+        )
+        if not is_ours:
+            raise FileGone()
+        return await self._existing(key)
+
+    async def _begin(
+        self, key: str, filename: str, content_type: str, rules: FileRules, owner: Owner
+    ) -> None:
+        now = self.clock.now()
+        is_new = await self.rows.begin(
+            key,
+            filename=filename,
+            content_type=content_type,
+            acl=rules.acl,
+            owner=owner,
+            expires_at=now + self.config.files_pending_ttl,
+            now=now,
+        )
+        if not is_new:
+            raise FileExists(f"{key} is the key of another file already")
+
+    async def _give_up(self, key: str) -> None:
+        """Condemn a file whose store failed; what cannot be condemned now expires."""
+        with suppress(Exception):
+            await self.condemn((key,))
+
+    async def receive(
+        self, key: str, chunks: AsyncIterable[bytes], *, max_size: int | None, content_type: str
+    ) -> StoredFile:
+        """Store the file that a presigned URL of this server was minted for."""
+        self.require_no_transaction()
+        file = await self.find(key)
+        if file is None or file.state is FileState.CONDEMNED:
+            raise FileNotFound()
+        if file.state is not FileState.PENDING:
+            raise FileInUse("a file was uploaded here already")
+        progress = _Progress(self, key, at_least=file.expires_at)
+        intake = Intake(
+            chunks, FileRules(max_size=max_size), content_type=content_type, on_chunk=progress.note
+        )
+        await intake.look()
+        try:
+            with storage_errors():
+                meta = await self.storage.store(key, intake, FileMeta(file.filename, content_type))
+        except FileExists:
+            raise FileInUse("a file was uploaded here already") from None
+        except BaseException as error:
+            if intake.failure is not None and intake.failure is not error:
+                raise intake.failure from error
+            raise
+        return await self._complete(file, meta, intake.sha256)
+
+    # -- naming
+
+    async def name(self, key: str, owner: Owner, rules: FileRules) -> StoredFile:
+        """The file of a key that a body names, if this caller may name it and the field takes it."""
+        return (await self.name_all((key,), owner, rules))[0]
+
+    async def name_all(self, keys: Collection[str], owner: Owner, rules: FileRules) -> list[StoredFile]:
+        """The files of several keys, each held to the rules; what is wrong with the first is raised."""
+        sound_keys = [key for key in keys if key_problem(key) is None]
+        files = await self.rows.find_all(sound_keys) if sound_keys else {}
+        return [await self._name(key, files.get(key), owner, rules) for key in keys]
+
+    async def _name(self, key: str, file: StoredFile | None, owner: Owner, rules: FileRules) -> StoredFile:
+        if file is None or file.state is FileState.CONDEMNED:
+            raise UnknownFile()
+        if file.scope and file.scope != owner.scope:
+            raise FileForbidden()
+        if file.state is FileState.PENDING:
+            file = await self.complete(file)
+        if rules.max_size is not None and (file.size or 0) > rules.max_size:
+            raise FileTooLarge(f"the file has more than {rules.max_size} bytes")
+        if not rules.accepts(file.content_type):
+            raise FileTypeNotAllowed(f"the file must be {' or '.join(rules.accept)}")
+        return file
+
+    async def complete(self, file: StoredFile) -> StoredFile:
+        """A pending file whose object went past the server: look at the object, and note what it is."""
+        try:
+            with storage_errors():
+                meta = await self.storage.stat(file.key)
+        except FileNotFound:
+            raise UnknownFile() from None
+        return await self._complete(file, meta, None)
+
+    async def _complete(self, file: StoredFile, meta: FileMeta, sha256: str | None) -> StoredFile:
+        # False when another request was quicker; the file is the same.
+        await self.rows.complete(
+            file.key,
+            content_type=clean_content_type(meta.content_type) or OCTET_STREAM,
+            size=meta.size,
+            sha256=sha256,
+            etag=meta.etag,
+            expires_at=file.expires_at,
+            now=self.clock.now(),
+        )
+        completed = await self.find(file.key)
+        if completed is None or completed.state is FileState.CONDEMNED:
+            raise UnknownFile()
+        return completed
+
+    # -- reading
+
+    async def find(self, key: str) -> StoredFile | None:
+        """What is known of a file; None also for what can be no key."""
+        return None if key_problem(key) is not None else await self.rows.find(key)
+
+    async def links(self, key: str) -> list[Link]:
+        """The records that name the file."""
+        return await self.rows.links_of(key)
+
+    async def open(self, key: str, start: int = 0, length: int | None = None) -> Reader:
+        """The bytes of a file, or of a part of it; `FileNotFound` where there is none."""
+        self._check(key)
+        with storage_errors():
+            return await self.storage.open(key, start=start, length=length)
+
+    async def stat(self, key: str) -> FileMeta:
+        self._check(key)
+        with storage_errors():
+            return await self.storage.stat(key)
+
+    async def url(
+        self, key: str, *, ttl: timedelta | None, download: bool = False, filename: str | None = None
+    ) -> str:
+        self._check(key)
+        with storage_errors():
+            return await self.storage.url(key, ttl=ttl, download=download, filename=filename)
+
+    async def urls(self, keys_by_acl: Mapping[str, Collection[str]]) -> dict[str, str]:
+        """The URLs of files, signed in one call for each acl; of private ones there are none."""
+        urls: dict[str, str] = {}
+        for acl, ttl in (("signed", self.config.signed_url_ttl), ("public", None)):
+            keys = list(dict.fromkeys(keys_by_acl.get(acl, ())))
+            if keys:
+                with storage_errors():
+                    urls.update(zip(keys, await sign_urls(self.storage, keys, ttl=ttl), strict=True))
+        return urls
+
+    def _check(self, key: str) -> None:
+        if key_problem(key) is not None:
+            raise FileNotFound()
+
+    async def _existing(self, key: str) -> StoredFile:
+        file = await self.rows.find(key)
+        if file is None:
+            raise FileGone()
+        return file
+
+    # -- giving up
+
+    async def condemn(self, keys: Collection[str]) -> None:
+        """Give up files that no record names; the cleaner removes them."""
+        if keys:
+            await self._condemn(keys)
+
+    async def _condemn(self, keys: Collection[str]) -> set[str]:
+        """Condemn in the open transaction, if there is one; the cleaner is woken when it is committed."""
+        tx = current_tx(self.rows.adapter)
+        condemned_keys = await self.rows.condemn(keys, self.clock.now(), tx)
+        if condemned_keys and tx is None:
+            self.on_condemned()
+        elif condemned_keys and tx is not None:
+            after_commit_once(tx, self.on_condemned)
+        return condemned_keys
+
+    async def discard(self, key: str, owner: Owner, *, is_admin: bool = False) -> None:
+        """Give up one file for its owner: `FileInUse` while a record names it, 404 for anybody else."""
+        file = await self.find(key)
+        # A pending one is left to expire: a client may still have a URL to upload it to.
+        if file is None or file.state not in (FileState.STORED, FileState.LINKED):
+            raise FileNotFound()
+        if not is_admin and (not file.scope or file.scope != owner.scope):
+            raise FileNotFound()
+        if not await self._condemn((key,)):
+            raise FileInUse()
+
+    # -- minting
+
+    async def mint(
+        self, *, filename: str, content_type: str, size: int | None, owner: Owner, rules: FileRules
+    ) -> MintedUpload:
+        """A URL that a client uploads a file of this field to, if it may have one."""
+        if rules.max_size is not None and size is not None and size > rules.max_size:
+            raise FileTooLarge(f"the file has more than {rules.max_size} bytes")
+        if not rules.accepts(content_type):
+            raise FileTypeNotAllowed(f"the file must be {' or '.join(rules.accept)}")
+        name, ttl = clean_filename(filename), self.config.signed_url_ttl
+        key = await self._new_key(None, name, content_type)
+        with storage_errors():
+            upload = await self.storage.presign_upload(
+                key, ttl=ttl, max_size=rules.max_size, content_type=content_type, filename=name
+            )
+        now = self.clock.now()
+        is_new = await self.rows.begin(
+            key,
+            filename=name,
+            content_type=content_type,
+            acl=rules.acl,
+            owner=owner,
+            expires_at=now + ttl + UNLINKED_PRESIGNED,
+            now=now,
+        )
+        if not is_new:
+            raise FileExists(f"{key} is the key of another file already")
+        return MintedUpload(key, rules.max_size, upload)
+
+    async def _new_key(self, ctx: Context | None, filename: str, content_type: str) -> str:
+        if self.config.file_key is None:
+            return new_key(filename)
+        try:
+            outcome = self.config.file_key(ctx, filename, content_type)
+            key = await outcome if inspect.isawaitable(outcome) else outcome
+        except ManiflexError:
+            raise
+        except Exception as error:
+            raise StorageError(f"file_key raised {type(error).__name__}") from error
+        return check_key(key)
+
+
+class _Progress:
+    """Pushes the time at which a pending file expires on, while its bytes flow."""
+
+    def __init__(self, desk: FileDesk, key: str, at_least: Any = None) -> None:
+        self._desk = desk
+        self._key = key
+        self._at_least = at_least
+        self._noted = desk.clock.monotonic()
+
+    async def note(self) -> None:
+        desk = self._desk
+        if desk.clock.monotonic() - self._noted < PROLONGED_EVERY:
+            return
+        now = desk.clock.now()
+        until = now + desk.config.files_pending_ttl
+        if not await desk.rows.prolong(self._key, max(until, self._at_least or until), now):
+            raise FileGone()
+        self._noted = desk.clock.monotonic()
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """Turn errors that a storage should not raise into `StorageError`, of which a client is told nothing."""
+    try:
+        yield
+    except ManiflexError:
+        raise
+    except Exception as error:
+        raise StorageError(f"the storage raised {type(error).__name__}") from error
+
+
+def clean_filename(filename: str) -> str:
+    """The name of an upload without directories, control characters and half characters."""
+    name = filename.replace("\\", "/").rpartition("/")[2].encode("utf-8", "replace").decode()
+    printable = "".join(char for char in name if char >= " " and not "\x7f" <= char <= "\x9f").strip()
+    return printable[:_LONGEST_FILENAME] or "file"

@@ -1,0 +1,87 @@
+"""Which records name which files: written in the transaction of the record, whatever writes the record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from maniflex.db.changes import Change, after_commit_once
+from maniflex.db.port import Row, Tx
+from maniflex.errors import FileGone, UnknownFile
+from maniflex.files.desk import FileDesk
+from maniflex.files.model import FileState
+from maniflex.files.store import Link, LockedFile
+from maniflex.model.file_field import FileRules, file_fields
+from maniflex.model.meta import FieldMeta, ModelMeta
+
+Place = tuple[int, FieldMeta, FileRules]  # of a file field among the fields of its model
+
+
+class FileLinks:
+    """Listens to the changes of models with file fields."""
+
+    needs_rows = True
+
+    def __init__(self, desk: FileDesk, models: Collection[ModelMeta]) -> None:
+        self._desk = desk
+        self._places: Mapping[str, Sequence[Place]] = {
+            meta.name: [(meta.fields.index(f), f, rules) for f, rules in file_fields(meta)] for meta in models
+        }
+
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
+        """Link the files that rows name now, and let go of those they named before."""
+        added: dict[Link, FieldMeta] = {}
+        dropped: dict[Link, FileRules] = {}
+        for change in changes:
+            if change.id is not None:
+                self._compare(change, added, dropped)
+        if not added and not dropped:
+            return
+        rows, now = self._desk.rows, self._desk.clock.now()
+        locked = await rows.lock(tx, {link.key for link in (*added, *dropped)})
+        for link, field in added.items():
+            _require_linkable(locked.get(link.key), field)
+        if added:
+            await rows.link(tx, list(added), now)
+        if dropped:
+            await rows.unlink(tx, list(dropped))
+            kept_keys = {link.key for link, rules in dropped.items() if not rules.auto_delete}
+            keys = {link.key for link in dropped} - kept_keys
+            if kept_keys:
+                await rows.keep_unlinked(tx, kept_keys, now)
+            if keys and await rows.condemn_unlinked(tx, keys, now):
+                after_commit_once(tx, self._desk.on_condemned)
+
+    def _compare(self, change: Change, added: dict[Link, FieldMeta], dropped: dict[Link, FileRules]) -> None:
+        assert change.id is not None, "asked for by `needs_rows`"
+        for place, field, rules in self._places[change.meta.name]:
+            before = set(_keys(change.before, place, field))
+            after = set(_keys(change.after, place, field))
+            name, record_id = change.meta.name, change.id
+            added.update((Link(key, name, record_id, field.name), field) for key in after - before)
+            dropped.update((Link(key, name, record_id, field.name), rules) for key in before - after)
+
+
+def keys_in(value: Any, field: FieldMeta) -> list[str]:
+    """The keys in the value of a file field, which may be JSON text still."""
+    if value is None:
+        return []
+    if field.load_json is not None:
+        items = field.load_json(value) if isinstance(value, str | bytes) else value
+        return [key for key in items or () if isinstance(key, str)]
+    return [value]
+
+
+def _keys(row: Row | None, place: int, field: FieldMeta) -> Iterator[str]:
+    return iter(() if row is None else keys_in(row[place], field))
+
+
+def _require_linkable(file: LockedFile | None, field: FieldMeta) -> None:
+    """Refuse to name a file that is not there, or that a cleaner is removing."""
+    if file is not None and file.state in (FileState.STORED, FileState.LINKED):
+        return
+    if file is not None and file.state is FileState.CONDEMNED:
+        if file.is_whole:
+            return
+        raise FileGone()
+    raise UnknownFile(details=[{"field": field.api, "message": f'field "{field.api}" names no stored file'}])

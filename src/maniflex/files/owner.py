@@ -1,0 +1,62 @@
+"""Who minted the key of a file, and so may name it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from maniflex._caller import caller
+from maniflex.pipeline.context import Context
+from maniflex.query.operators import Op
+from maniflex.query.query import Forced
+
+
+class Owner(NamedTuple):
+    """A caller, as the rows of files note it; an empty scope is nobody's, so anybody may name the key."""
+
+    scope: str = ""
+    tenant_id: str | None = None
+    actor_id: str | None = None
+
+
+NOBODY = Owner()
+
+
+async def owner_of(ctx: Context, file_scope: Callable[..., Any] | None = None) -> Owner:
+    """Whose the uploads of a request are: of its tenant, else its user, else its bounds, else nobody's."""
+    auth = ctx.auth
+    tenant, actor = (None, None) if auth is None else (auth.tenant_id or None, auth.user_id or None)
+    if file_scope is not None:
+        named = file_scope(ctx)
+        scope = await named if inspect.isawaitable(named) else named
+        return Owner(_hash("scope", scope) if scope else "", tenant, actor)
+    return Owner(_scope(tenant, actor) or _forced_scope(ctx), tenant, actor)
+
+
+def owner_in_code() -> Owner:
+    """The owner of what code stores outside requests, or in the name of one."""
+    who = caller()
+    return Owner(_scope(who.tenant_id, who.actor_id), who.tenant_id, who.actor_id)
+
+
+def _scope(tenant: str | None, actor: str | None) -> str:
+    if tenant:
+        return _hash("tenant", tenant)
+    return _hash("user", actor) if actor else ""
+
+
+def _forced_scope(ctx: Context) -> str:
+    """The equalities that every row of the request has, whatever model they are about."""
+    equalities = {
+        (item.name, str(item.value))
+        for item in ctx.forced
+        if isinstance(item, Forced) and item.op is Op.EQ and item.model is None
+    }
+    return _hash("forced", sorted(equalities)) if equalities else ""
+
+
+def _hash(kind: str, value: Any) -> str:
+    return sha256(json.dumps([kind, value]).encode()).hexdigest()

@@ -1,0 +1,251 @@
+"""All statements on the tables of files, in any dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import NamedTuple
+
+from maniflex._ids import new_id
+from maniflex.background.parameters import parameters_of
+from maniflex.db.current import executor
+from maniflex.db.port import Adapter, Executor, Row, Tx
+from maniflex.db.primary import Primary, reading
+from maniflex.db.store import Store
+from maniflex.files.model import FileState, StoredFile
+from maniflex.files.owner import Owner
+from maniflex.sql.statement_files import load
+
+PACKAGE = "maniflex.files"
+_LINKED = ("ids", "keys", "models", "record_ids", "fields")
+_UNLINKED = ("keys", "models", "record_ids", "fields")
+
+
+class Link(NamedTuple):
+    """A field of a record that names a file."""
+
+    key: str
+    model: str
+    record_id: str
+    field: str
+
+
+class LockedFile(NamedTuple):
+    """The state of a file that no other transaction changes meanwhile."""
+
+    state: FileState
+    is_whole: bool  # all of it is stored, and no cleaner has touched it
+
+
+class ClaimedFile(NamedTuple):
+    """A file that a cleaner is to remove."""
+
+    key: str
+    attempts: int
+
+
+class LinkRow(NamedTuple):
+    """A stored link, and the state of its file; None where there is none."""
+
+    id: str
+    link: Link
+    state: FileState | None
+
+
+class FileStore:
+    """The rows of files and links on one database."""
+
+    def __init__(self, files: Store) -> None:
+        self.adapter: Adapter = files.adapter
+        self._files = files
+        self._primary = Primary(self.adapter)
+        self._sql = load(PACKAGE, "files", self.adapter.dialect)
+        parameters = parameters_of(self.adapter.dialect)
+        self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
+
+    # -- one file
+
+    async def begin(
+        self,
+        key: str,
+        *,
+        filename: str,
+        content_type: str,
+        acl: str,
+        owner: Owner,
+        expires_at: datetime,
+        now: datetime,
+    ) -> bool:
+        """Note a file that is about to be stored; False when the key is taken."""
+        statement = self._sql["begin"].bind(
+            id=new_id(),
+            key=key,
+            filename=filename,
+            content_type=content_type,
+            acl=acl,
+            scope=owner.scope,
+            tenant_id=owner.tenant_id,
+            actor_id=owner.actor_id,
+            expires_at=self._time(expires_at),
+            now=self._time(now),
+        )
+        return bool(await self.adapter.write(statement))
+
+    async def adopt(
+        self, key: str, *, filename: str, content_type: str, size: int, etag: str, now: datetime
+    ) -> bool:
+        """Note a file that was stored by others; False when it is known already."""
+        statement = self._sql["adopt"].bind(
+            id=new_id(),
+            key=key,
+            filename=filename,
+            content_type=content_type,
+            size=size,
+            etag=etag,
+            now=self._time(now),
+        )
+        return bool(await self.adapter.write(statement))
+
+    async def prolong(self, key: str, expires_at: datetime, now: datetime) -> bool:
+        """Keep a pending file for longer; False when it is pending no more."""
+        times = {"expires_at": self._time(expires_at), "now": self._time(now)}
+        return bool(await self.adapter.write(self._sql["prolong"].bind(key=key, **times)))
+
+    async def complete(
+        self,
+        key: str,
+        *,
+        content_type: str,
+        size: int,
+        sha256: str | None,
+        etag: str,
+        expires_at: datetime | None,
+        now: datetime,
+    ) -> bool:
+        """Note that all of a pending file is stored; False when it is pending no more."""
+        statement = self._sql["complete"].bind(
+            key=key,
+            content_type=content_type,
+            size=size,
+            sha256=sha256,
+            etag=etag,
+            expires_at=self._time(expires_at),
+            now=self._time(now),
+        )
+        return bool(await executor(self.adapter).write(statement))
+
+    async def find(self, key: str) -> StoredFile | None:
+        row = await reading(self.adapter).fetch_one(self._sql["find"].bind(key=key))
+        return None if row is None else self._file(row)
+
+    async def find_all(self, keys: Collection[str]) -> dict[str, StoredFile]:
+        """The files of these keys, as far as there are any."""
+        rows = await reading(self.adapter).fetch(self._sql["find_all"].bind(keys=self._texts(list(keys))))
+        return {file.key: file for file in map(self._file, rows)}
+
+    async def condemn(self, keys: Collection[str], now: datetime, run: Executor | None = None) -> set[str]:
+        """Give up files that no record names; the keys of those that were."""
+        statement = self._sql["condemn"].bind(keys=self._texts(list(keys)), now=self._time(now))
+        return {key for (key,) in await (run or self.adapter).write(statement)}
+
+    def _file(self, row: Row) -> StoredFile:
+        decode = self._files.decode
+        record = self._files.record(row if decode is None else decode(row))
+        assert isinstance(record, StoredFile)
+        return record
+
+    # -- links
+
+    async def lock(self, tx: Tx, keys: Collection[str]) -> dict[str, LockedFile]:
+        """The states of these files, which no other transaction changes until this one ends."""
+        rows = await tx.fetch(self._sql["lock"].bind(keys=self._texts(sorted(keys))))
+        return {key: LockedFile(FileState(state), bool(is_whole)) for key, state, is_whole in rows}
+
+    async def link(self, tx: Executor, links: Collection[Link], now: datetime) -> None:
+        """Note records that name files, which are locked."""
+        rows = [(new_id(), *link) for link in links]
+        moment = self._time(now)
+        await tx.execute(self._sql["link"].bind(now=moment, **self._rows(_LINKED, rows)))
+        keys = self._texts(sorted({link.key for link in links}))
+        await tx.execute(self._sql["mark_linked"].bind(keys=keys, now=moment))
+
+    async def unlink(self, tx: Executor, links: Collection[Link]) -> None:
+        """Note that these records no longer name these files."""
+        await tx.execute(self._sql["unlink"].bind(**self._rows(_UNLINKED, list(links))))
+
+    async def condemn_unlinked(self, tx: Executor, keys: Collection[str], now: datetime) -> set[str]:
+        """Give up those of the files, which are locked, that no record names any more."""
+        statement = self._sql["condemn_unlinked"].bind(keys=self._texts(sorted(keys)), now=self._time(now))
+        return {key for (key,) in await tx.write(statement)}
+
+    async def keep_unlinked(self, tx: Executor, keys: Collection[str], now: datetime) -> None:
+        """Keep those of the files, which are locked, that no record names any more."""
+        await tx.execute(self._sql["keep_unlinked"].bind(keys=self._texts(sorted(keys)), now=self._time(now)))
+
+    async def links_of(self, key: str) -> list[Link]:
+        rows = await reading(self.adapter).fetch(self._sql["links_of"].bind(key=key))
+        return [Link(key, *row) for row in rows]
+
+    async def existing_links(self, keys: Collection[str]) -> set[Link]:
+        """All links to these files."""
+        statement = self._sql["links_of_all"].bind(keys=self._texts(list(keys)))
+        return {Link(*row) for row in await self._primary.fetch(statement)}
+
+    # -- cleaning
+
+    async def is_due(self, now: datetime) -> bool:
+        """Whether there is anything to remove; asked first, because a claim is a write."""
+        return await self._primary.fetch_one(self._sql["due"].bind(now=self._time(now))) is not None
+
+    async def claim(self, lease: str, *, until: datetime, now: datetime, limit: int) -> list[ClaimedFile]:
+        """Lease files that are to be removed: condemned ones, and those whose time is over."""
+        times = {"until": self._time(until), "now": self._time(now)}
+        rows = await self.adapter.write(self._sql["claim"].bind(lease=lease, limit=limit, **times))
+        return [ClaimedFile(*row) for row in rows]
+
+    async def remove(self, key: str, lease: str) -> bool:
+        """Remove the row of a file whose object is gone; False when the lease is another's by now."""
+        return bool(await self.adapter.write(self._sql["remove"].bind(key=key, lease=lease)))
+
+    async def put_back(self, key: str, lease: str, *, retry_at: datetime, now: datetime) -> None:
+        """Try again later to remove a file."""
+        times = {"retry_at": self._time(retry_at), "now": self._time(now)}
+        await self.adapter.write(self._sql["put_back"].bind(key=key, lease=lease, **times))
+
+    async def failing(self) -> int:
+        """How many files could not be removed yet, though it was tried."""
+        return await self._number_of("failing")
+
+    # -- all of them
+
+    async def count(self) -> int:
+        return await self._number_of("count")
+
+    async def page(self, after: str, limit: int) -> list[StoredFile]:
+        """The files behind an id, in the order of their ids."""
+        rows = await self._primary.fetch(self._sql["page"].bind(after=after, limit=limit))
+        return [self._file(row) for row in rows]
+
+    async def link_page(self, after: str, limit: int) -> list[LinkRow]:
+        """The links behind an id, in the order of their ids."""
+        rows = await self._primary.fetch(self._sql["link_page"].bind(after=after, limit=limit))
+        return [
+            LinkRow(id, Link(*link), None if state is None else FileState(state)) for id, *link, state in rows
+        ]
+
+    async def linked_alone(self) -> list[str]:
+        """Files that are linked although no record names them."""
+        return [key for (key,) in await self._primary.fetch(self._sql["linked_alone"].bind())]
+
+    # -- the secret
+
+    async def shared_secret(self, name: str, fresh: str, now: datetime) -> str:
+        """The secret of this name: the one there is, or `fresh` from now on."""
+        await self.adapter.execute(self._sql["keep_secret"].bind(id=name, value=fresh, now=self._time(now)))
+        row = await self._primary.fetch_one(self._sql["secret"].bind(id=name))
+        assert row is not None, "it was kept just now"
+        return str(row[0])
+
+    async def _number_of(self, name: str) -> int:
+        row = await self._primary.fetch_one(self._sql[name].bind())
+        return 0 if row is None else int(row[0])
