@@ -57,7 +57,9 @@ async def test_a_row_that_the_database_changes_is_answered_as_it_is_stored(postg
             "CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN NEW.title := upper(NEW.title); RETURN NEW; END $$"
         )
-        await server.raw_exec("CREATE TRIGGER shout BEFORE INSERT ON parcels FOR EACH ROW EXECUTE FUNCTION shout()")
+        await server.raw_exec(
+            "CREATE TRIGGER shout BEFORE INSERT ON parcels FOR EACH ROW EXECUTE FUNCTION shout()"
+        )
         for key in ("one", "two"):
             first, second = [await post(http, "/parcels", key, title="tea") for _ in range(2)]
             assert data_of(first, 201)["title"] == data_of(second, 201)["title"] == "TEA"
