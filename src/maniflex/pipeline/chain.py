@@ -121,7 +121,7 @@ class Composer:
             if name == "validate" and "files" in defaults:
                 links.append(("files", None, defaults["files"]))
         if early_answer is not None:
-            early_answer.hand_to(middleware for _, middleware, _ in links)
+            early_answer.hand_to([(middleware, default) for _, middleware, default in links])
         return self._nest(links)
 
     def _wrap_default(

@@ -6,7 +6,7 @@ the endpoints that have one check whether they were answered; the others run as 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from maniflex.pipeline.context import Context
@@ -21,11 +21,17 @@ class EarlyAnswer:
         self._steps = tuple(steps)
         self.has_takers = False
 
-    def hand_to(self, chain: Iterable[Any]) -> None:
-        """Give the response step to the middleware of a chain that runs it itself."""
-        for middleware in chain:
+    @property
+    def only_step(self) -> Step | None:
+        """The response step itself, where nothing else has a part in the answer."""
+        return self._steps[0] if len(self._steps) == 1 else None
+
+    def hand_to(self, chain: Sequence[tuple[Any, Step | None]]) -> None:
+        """Give the response step to the middleware of a chain, of that and of default steps, that runs it."""
+        for place, (middleware, _) in enumerate(chain):
             if isinstance(middleware, AnswersEarly):
-                middleware.early_answer = self
+                rest = chain[place + 1 :]
+                middleware.take_place(self, rest[0][1] if len(rest) == 1 else None)
                 self.has_takers = True
 
     async def run(self, ctx: Context) -> None:
@@ -49,6 +55,10 @@ class AnswersEarly:
     """Middleware that runs the response step itself, while its transaction is open."""
 
     early_answer: EarlyAnswer  # of the endpoint it stands in
+
+    def take_place(self, early_answer: EarlyAnswer, next_step: Step | None) -> None:
+        """Learn of the endpoint; `next_step` is given where it is all that comes behind."""
+        self.early_answer = early_answer
 
     async def enclose(self, ctx: Context, call: Callable[[], Awaitable[None]]) -> None:
         """Go around the handler of an action, whose request has been read and checked."""

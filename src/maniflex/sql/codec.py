@@ -159,6 +159,29 @@ def returned_value(kind: Kind, value: Any) -> Any:
     return value if convert is None or value is None else convert(value)
 
 
+# The type a parameter has to have for PostgreSQL to give back a value that is known beforehand; None: never.
+_CERTAIN: dict[Kind, type | None] = {
+    Kind.TEXT: str,
+    Kind.INT: int,
+    Kind.FLOAT: float,
+    Kind.BOOL: bool,
+    Kind.DECIMAL: Decimal,
+    Kind.DATETIME: datetime,
+    Kind.DATE: date,
+    Kind.TIME: None,  # a time zone is dropped
+    Kind.UUID: UUID,
+    Kind.BYTES: bytes,
+    Kind.JSON: str,  # encoded by then
+}
+
+
+def value_to_expect(kind: Kind, parameter: Any) -> tuple[bool, Any]:
+    """Whether it is certain what PostgreSQL gives back of a parameter, and what that is."""
+    convert = _RETURNED[kind]
+    value = parameter if convert is None or kind is Kind.JSON else convert(parameter)
+    return type(parameter) is _CERTAIN[kind], value
+
+
 def encoder(kind: Kind, dialect: Dialect) -> Codec | None:
     """What turns a value of this kind into a parameter; None when it goes as it is."""
     return _ENCODERS[dialect][kind]

@@ -48,3 +48,7 @@ class StatementCache:
                 self._statements.pop(next(iter(self._statements)), None)
             self._statements[key] = statement
         return statement
+
+    def find(self, text: str) -> Compiled:
+        """The statement of that text, which was written before."""
+        return next(statement for statement in self._statements.values() if statement.text == text)

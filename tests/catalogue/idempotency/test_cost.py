@@ -13,7 +13,7 @@ from maniflex.middleware import idempotency
 from tests.catalogue.idempotency.shop import Refund
 
 ROUNDS, REQUESTS = 7, 150
-MOST_WITHOUT_KEY, MOST_FRESH, MOST_REPLAY = 1.2, 6.0, 1.2
+MOST_WITHOUT_KEY, MOST_FRESH, MOST_REPLAY = 1.2, 4.5, 1.2
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -368,7 +368,7 @@ class Writer:
             connection.execute("SAVEPOINT batch")
         try:
             write.value = self._desk.run(write, connection)
-        except sqlite3.IntegrityError as error:
+        except (sqlite3.IntegrityError, CommitRefused) as error:
             if not connection.in_transaction:
                 raise
             write.error = self._translate(error, write.text)

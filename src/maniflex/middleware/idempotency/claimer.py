@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from maniflex.errors import Abort
 from maniflex.middleware.idempotency.held_claim import HeldClaim
@@ -78,11 +79,11 @@ class KeyClaimer:
         place, loop, pause = (id(store), name), asyncio.get_running_loop(), _FIRST_PAUSE
         watch = self._watched[place, fingerprint] = loop.create_future()
         try:
-            key = await self._ask(ctx, store, name, fingerprint, claims=claims)
+            key = await self._ask(ctx, store, name, fingerprint, claims)
             while key.state in (ClaimState.RUNNING, ClaimState.FREE) and (left := end - loop.time()) > 0:
                 await asyncio.sleep(min(pause, left))
                 pause = min(pause * 2, _LONGEST_PAUSE)
-                key = await self._ask(ctx, store, name, fingerprint, claims=claims)
+                key = await self._ask(ctx, store, name, fingerprint, claims)
         finally:
             if self._watched.get((place, fingerprint)) is watch:
                 del self._watched[place, fingerprint]
@@ -91,12 +92,12 @@ class KeyClaimer:
             self._settled.note(place, fingerprint, key.answer, key.expires_at)
         return KeyClaim(ClaimState.RUNNING) if key.state is ClaimState.FREE else key
 
-    async def _ask(
-        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, *, claims: bool
-    ) -> KeyClaim:
+    def _ask(
+        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, claims: bool
+    ) -> Awaitable[KeyClaim]:
         if claims:
-            return await store.claim(name, fingerprint, lease=self._options.lease, now=ctx.now())
-        return await store.look(name, fingerprint, now=ctx.now())
+            return store.claim(name, fingerprint, lease=self._options.lease, now=ctx.now())
+        return store.look(name, fingerprint, now=ctx.now())
 
 
 def _progress_refusal() -> Abort:

@@ -39,10 +39,10 @@ def fingerprint(ctx: Context, body: bytes) -> str:
     for name, value in scope["headers"]:
         if name == b"if-match":
             if_match += value + b","
-        elif name == b"content-type":
+        elif name == b"content-type" and value != b"application/json":
             boundary = _BOUNDARY.match(value)
-    digest = sha256(b"%d %d %d " % (len(path), len(scope["query_string"]), len(if_match)))
-    digest.update(path + scope["query_string"] + if_match)
+    query = scope["query_string"]
+    digest = sha256(b"%d %d %d %b%b%b" % (len(path), len(query), len(if_match), path, query, if_match))
     if boundary is None:
         digest.update(body)
     else:  # which a client makes up anew for each attempt; no part has it within

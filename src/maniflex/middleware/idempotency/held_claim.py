@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
-from maniflex.middleware.idempotency.kept_answer import keep_answer
+from maniflex.middleware.idempotency.kept_answer import keep_answer, keep_response
 from maniflex.middleware.idempotency.options import KeyOptions
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.response import Response
+from maniflex.sql.statement import Sql
 
 Now = Callable[[], datetime]
 NEVER = datetime.min.replace(tzinfo=UTC)
@@ -80,6 +82,14 @@ class HeldClaim:
             self.name, self._token, self.answer, ttl=self._options.ttl, now=now, tx=tx
         )
         self.until = now + timedelta(seconds=self._options.ttl)
+
+    def settlement(self, ctx: Context, response: Response) -> Sql:
+        """The statement that keeps this answer; until `note_commit`, whether it has run is not known."""
+        assert isinstance(self.store, SqlIdempotency)
+        self.answer = keep_response(ctx, response, self._headers_before, self._options.max_answer)
+        self.is_unsure, now = True, self._now()
+        self.until = now + timedelta(seconds=self._options.ttl)
+        return self.store.settlement(self.name, self._token, self.answer, self._options.ttl, now)
 
     def note_commit(self) -> None:
         """What settled the key is committed."""

@@ -34,17 +34,24 @@ async def keep_answer(ctx: Context, headers_before: int, most: int) -> bytes | N
     `headers_before` counts the headers of the time before the claim: a repetition adds those itself.
     """
     response: Any = ctx.response
-    if type(response) is not Response or response.stream is not None or ctx.keeps_answer_secret:
+    if type(response) is not Response or response.stream is not None:
+        return None
+    if response.body is None:
+        body = await write_answer(response, ctx.runtime)
+        if body:
+            response.body = body  # as it is sent, too
+    return keep_response(ctx, response, headers_before, most)
+
+
+def keep_response(ctx: Context, response: Response, headers_before: int, most: int) -> bytes | None:
+    """The same of an answer whose body is written."""
+    if ctx.keeps_answer_secret:
         return None
     own_headers = ctx.extra_headers[headers_before:] if ctx.extra_headers is not None else []
     headers = response.headers
     if any(name == b"set-cookie" for name, _ in own_headers) or (headers and "set-cookie" in headers):
         return None
-    body = response.body
-    if body is None:
-        body = await write_answer(response, ctx.runtime)
-        if body:
-            response.body = body  # as it is sent, too
+    body = response.body or b""
     if len(body) > most:
         return None
     if headers:

@@ -26,6 +26,7 @@ from maniflex.middleware.idempotency.fingerprint import (
 from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
 from maniflex.middleware.idempotency.kept_answer import replay_answer
 from maniflex.middleware.idempotency.key_docs import key_docs
+from maniflex.middleware.idempotency.keyed_create import KeyedCreate, keyed_create
 from maniflex.middleware.idempotency.options import KeyOptions, option_mistakes
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, Duration, IdempotencyStore, KeyClaim
@@ -33,7 +34,7 @@ from maniflex.middleware.stores.units import seconds_of
 from maniflex.model.file_field import size_in_bytes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.early_answer import AnswersEarly
+from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer, Step
 from maniflex.pipeline.entry import Entry, Piece, Seat, ask
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
@@ -129,6 +130,7 @@ class _KeyedRequest(AnswersEarly):
     """Claims the key of a request to a model, and sees to it that it is settled or released."""
 
     __name__ = Keys.name
+    reads_body: ClassVar[bool] = False  # where no step has read it
 
     def __init__(self, entry: Keys, route: str) -> None:
         self._entry = entry
@@ -138,14 +140,11 @@ class _KeyedRequest(AnswersEarly):
 
     async def __call__(self, ctx: Context, next: Next) -> None:
         key = sent_key(ctx.scope["headers"])
-        if key is not None:
-            await self._run_once(ctx, key, next)
-        elif self._options.is_required:
-            raise Abort(400, "IDEMPOTENCY_KEY_REQUIRED", "this route needs an Idempotency-Key")
-        else:
+        if key is None:
+            if self._options.is_required:
+                raise Abort(400, "IDEMPOTENCY_KEY_REQUIRED", "this route needs an Idempotency-Key")
             await next()
-
-    async def _run_once(self, ctx: Context, key: str, next: Next) -> None:
+            return
         claim = await self._claim(ctx, key)
         if claim is None:
             await next()
@@ -161,7 +160,7 @@ class _KeyedRequest(AnswersEarly):
         if ctx.forced:  # a key counts within the rows that its request may touch
             caller = f"{caller} in {scope_text(ctx.forced)}"
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route_of(ctx)} {key}"
-        wish = fingerprint(ctx, await self._body(ctx))
+        wish = fingerprint(ctx, await read_any_body(ctx) if self.reads_body else body_that_was_read(ctx))
         try:
             return await self._claimer.claim(ctx, self._entry.store.on(ctx.adapter), name, wish)
         except Abort:
@@ -174,9 +173,6 @@ class _KeyedRequest(AnswersEarly):
 
     def _route_of(self, ctx: Context) -> str:
         return self._route
-
-    async def _body(self, ctx: Context) -> bytes:
-        return body_that_was_read(ctx)
 
     async def _run(self, ctx: Context, claim: HeldClaim, next: Next) -> None:
         ctx.key_claim = claim
@@ -228,26 +224,41 @@ class _KeyedRequest(AnswersEarly):
 
 
 class _KeyedWrite(AnswersEarly):
-    """Opens the transaction in which the rows are written, the answer is made and the key is settled."""
+    """Opens the transaction in which the rows are written, the answer is made and the key is settled.
+
+    A create that has nothing else in its way does all of it in one call of the database.
+    """
+
+    def __init__(self) -> None:
+        self._create: KeyedCreate | None = None
+
+    def take_place(self, early_answer: EarlyAnswer, next_step: Step | None) -> None:
+        super().take_place(early_answer, next_step)
+        self._create = keyed_create(next_step, early_answer.only_step)
 
     async def __call__(self, ctx: Context, next: Next) -> None:
-        if ctx.key_claim is None:
+        claim = ctx.key_claim
+        if claim is None:
             await next()
-        else:
-            await _write_and_settle(self, ctx, ctx.key_claim, next)
+            return
+        create = self._create
+        if create is None or not create.suits(ctx):
+            await _write_and_settle(self, ctx, claim, next)
+        elif not await create.run(ctx, claim):
+            await _write_and_settle(self, ctx, claim, next)
+            self._create = None  # how rows are stored cannot be known beforehand
 
 
 class _KeyedAction(_KeyedRequest):
     """The whole of it around an action: the claim in its place, the transaction around the handler."""
+
+    reads_body = True
 
     def __init__(self, entry: Keys) -> None:
         super().__init__(entry, "")
 
     def _route_of(self, ctx: Context) -> str:
         return ctx.route or str(ctx.scope["path"])
-
-    async def _body(self, ctx: Context) -> bytes:
-        return await read_any_body(ctx)
 
     async def enclose(self, ctx: Context, call: Callable[[], Awaitable[None]]) -> None:
         if ctx.key_claim is None or not self._options.in_transaction:

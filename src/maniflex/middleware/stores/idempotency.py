@@ -6,12 +6,11 @@ two. The others keep twins apart all the same.
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from maniflex._clock import Clock, SystemClock
+from maniflex._ids import new_id
 from maniflex.db.port import Adapter, Row, Tx
 from maniflex.middleware.stores.model import IdempotencyKeyRow
 from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim
@@ -25,8 +24,7 @@ _FREE = KeyClaim(ClaimState.FREE)
 _MOST_KEYS = 100_000  # of one process, before those whose time is over are dropped
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyState:
+class _KeyState(NamedTuple):
     """A key as a store has it."""
 
     fingerprint: str
@@ -44,10 +42,6 @@ class _KeyState:
         if self.settled:
             return KeyClaim(ClaimState.SETTLED, answer=self.answer, expires_at=moment_of(self.until))
         return KeyClaim(ClaimState.RUNNING, retry_after=max(self.until - now, 0) / SECOND)
-
-
-def _new_token() -> str:
-    return secrets.token_hex(16)
 
 
 class SqlIdempotency(SqlForm):
@@ -76,12 +70,13 @@ class SqlIdempotency(SqlForm):
         return store
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
-        if self._looks_first and (claim := await self.look(key, fingerprint, now=now)) is not _FREE:
-            return claim
-        token, moment = _new_token(), nanoseconds(now)
+        moment, key_id = nanoseconds(now), hash_key(key)
+        if self._looks_first and (row := await self._read("look", id=key_id, now=moment)) is not None:
+            return _read_row(row).claim(fingerprint, None, moment)
+        token = new_id()
         rows = await self._write(
             "claim",
-            id=hash_key(key),
+            id=key_id,
             fingerprint=fingerprint,
             token=token,
             until=nanoseconds_after(now, lease),
@@ -112,7 +107,7 @@ class SqlIdempotency(SqlForm):
         now: datetime,
         tx: Tx | None = None,
     ) -> bool:
-        sql = self._settlement(key, token, answer, ttl, now)
+        sql = self.settlement(key, token, answer, ttl, now)
         if tx is None:
             return bool(await self._write_sql(self.adapter, sql))
         # What fails here is the failure of the transaction, which the caller rolls back.
@@ -122,9 +117,10 @@ class SqlIdempotency(SqlForm):
         self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx
     ) -> None:
         """Settle along with the commit of `tx`, which is refused when the claim is lost."""
-        tx.guard_commit(self._settlement(key, token, answer, ttl, now))
+        tx.guard_commit(self.settlement(key, token, answer, ttl, now))
 
-    def _settlement(self, key: str, token: str, answer: bytes | None, ttl: Duration, now: datetime) -> Sql:
+    def settlement(self, key: str, token: str, answer: bytes | None, ttl: Duration, now: datetime) -> Sql:
+        """The statement that settles a claim; it gives back a row, if the claim is not lost."""
         until = nanoseconds_after(now, ttl)
         return self._statements["settle"].bind(id=hash_key(key), token=token, answer=answer, until=until)
 
@@ -147,7 +143,7 @@ class RedisIdempotency(RedisForm):
         return self
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
-        token, moment = _new_token(), nanoseconds(now)
+        token, moment = new_id(), nanoseconds(now)
         values = await self._run("claim", _key_name(key), fingerprint, token, *_milliseconds(now, lease))
         key_state = _read_hash(values)
         assert key_state is not None, "a claim leaves a key"
@@ -220,7 +216,7 @@ class MemoryIdempotency:
             return key_state.claim(fingerprint, None, moment)
         if len(self._keys) >= _MOST_KEYS:
             self._keys = {name: one for name, one in self._keys.items() if one.until > moment}
-        token = _new_token()
+        token = new_id()
         self._keys[key] = _KeyState(fingerprint, token, False, None, nanoseconds_after(now, lease))
         return KeyClaim(ClaimState.CLAIMED, token)
 
@@ -258,5 +254,5 @@ class MemoryIdempotency:
         key_state = self._keys.get(key)
         if key_state is None or key_state.token != token or key_state.settled:
             return False
-        self._keys[key] = replace(key_state, **changes)
+        self._keys[key] = key_state._replace(**changes)
         return True

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from maniflex.db.port import Adapter, Tx
 from maniflex.errors import ManiflexError
@@ -68,8 +68,7 @@ class ClaimState(StrEnum):
     REUSED = "reused"  # another request of another fingerprint has it
 
 
-@dataclass(frozen=True, slots=True)
-class KeyClaim:
+class KeyClaim(NamedTuple):
     """The state of an idempotency key, as one request finds it."""
 
     state: ClaimState

@@ -6,7 +6,7 @@ method says so. So the forms hold no lock another request could wait for, and wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from maniflex._clock import Clock
@@ -48,9 +48,9 @@ class SqlForm:
         assert self._clock is not None, "attach gives a clock along with the database"
         return nanoseconds(self._clock.now())
 
-    async def _write(self, name: str, **values: Any) -> list[Row]:
+    def _write(self, name: str, **values: Any) -> Awaitable[list[Row]]:
         adapter = self.adapter
-        return await self._write_sql(adapter, self._statements[name].bind(**values))
+        return self._write_sql(adapter, self._statements[name].bind_all(values))
 
     async def _write_sql(self, adapter: Adapter, sql: Sql) -> list[Row]:
         try:
@@ -61,6 +61,6 @@ class SqlForm:
     async def _read(self, name: str, **values: Any) -> Row | None:
         adapter = self.adapter
         try:
-            return await read_current(adapter, self._statements[name].bind(**values))
+            return await read_current(adapter, self._statements[name].bind_all(values))
         except RequestError as error:
             raise StoreUnavailable(f"{type(self).__name__}: {error}") from error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from maniflex.db.budget import Budget
 from maniflex.db.current import current_tx, transaction
+from maniflex.db.follow_up import InsertWithFollowUp, MakeFollowUp
 from maniflex.db.includes import load
 from maniflex.db.port import Row
 from maniflex.db.store import Store
@@ -18,6 +20,7 @@ from maniflex.errors import (
     PreconditionFailed,
     ValidationFailed,
 )
+from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.checks import RowChange, RowCheck
 from maniflex.pipeline.context import Context
@@ -132,6 +135,23 @@ class Database:
             ctx.related = await read(budget=budget)
 
     async def create(self, ctx: Context) -> None:
+        record, scope = self._record_to_store(ctx)
+        for name, target in self._lock_scopes:
+            await self._lock_scope(ctx, name, target or "")
+        ctx.row = await self.store.create(record, scope=scope)
+
+    @property
+    def creates_alone(self) -> bool:
+        """Whether a create is one statement that nobody is told of, so that another may go with it."""
+        return not self._lock_scopes and type(self.store) is Store
+
+    async def create_with(self, ctx: Context, make: MakeFollowUp) -> None:
+        """Create the record together with a write that follows from its row."""
+        run: Any = InsertWithFollowUp(self.store, make)
+        record, scope = self._record_to_store(ctx)
+        ctx.row = await self.store.create(record, scope=scope, tx=run)
+
+    def _record_to_store(self, ctx: Context) -> tuple[Model, Scope]:
         record, query = ctx._record, ctx._query
         if record is None:  # middleware replaced the validate step; types still have to fit
             values = ctx._body.values_ if ctx._body is not None else {}
@@ -139,11 +159,9 @@ class Database:
         scope = () if query is None else query.forced
         if scope:
             stamp(self.store.meta, scope, record.__dict__)
-        for name, target in self._lock_scopes:
-            await self._lock_scope(ctx, name, target or "")
         if ctx._new_id:
             record.__dict__["id"] = ctx._new_id  # the framework's, whatever middleware did to it
-        ctx.row = await self.store.create(record, scope=scope)
+        return record, scope
 
     async def _lock_scope(self, ctx: Context, name: str, target: str) -> None:
         scope = self._runtime.store(target)

@@ -44,6 +44,18 @@ class Respond:
     def answer_created(self, ctx: Context) -> Awaitable[None] | None:
         return self._answer_one(ctx, 201) if ctx.response is None else None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether an answer has nothing but the row in it."""
+        return type(self) is Respond and self._plain
+
+    def created(self, row: Row) -> Response:
+        """The plain answer to a create, where no query of the client has a part in it."""
+        response = Response(201, body=self._serializer.encode_one(row))
+        if self._etags:
+            response.headers = {"etag": self._serializer.etag(row)}
+        return response
+
     def answer_record(self, ctx: Context) -> Awaitable[None] | None:
         return self._answer_one(ctx, 200) if ctx.response is None else None
 
