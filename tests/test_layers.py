@@ -23,7 +23,7 @@ LAYERS = (
     "query",
     "model",
     "config server_keywords errors _backoff _callables _caller _client_address _clock _shutdown _fence _ids"
-    " _json _limits _logging _names _service _tables",
+    " _json _limits _logging _names _service _setting_texts _tables",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
 LEAVES = len(LAYERS) - 1
