@@ -128,8 +128,8 @@ async def test_pictures_are_for_admins_to_change_and_for_all_to_see(database_url
     async with serving(database_url) as (_, http):
         ada, admin = await signed_in(http, "ada@example.com"), await signed_in(http, "admin@example.com")
         path = f"/api/products/{await product(http)}"
-        picture = {"files": {"picture": ("tea.png", PNG, "image/png")}}
-        changed = [await http.patch(path, **picture, **who) for who in ({}, ada, admin)]
+        picture = {"picture": ("tea.png", PNG, "image/png")}
+        changed = [await http.patch(path, files=picture, **who) for who in ({}, ada, admin)]
         loose = [await http.post("/api/files", files={"file": PNG}, **who) for who in ({}, ada)]
         fake = await http.patch(path, files={"picture": ("tea.png", b"<script>", "image/png")}, **admin)
         url = (await http.get(path)).json()["data"]["picture"]
@@ -153,7 +153,9 @@ async def test_an_order_has_a_history_and_a_price_a_trail(database_url: str) -> 
         shipped, created = (await http.get(f"{order}/history", **who["ada"])).json()["data"]
         then = await http.get(order, params={"as_of": placed["created_at"]}, **who["ada"])
         hidden = [await http.get(f"{order}/history", **caller) for caller in ({}, who["bob"])]
-        trail = await http.get(f"/api/audit_log?filter=resource_id:eq:{tea}&sort=timestamp:desc", **who["admin"])
+        trail = await http.get(
+            f"/api/audit_log?filter=resource_id:eq:{tea}&sort=timestamp:desc", **who["admin"]
+        )
         refused = await http.get("/api/audit_log", **who["ada"])
 
     assert (created["actor_id"], shipped["actor_id"]) == (placed["customer_id"], "warehouse")

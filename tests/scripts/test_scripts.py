@@ -162,7 +162,11 @@ def test_the_secrets_of_the_demo_are_its_owners_alone(free_port: int, tmp_path: 
     url = f"http://127.0.0.1:{free_port}"
 
     with demo(free_port, f"sqlite:///{tmp_path}/blog.db") as lines:
-        made = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir() if not path.suffix and path.is_file()}
+        made = {
+            path.name: path.stat().st_mode & 0o777
+            for path in tmp_path.iterdir()
+            if not path.suffix and path.is_file()
+        }
         password = (tmp_path / "demo_password").read_text()
         accounts = re.findall(r"[a-z]+@[a-z.]+(?=[,.] |[,.]$)", " ".join(lines))
         statuses = {account: sign_in(url, account, password).status_code for account in accounts}
