@@ -19,6 +19,7 @@ HOST = "127.0.0.1"
 SEND = "-H 'Content-Type: application/json' -d"
 # Puts the access token of an answer into a variable of the shell.
 TOKEN = 'sed \'s/.*"access_token":"\\([^"]*\\).*/\\1/\''
+ID = 'sed \'s/.*"id":"\\([^"]*\\).*/\\1/\''  # the same of the last record of an answer
 
 
 def main() -> int:
@@ -74,12 +75,14 @@ class Beside:
         from examples.saas.server import create_server as create_saas
         from examples.secret_files import secret_in
         from maniflex import Config
+        from maniflex.storage import LocalStorage
 
-        def config(name: str) -> Config:
+        def config(name: str, storage: LocalStorage | None = None) -> Config:
             schema = name if database.startswith("postgres") else None
-            return Config(database=_beside(database, name), schema=schema)
+            return Config(database=_beside(database, name), schema=schema, storage=storage)
 
-        self.shop = create_shop(config("shop"), secret_in(data / "shop_secret"))
+        pictures = LocalStorage(data / "shop_pictures")
+        self.shop = create_shop(config("shop", pictures), secret_in(data / "shop_secret"))
         self.saas = create_saas(config("saas"), secret_in(data / "saas_secret"))
         self._password = password
         self._running = AsyncExitStack()
@@ -187,25 +190,32 @@ async def _blog(blog: Server, url: str) -> list[str]:
 
 
 async def _shop(shop: Server, url: str) -> list[str]:
-    """What there is to try about accounts and about durable work."""
+    """What there is to try about accounts, files, history and durable work."""
     from examples.orders.models import Product
-    from examples.orders.sample_data import ADMIN, CUSTOMER
+    from examples.orders.sample_data import ADMIN, CUSTOMER, PICTURE
 
     [tea] = await shop.db(Product).list({"name": "Tea"})
     ada, admin = '-H "Authorization: Bearer $ADA"', '-H "Authorization: Bearer $ADMIN"'
     place, last = f"curl -X POST {url}/api/orders/place {SEND}", "sort=created_at:desc&limit=1"
+    product, orders = f"{url}/api/products/{tea.id}", f"{url}/api/orders"
     lines = [
         f"curl '{url}/api/products?sort=price:asc'   # open to all",
+        f"curl -I {product}/picture   # a browser shows it",
         f"""{place} '{{"product_id": "{tea.id}"}}'   # 401: writes need an account""",
         _sign_in(url, "ADA", CUSTOMER),
         f"""{place} '{{"product_id": "{tea.id}"}}' {ada}""",
         f"curl '{url}/api/receipts?{last}' {ada}   # the receipt has arrived",
         f"curl '{url}/api/shipments?{last}' {ada}   # the warehouse knows",
         f"curl '{url}/api/workflow_run?{last}' {ada}   # the run, shown to whose it is",
+        f"ORDER=$(curl -s '{orders}?{last}' {ada} | {ID})",
+        f"curl {orders}/$ORDER/history {ada}   # placed by ada, shipped by the warehouse",
+        f'curl "{orders}?as_of=$(date -u +%FT%TZ)" {ada}   # the orders as they were at any moment',
         f"""{place} '{{"product_id": "{tea.id}", "fail": true}}' {ada}   # 409, and nothing of it is left""",
-        f"curl -X DELETE {url}/api/products/{tea.id} {ada}   # 403: for admins",
+        f"curl -X DELETE {product} {ada}   # 403: for admins",
         _sign_in(url, "ADMIN", ADMIN),
         f"curl '{url}/api/outbox_event?{last}' {admin}   # the message to the warehouse",
+        f"curl -X PATCH {product} -F price=4.80 -F 'picture=@{PICTURE}' {admin}   # a form with a file",
+        f"curl '{url}/api/audit_log?sort=timestamp:desc&limit=1' {admin}   # who changed the price",
         f"""curl -X POST {url}/api/users {SEND} '{{"email": "you", "password": "1234"}}'   # 422, and why""",
     ]
     title = f"The shop is at {url}/api; its reference is at {url}/docs. Accounts: {CUSTOMER}, {ADMIN}."

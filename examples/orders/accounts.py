@@ -38,6 +38,7 @@ def add_accounts(server: Server, secret: str) -> None:
     register(auth.allow_public_read(), models=[Product])
     register(tokens.bearer(verify=read_user))
     register(auth.require_role("admin"), models=[Product], operations=Operation.WRITES)
+    register(auth.require_role("admin"), operations=[Operation.UPLOAD_FILE, Operation.DELETE_FILE])
     register(auth.require_role("admin"), models=[User, Order], operations=Operation.DELETE)
     register(
         auth.require_owner("id", admin_roles="admin"), models=[User], operations=["list", "read", "update"]

@@ -6,10 +6,14 @@ from pathlib import Path
 from examples.orders.server import create_server
 from examples.secret_files import secret_in
 from maniflex import Config
+from maniflex.storage import LocalStorage
 
 DATA = Path(os.environ.get("SHOP_DATA", ".shop"))
 server = create_server(
-    Config.from_env(database=os.environ.get("DB_WRITE_URL") or f"sqlite:///{DATA}/shop.db"),
+    Config.from_env(
+        database=os.environ.get("DB_WRITE_URL") or f"sqlite:///{DATA}/shop.db",
+        storage=os.environ.get("FILE_STORAGE") or LocalStorage(DATA / "pictures"),
+    ),
     os.environ.get("SHOP_SECRET") or secret_in(DATA / "token_secret"),
 )
 

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Literal
 
-from maniflex import Model, Operation, field
+from maniflex import Model, Operation, field, file
 
 
 class User(Model):
@@ -18,14 +18,16 @@ class User(Model):
 class Product(Model):
     name: str = field(filterable=True, sortable=True, unique=True, min_length=1, max_length=200)
     price: Decimal = field(filterable=True, sortable=True, min=0)
+    picture: str | None = file(default=None, max_size="2MB", accept=["image/*"], acl="public", sniff=True)
 
 
-class Order(Model, operations=[*Operation.READS, Operation.DELETE]):
+class Order(Model, operations=[*Operation.READS, Operation.DELETE], versioned=True):
     """Placed with `POST /orders/place`; what it cost then, whatever the product costs now."""
 
     customer_id: str = field(relation="User", filterable=True, on_delete="restrict")
     item: str = field(filterable=True)
     price: Decimal
+    status: Literal["placed", "shipped"] = field(default="placed", filterable=True)
 
 
 class Receipt(Model, operations=Operation.READS):

@@ -1,12 +1,14 @@
 """Something to sell, an admin and a customer, for a shop to try out."""
 
 from decimal import Decimal
+from pathlib import Path
 
 from examples.orders.models import Product, User
 from maniflex import Server
 from maniflex.middleware import auth
 
 PRODUCTS = {"Tea": "4.50", "Coffee": "7.20", "Biscuits": "3.00"}
+PICTURE = Path(__file__).with_name("tea.png")
 ADMIN, CUSTOMER = "admin@example.com", "ada@example.com"
 
 
@@ -15,8 +17,10 @@ async def load(server: Server, password: str) -> None:
     await _account(server, ADMIN, password, name="Admin", role="admin")
     await _account(server, CUSTOMER, password, name="Ada")
     if not await server.db(Product).count():
+        picture = await server.files.store(PICTURE, content_type="image/png")
+        pictures = {"Tea": picture.key}
         for name, price in PRODUCTS.items():
-            await server.db(Product).create(name=name, price=Decimal(price))
+            await server.db(Product).create(name=name, price=Decimal(price), picture=pictures.get(name))
 
 
 async def _account(server: Server, email: str, password: str, **values: str) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from examples.orders.accounts import add_accounts
 from examples.orders.models import Order, Product, Receipt, Shipment, User
-from maniflex import Config, Context, Run, Server
+from maniflex import Config, Context, Operation, Run, Server
+from maniflex.audit import TableSink
 from maniflex.background.outbox.message import Message
+from maniflex.middleware import db
 
 RECEIPT = "email.receipt.v1"
 PLACED = "order.placed"
@@ -56,6 +58,8 @@ def add_orders(server: Server) -> None:
         async with server.transaction():
             if await server.inbox.once(message.id):  # a message may come twice
                 await server.db(Shipment).create(order_id=message.payload["id"])
+                with server.acting_as("warehouse", reason="it is on its way"):
+                    await server.db(Order).update(message.payload["id"], status="shipped")
 
 
 def create_server(config: Config, secret: str) -> Server:
@@ -63,4 +67,6 @@ def create_server(config: Config, secret: str) -> Server:
     server.register(User, Product, Order, Receipt, Shipment)
     add_accounts(server, secret)
     add_orders(server)
+    trail = db.audit_log(TableSink(routes=True), changes=True)  # who changed which price; for admins to read
+    server.pipeline.db.register(trail, models=[Product], operations=Operation.WRITES)
     return server

@@ -15,12 +15,13 @@ from maniflex import Config, Server
 from maniflex.testing import client
 
 PASSWORD = "hunter22!"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 SECRET = "a-secret-of-more-than-32-bytes-for-tests"
 
 
 @asynccontextmanager
 async def serving(database: str) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
-    server = create_server(Config(), SECRET)
+    server = create_server(Config(storage="memory:"), SECRET)
     async with client(server, database=database) as http:
         await load(server, PASSWORD)
         yield server, http
@@ -121,6 +122,48 @@ async def test_a_refused_order_leaves_nothing(database_url: str) -> None:
 
     assert outcome(refused) == (409, "OUT_OF_STOCK")
     assert left == [0, 0, 0]
+
+
+async def test_pictures_are_for_admins_to_change_and_for_all_to_see(database_url: str) -> None:
+    async with serving(database_url) as (_, http):
+        ada, admin = await signed_in(http, "ada@example.com"), await signed_in(http, "admin@example.com")
+        path = f"/api/products/{await product(http)}"
+        picture = {"picture": ("tea.png", PNG, "image/png")}
+        changed = [await http.patch(path, files=picture, **who) for who in ({}, ada, admin)]
+        loose = [await http.post("/api/files", files={"file": PNG}, **who) for who in ({}, ada)]
+        fake = await http.patch(path, files={"picture": ("tea.png", b"<script>", "image/png")}, **admin)
+        url = (await http.get(path)).json()["data"]["picture"]
+        seen = [(await http.get(place)).content for place in (url, f"{path}/picture")]
+
+    assert [outcome(one) for one in changed] == [(401, "UNAUTHORIZED"), (403, "FORBIDDEN"), (200, "")]
+    assert [outcome(one) for one in loose] == [(401, "UNAUTHORIZED"), (403, "FORBIDDEN")]
+    assert outcome(fake) == (415, "FILE_TYPE_NOT_ALLOWED")
+    assert seen == [PNG, PNG]
+
+
+async def test_an_order_has_a_history_and_a_price_a_trail(database_url: str) -> None:
+    async with serving(database_url) as (server, http):
+        await sign_up(http)
+        who = {name: await signed_in(http, f"{name}@example.com") for name in ("ada", "bob", "admin")}
+        tea = await product(http)
+        await http.patch(f"/api/products/{tea}", json={"price": "4.80"}, **who["admin"])
+        placed = (await http.post("/api/orders/place", json={"product_id": tea}, **who["ada"])).json()["data"]
+        await server.outbox.drainer().drain()
+        order = f"/api/orders/{placed['id']}"
+        shipped, created = (await http.get(f"{order}/history", **who["ada"])).json()["data"]
+        then = await http.get(order, params={"as_of": placed["created_at"]}, **who["ada"])
+        hidden = [await http.get(f"{order}/history", **caller) for caller in ({}, who["bob"])]
+        trail = await http.get(
+            f"/api/audit_log?filter=resource_id:eq:{tea}&sort=timestamp:desc", **who["admin"]
+        )
+        refused = await http.get("/api/audit_log", **who["ada"])
+
+    assert (created["actor_id"], shipped["actor_id"]) == (placed["customer_id"], "warehouse")
+    assert shipped["diff"] == {"status": {"old": "placed", "new": "shipped"}}
+    assert then.json()["data"] == placed
+    assert [outcome(one) for one in hidden] == [(401, "UNAUTHORIZED"), (404, "NOT_FOUND")]
+    assert trail.json()["data"][0]["changes"] == {"price": {"from": "4.50", "to": "4.80"}}
+    assert outcome(refused) == (403, "FORBIDDEN")
 
 
 async def test_an_account_that_is_deleted_is_out_at_once(database_url: str) -> None:

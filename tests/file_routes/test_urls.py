@@ -7,7 +7,10 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from maniflex import Model, Server, file
 from maniflex.errors import PresignUnsupported
@@ -50,6 +53,43 @@ async def test_answers_show_urls_where_the_field_says_so(database_url: str, stor
         assert listed[1]["image"] is None
         public = await http.get(read["poster"])
         assert public.headers["cache-control"] == "public, max-age=31536000, immutable"
+
+
+async def test_only_the_url_of_a_key_is_kept_for_a_year(database_url: str) -> None:
+    async with site(a_server(), database_url) as http:
+        made = await a_shot(http, "poster")
+        path = f"{SHOTS}/{made['id']}"
+        first = await http.get(f"{path}/poster")
+        await http.patch(path, files={"poster": ("b.png", PNG + b"other", "image/png")})
+        second = await http.get(f"{path}/poster", headers={"if-none-match": first.headers["etag"]})
+        assert first.headers["cache-control"] == second.headers["cache-control"] == "private, no-cache"
+        assert (second.status_code, second.content) == (200, PNG + b"other")
+
+
+async def test_urls_of_a_mounted_server_begin_where_it_is_mounted(database_url: str) -> None:
+    class Film(Model):
+        original: str | None = file(default=None, upload="presigned", acl="signed")
+        poster: str | None = file(default=None, acl="public")
+
+    server = a_server("memory:", Film)
+    outer = Starlette(routes=[Mount("/shop", server)])
+    async with (
+        site(server, database_url),
+        httpx.AsyncClient(transport=httpx.ASGITransport(outer), base_url="http://test") as http,
+    ):
+        wish = {"filename": "raw.png", "content_type": "image/png"}
+        target = data_of(await http.post("/shop/api/films/original/upload-url", json=wish))
+        sent = await http.put(target["url"], content=PNG, headers=target["headers"])
+        assert (target["url"].startswith("/shop/api/files/"), sent.is_success) == (True, True)
+        made = data_of(
+            await http.post("/shop/api/films", data={"original": target["key"]}, files={"poster": PART}), 201
+        )
+        for name in ("original", "poster"):
+            opened = await http.get(made[name])
+            assert (opened.status_code, opened.content) == (200, PNG), made[name]
+        path = f"/shop/api/films/{made['id']}"
+        same = data_of(await http.patch(path, json={"poster": made["poster"]}))
+        assert same["poster"] == made["poster"]
 
 
 async def test_the_keys_of_a_page_are_signed_in_one_call(sqlite_url: str) -> None:

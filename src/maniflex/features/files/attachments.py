@@ -91,7 +91,7 @@ class Attachment:
             ctx,
             self._desk,
             file,
-            is_public=self._rules.acl == "public",
+            is_public=False,  # also of a public one: the record may have another file tomorrow
             as_attachment=self._rules.inline is False,
         )
 

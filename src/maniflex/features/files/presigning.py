@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from maniflex.features.files.docs import mint_docs
+from maniflex.features.files.urls import below_root
 from maniflex.files.desk import FileDesk
 from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, file_fields
@@ -49,7 +50,7 @@ def _endpoint(
         )
         upload = minted.upload
         ctx.result = {
-            "url": upload.url,
+            "url": below_root(ctx, upload.url),
             "method": upload.method,
             "fields": dict(upload.fields),
             "headers": dict(upload.headers),

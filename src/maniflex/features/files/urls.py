@@ -9,6 +9,7 @@ from typing import Any
 from maniflex.files.desk import FileDesk
 from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.transforms import Transform
 
@@ -23,17 +24,24 @@ def url_transforms(model: ModelMeta, desk: FileDesk) -> Iterator[Transform]:
             yield Transform(field, partial(_show_url, desk, rules), _SHOWN_IN, change)
 
 
-async def _show_urls(desk: FileDesk, rules: FileRules, ctx: object, values: Sequence[Any]) -> list[Any]:
+def below_root(ctx: Context, url: str) -> str:
+    """A URL as this caller reaches it: one that leads here begins where this server is mounted."""
+    is_path = url.startswith("/") and not url.startswith("//")
+    return f"{ctx.scope.get('root_path') or ''}{url}" if is_path else url
+
+
+async def _show_urls(desk: FileDesk, rules: FileRules, ctx: Context, values: Sequence[Any]) -> list[Any]:
     """The values of one field on a page; what is empty stays as it is."""
     keys = [key for value in values for key in _keys(value)]
-    urls = await desk.urls({rules.acl: keys}) if keys else {}
+    signed = await desk.urls({rules.acl: keys}) if keys else {}
+    urls = {key: below_root(ctx, url) for key, url in signed.items()}
     return [
         [urls[key] for key in value] if isinstance(value, list) else urls.get(value, value)
         for value in values
     ]
 
 
-async def _show_url(desk: FileDesk, rules: FileRules, ctx: object, value: Any) -> Any:
+async def _show_url(desk: FileDesk, rules: FileRules, ctx: Context, value: Any) -> Any:
     [shown] = await _show_urls(desk, rules, ctx, [value])
     return shown
 
