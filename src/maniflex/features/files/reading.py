@@ -66,7 +66,7 @@ class FileAccess:
                 raise FileNotFound()
         if config.files_read == "record" and asked.links:
             raise FileNotFound()
-        if asked.links and not await self._is_in_reach(ctx, asked.links):
+        if asked.links and not await self.is_in_reach(ctx, asked.links):
             raise FileNotFound()
 
     async def refuse_other_tenants(self, ctx: Context, key: str) -> None:
@@ -77,7 +77,7 @@ class FileAccess:
         if file is not None and not _is_of_tenant(ctx, file):
             raise FileNotFound()
 
-    async def _is_in_reach(self, ctx: Context, links: Sequence[Link]) -> bool:
+    async def is_in_reach(self, ctx: Context, links: Sequence[Link]) -> bool:
         """Whether the conditions on this request and the policies leave a record that names the file."""
         for link in links:
             if await self._reaches(ctx, link):
