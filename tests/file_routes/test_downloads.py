@@ -78,7 +78,7 @@ async def test_conditions(database_url: str) -> None:
         ("a.svg", b"<svg/>", "image/svg+xml", "attachment"),
         ("a.xml", b"<a/>", "application/xml", "attachment"),
         ("a.bin", b"\x00\x01", "", "attachment"),
-        ("a.weird", b"\x00", 'image/png"\tx', "attachment"),
+        ("a.weird", b"\x00x", 'image/png"\tx', "attachment"),  # no type at all, so its bytes tell
     ],
 )
 async def test_only_harmless_types_are_shown(

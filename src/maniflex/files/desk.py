@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncIterable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -37,6 +37,7 @@ from maniflex.errors import (
 from maniflex.files.intake import Intake, clean_content_type
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.owner import Owner
+from maniflex.files.sniffing import ENOUGH, contradicts
 from maniflex.files.store import FileStore, Link
 from maniflex.model.file_field import FileRules
 from maniflex.pipeline.context import Context
@@ -123,7 +124,10 @@ class FileDesk:
         try:
             return await self._store_bytes(storage, key, name, intake, keeps=rules is None)
         except BaseException as error:
-            await self._give_up(key)
+            if isinstance(error, FileExists) and self.config.file_key is not None:
+                await self.rows.forget(key)  # the object is another's, so no cleaner may remove it
+            else:
+                await self._give_up(key)
             if intake.failure is not None and intake.failure is not error:
                 raise intake.failure from error
             raise
@@ -219,7 +223,18 @@ class FileDesk:
             raise FileTooLarge(f"the file has more than {rules.max_size} bytes")
         if not rules.accepts(file.content_type):
             raise FileTypeNotAllowed(f"the file must be {' or '.join(rules.accept)}")
+        if rules.sniff and contradicts(await self._head(key), file.content_type):
+            raise FileTypeNotAllowed("the file is not of the type it says")
         return file
+
+    async def _head(self, key: str) -> bytes:
+        """The first bytes of a stored file, as many as tell its type."""
+        try:
+            with storage_errors():
+                async with aclosing(await self.storage.open(key, length=ENOUGH)) as reader:
+                    return b"".join([chunk async for chunk in reader])
+        except FileNotFound:
+            raise UnknownFile() from None
 
     async def complete(self, file: StoredFile) -> StoredFile:
         """A pending file whose object went past the server: look at the object, and note what it is."""
@@ -362,7 +377,11 @@ class FileDesk:
             raise
         except Exception as error:
             raise StorageError(f"file_key raised {type(error).__name__}") from error
-        return check_key(key)
+        with storage_errors():
+            # Before there is a row: by its row an object may be named, and is removed in the end.
+            if await self.storage.exists(check_key(key)):
+                raise FileExists(f"{key} is the key of another object already")
+        return str(key)
 
 
 class _Progress:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from urllib.parse import unquote, urlsplit
 
-from maniflex.errors import RequestError, TooManyFiles, ValidationFailed
+from maniflex.errors import FileForbidden, RequestError, TooManyFiles, ValidationFailed
 from maniflex.files.desk import FileDesk
+from maniflex.files.model import FileState
 from maniflex.files.owner import Owner
+from maniflex.files.store import Link
 from maniflex.model.file_field import FileRules
 from maniflex.model.messages import detail
+
+InReach = Callable[[Sequence[Link]], Awaitable[bool]]  # whether a caller may read one of these records
+
+
+async def _always(links: Sequence[Link]) -> bool:
+    return True
 
 
 async def name_keys(
@@ -19,8 +27,12 @@ async def name_keys(
     owner: Owner,
     rules: FileRules,
     field: str = "",
+    in_reach: InReach = _always,
 ) -> list[str]:
-    """The keys that the values of a field name; those the record has may stay, whoever minted them."""
+    """The keys that the values of a field name; those the record has may stay, whoever minted them.
+
+    A key that nobody minted is anybody's until records name it; then it takes one of them `in_reach`.
+    """
     keys = [_current_key(value, current) or value for value in values]
     if len(keys) > rules.max_count:
         raise TooManyFiles(f"there are {len(keys)} files, and {rules.max_count} at most are taken")
@@ -29,7 +41,10 @@ async def name_keys(
     fresh_keys = [key for key in keys if key not in current]
     if fresh_keys:
         try:
-            await desk.name_all(fresh_keys, owner, rules)
+            for file in await desk.name_all(fresh_keys, owner, rules):
+                is_shared = not file.scope and file.state is FileState.LINKED
+                if is_shared and not await in_reach(await desk.links(file.key)):
+                    raise FileForbidden()
         except RequestError as error:
             if error.details is None and error.status < 500:
                 message = f'field "{field}": {error.message}'

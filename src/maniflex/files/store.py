@@ -106,6 +106,10 @@ class FileStore:
         )
         return bool(await self.adapter.write(statement))
 
+    async def forget(self, key: str) -> None:
+        """Drop the row of a pending file whose key turned out to be another object's."""
+        await self.adapter.execute(self._sql["forget"].bind(key=key))
+
     async def prolong(self, key: str, expires_at: datetime, now: datetime) -> bool:
         """Keep a pending file for longer; False when it is pending no more."""
         times = {"expires_at": self._time(expires_at), "now": self._time(now)}

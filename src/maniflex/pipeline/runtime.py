@@ -79,6 +79,10 @@ class Runtime:
         self.watch = RequestWatch(config.query_timeout.total_seconds())
         self._by_name = {store.meta.name: store for store in stores.values()}
 
+    def find_store(self, name: str) -> Store | None:
+        """The store of a model by its name; None when no such model is registered."""
+        return self._by_name.get(name)
+
     def store(self, model: type[Model] | str) -> Store:
         """The store of a model, by class or by name."""
         store = self._by_name.get(model) if isinstance(model, str) else self.stores.get(model)

@@ -38,6 +38,8 @@ class FormRequest:
             self.values.setdefault(name, value)
             return is_first
         items = self.values.setdefault(name, [])
+        if items is None:  # a null was sent before
+            return False
         items += value if isinstance(value, list) else [value]
         return True
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from maniflex.errors import FileNotFound, OutOfScope, UnusableScope
-from maniflex.files.desk import FileDesk
+from maniflex.files.desk import NO_RULES, FileDesk
 from maniflex.files.model import StoredFile
 from maniflex.files.owner import owner_of
 from maniflex.files.store import Link
@@ -49,10 +49,10 @@ class FileAccess:
         links = [] if file is None else await self._desk.links(key)
         rules = []
         for link in links:
-            field = ctx.runtime.store(link.model).meta.by_name.get(link.field)
-            rules_of_link = None if field is None else rules_of_field(field)
-            if rules_of_link is not None:
-                rules.append(rules_of_link)
+            store = ctx.runtime.find_store(link.model)
+            field = None if store is None else store.meta.by_name.get(link.field)
+            # A field that is declared no more has no rules, so the file counts as private.
+            rules.append((None if field is None else rules_of_field(field)) or NO_RULES)
         return AskedFile(file, links, rules)
 
     async def require_readable(self, ctx: Context, asked: AskedFile) -> None:
@@ -66,7 +66,7 @@ class FileAccess:
                 raise FileNotFound()
         if config.files_read == "record" and asked.links:
             raise FileNotFound()
-        if asked.links and not await self._is_in_reach(ctx, asked.links):
+        if asked.links and not await self.is_in_reach(ctx, asked.links):
             raise FileNotFound()
 
     async def refuse_other_tenants(self, ctx: Context, key: str) -> None:
@@ -77,7 +77,7 @@ class FileAccess:
         if file is not None and not _is_of_tenant(ctx, file):
             raise FileNotFound()
 
-    async def _is_in_reach(self, ctx: Context, links: Sequence[Link]) -> bool:
+    async def is_in_reach(self, ctx: Context, links: Sequence[Link]) -> bool:
         """Whether the conditions on this request and the policies leave a record that names the file."""
         for link in links:
             if await self._reaches(ctx, link):
@@ -85,7 +85,9 @@ class FileAccess:
         return False
 
     async def _reaches(self, ctx: Context, link: Link) -> bool:
-        store = ctx.runtime.store(link.model)
+        store = ctx.runtime.find_store(link.model)
+        if store is None:  # its model is declared no more: nothing says who may read the record
+            return False
         field = store.meta.by_name.get(link.field)
         if field is not None and field in await ctx.hidden_fields(store.meta):
             return False

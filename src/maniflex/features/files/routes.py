@@ -157,9 +157,14 @@ class _FileRoutes:
             grant = self._signer.check_read(key, query)
             if grant is None:
                 raise FileNotFound()
-            file = await self._desk.find(key)
+            signed = await self._access.look_up(ctx, key)
             await answer_with_file(
-                ctx, self._desk, file, is_public=False, as_attachment=grant.download, filename=grant.filename
+                ctx,
+                self._desk,
+                signed.file,
+                is_public=False,
+                as_attachment=grant.download or signed.as_attachment,
+                filename=grant.filename,
             )
             return
         asked = await self._access.look_up(ctx, key)

@@ -8,6 +8,7 @@ a body names are checked there too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from maniflex.db.port import Row
@@ -16,6 +17,7 @@ from maniflex.errors import NotFound
 from maniflex.features.files.form_reader import FormReader
 from maniflex.features.files.form_request import FormRequest
 from maniflex.features.files.forms import form_type
+from maniflex.features.files.reading import FileAccess
 from maniflex.files.desk import FileDesk
 from maniflex.files.naming import name_keys
 from maniflex.files.owner import owner_of
@@ -39,6 +41,7 @@ class ModelUploads:
     def __init__(self, store: Store, desk: FileDesk) -> None:
         self._store = store
         self._desk = desk
+        self._access = FileAccess(desk)
         self._fields = file_fields(store.meta)
 
     @property
@@ -154,6 +157,7 @@ class ModelUploads:
             await owner_of(ctx, self._desk.config.file_scope),
             rules,
             field.api,
+            partial(self._access.is_in_reach, ctx),
         )
         return keys if rules.is_list else keys[0]
 

@@ -33,6 +33,9 @@ VALUES (:id, :key, 'stored', :filename, :content_type, :size, :etag, 'private', 
     ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
+-- name: forget
+DELETE FROM stored_file WHERE key = :key AND state = 'pending';
+
 -- name: prolong
 UPDATE stored_file SET expires_at = :expires_at, updated_at = :now WHERE key = :key AND state = 'pending' RETURNING id;
 
