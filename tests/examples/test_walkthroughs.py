@@ -91,7 +91,7 @@ def test_guards_are_shown_with_what_they_ask_for(tmp_path: Path) -> None:
     lines = {" ".join(line.split()[:2]): line.split(maxsplit=2)[2] for line in printed.stdout.splitlines()}
     assert lines["DELETE /api/projects/{id}"] == (
         "auth: auth.jwt; guards: auth.require_role(admin, owner), db.tenancy(organization_id), "
-        "idempotency.keys, db.rate_limit(120 in 60 s)"
+        "db.rate_limit(120 in 60 s), idempotency.keys"
     )
     assert lines["POST /api/signup"] == (
         "auth: auth.jwt; open: auth.allow_anonymous; guards: db.rate_limit(20 in 60 s), idempotency.keys"
