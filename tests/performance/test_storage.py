@@ -7,8 +7,9 @@ import os
 import re
 import secrets
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.kit.processes import run_program
 
 MB = 1024 * 1024
 ALLOWED_MB = 64
-ROUNDS = 3
+ROUNDS = 5
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 
@@ -99,7 +100,18 @@ def test_a_large_file_in_azure_needs_little_memory(megabytes: int) -> None:
         pytest.skip(f"{problem}; scripts/test installs it")
 
 
-async def test_storing_costs_no_more_than_half_of_a_copy_on_top(tmp_path: Path) -> None:
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is one: what a disk costs varies more than what is measured."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
+
+
+async def test_storing_costs_no_more_than_half_of_a_copy_on_top(memory_path: Path) -> None:
     piece = secrets.token_bytes(65536)
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -108,7 +120,7 @@ async def test_storing_costs_no_more_than_half_of_a_copy_on_top(tmp_path: Path) 
 
     async def copy() -> None:
         """What one would write by hand: batches of 1 MB to a thread, and all of it to the disk."""
-        with (tmp_path / secrets.token_hex(8)).open("wb", buffering=0) as file:
+        with (memory_path / secrets.token_hex(8)).open("wb", buffering=0) as file:
             batch = bytearray()
             async for chunk in chunks():
                 batch += chunk
@@ -118,7 +130,7 @@ async def test_storing_costs_no_more_than_half_of_a_copy_on_top(tmp_path: Path) 
             await asyncio.to_thread(os.fsync, file.fileno())
 
     async def store() -> None:
-        await LocalStorage(tmp_path / "uploads").store(secrets.token_hex(8), chunks(), FileMeta())
+        await LocalStorage(memory_path / "uploads").store(secrets.token_hex(8), chunks(), FileMeta())
 
     costs: dict[str, float] = {}
     for _ in range(ROUNDS):
