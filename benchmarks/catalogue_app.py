@@ -11,7 +11,7 @@ from collections.abc import Callable
 from http_app import Post, database
 
 from maniflex import Model, Server
-from maniflex.middleware import auth, db, idempotency
+from maniflex.middleware import auth, db, idempotency, response
 
 SECRET = "a secret of the benchmark, which is no secret"
 TENANT = "user-1"
@@ -55,8 +55,12 @@ def flood(server: Server) -> None:
     server.pipeline.auth.register(db.rate_limit(1, HOUR))
 
 
+def redaction(server: Server) -> None:
+    server.pipeline.response.register(response.redact_field("body", lambda ctx: False))
+
+
 ENTRIES: dict[str, Callable[[Server], None]] = {
-    f.__name__: f for f in (bare, elsewhere, access, keys, limits, flood)
+    f.__name__: f for f in (bare, elsewhere, access, keys, limits, flood, redaction)
 }
 
 server = Server(database=database(), path_prefix="/api")

@@ -161,8 +161,8 @@ def serving(target: str, environment: dict[str, str], path: str = LIST) -> Itera
             process.wait()
 
 
-def wait_for(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + 60
+def wait_for(process: subprocess.Popen[bytes], url: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
     while True:
         if process.poll() is not None or time.monotonic() > deadline:
             sys.exit("benchmarks/run.py: the server did not come up")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from maniflex import Server
 
 HOST = "127.0.0.1"
+SUPERUSER = "demo@example.org"
 SEND = "-H 'Content-Type: application/json' -d"
 # Puts the access token of an answer into a variable of the shell.
 TOKEN = 'sed \'s/.*"access_token":"\\([^"]*\\).*/\\1/\''
@@ -34,7 +35,7 @@ def main() -> int:
         print(f"scripts/demo: port {options.port} is in use; choose another with --port", file=sys.stderr)
         return 1
     needs = ["postgres"] if (options.database or "").startswith("postgres") else []
-    _venv.reexec_inside(_venv.ensure("auth", *needs))
+    _venv.reexec_inside(_venv.ensure("admin", "auth", *needs))
     serve(options.database or f"sqlite:///{_venv.ROOT}/.demo/blog.db", options.port)
     return 0
 
@@ -47,6 +48,7 @@ def serve(database: str, port: int) -> None:
     data = _data_directory(database)
     password = secret_in(data / "demo_password", 9)
     blog = create_server(database, port)
+    blog.admin(title="Blog")
     beside = Beside(database, data, password)
     blog.add_service(beside)
     blog.use(beside.mount)
@@ -55,6 +57,7 @@ def serve(database: str, port: int) -> None:
         from examples.blog.sample_data import load
 
         await load(blog)
+        await _add_superuser(blog, password)
 
     async def announce() -> None:
         await _listening(port)
@@ -84,6 +87,8 @@ class Beside:
         pictures = LocalStorage(data / "shop_pictures")
         self.shop = create_shop(config("shop", pictures), secret_in(data / "shop_secret"))
         self.saas = create_saas(config("saas"), secret_in(data / "saas_secret"))
+        self.shop.admin(title="Shop")
+        self.saas.admin(title="Companies")
         self._password = password
         self._running = AsyncExitStack()
 
@@ -100,9 +105,19 @@ class Beside:
         await self._running.enter_async_context(self.saas.lifespan())
         await fill_shop(self.shop, self._password)
         await fill_saas(self.saas, self._password)
+        await _add_superuser(self.shop, self._password)
+        [acme] = await self.saas.db("Organization").list({"name": "Acme"}, limit=1)
+        await _add_superuser(self.saas, self._password, tenant_id=acme.id)
 
     async def stop(self) -> None:
         await self._running.aclose()
+
+
+async def _add_superuser(server: Server, password: str, *, tenant_id: str | None = None) -> None:
+    """The person who may enter the panel, made once."""
+    superusers = server.superusers
+    if not await superusers.any():
+        await superusers.create(SUPERUSER, password, tenant_id=tenant_id)
 
 
 def _port(text: str) -> int:
@@ -155,6 +170,7 @@ async def _welcome(blog: Server, beside: Beside, url: str, data: Path, password:
         *await _blog(blog, url),
         *await _shop(beside.shop, f"{url}/shop"),
         *await _saas(beside.saas, f"{url}/saas"),
+        f"The panels are at {url}/admin, {url}/shop/admin and {url}/saas/admin; sign in as {SUPERUSER}.",
         f"The password of all these accounts is {password}. It was made for this machine, and is kept in",
         f"{data} with the secrets that sign tokens.",
         "Ctrl-C stops it; the data stays.",

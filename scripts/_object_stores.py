@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+
+from _component import DidNotStart, accepts_connections, free_port, running
 
 S3_VARIABLE = "MANIFLEX_TEST_S3"
 AZURE_VARIABLE = "MANIFLEX_TEST_AZURE"
@@ -46,9 +45,9 @@ def s3() -> Iterator[tuple[str, str]]:
     elif find_spec("moto") is None:
         raise NoObjectStore(S3_HELP)
     else:
-        port = _free_port()
+        port = free_port()
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        with _running(command, port):
+        with _serve(command, port):
             yield f"http://127.0.0.1:{port}", "a temporary moto"
 
 
@@ -60,10 +59,10 @@ def azure(*, install: bool = True) -> Iterator[tuple[str, str]]:
     elif (binary := _azurite() or (_install_azurite() if install else None)) is None:
         raise NoObjectStore(_why_no_azurite())
     else:
-        port = _free_port()
+        port = free_port()
         place = ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
         options = ["--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
-        with _running([binary, *place, *options], port):
+        with _serve([binary, *place, *options], port):
             yield f"http://127.0.0.1:{port}/{ACCOUNT}", f"a temporary {binary}"
 
 
@@ -93,52 +92,12 @@ def _why_no_azurite() -> str:
 
 
 @contextmanager
-def _running(command: list[str], port: int) -> Iterator[None]:
-    with tempfile.TemporaryDirectory(prefix="maniflex-objects-") as directory:
-        log = Path(directory) / "log"
-        with log.open("wb") as out:
-            server = subprocess.Popen(
-                command,
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                # In our own session a Ctrl-C would reach the server before the tests are done with it.
-                start_new_session=True,
-            )
-        try:
-            _wait_for(port, server, log)
-            yield
-        finally:
-            server.terminate()
-            try:
-                server.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-
-def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not _accepts(port):
-        if server.poll() is not None or time.monotonic() > deadline:
-            raise NoObjectStore(f"it did not come up:\n{log.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.05)
-
-
-def _accepts(port: int) -> bool:
+def _serve(command: list[str], port: int) -> Iterator[None]:
     try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        with running(command, lambda: accepts_connections(port)):
+            yield
+    except DidNotStart as problem:
+        raise NoObjectStore(str(problem)) from problem
 
 
 if __name__ == "__main__":

@@ -195,8 +195,10 @@ def _initdb(binaries: Path, directory: Path, account: Account, password: str) ->
         raise NoPostgres(f"initdb of {binaries} failed: {made.stderr.strip()}")
 
 
-def _start(binaries: Path, directory: Path, account: Account, port: int) -> subprocess.Popen[bytes]:
-    settings = {
+def _start(
+    binaries: Path, directory: Path, account: Account, port: int, **more: object
+) -> subprocess.Popen[bytes]:
+    settings: dict[str, object] = {
         "listen_addresses": "127.0.0.1",
         "port": port,
         "unix_socket_directories": "",
@@ -204,6 +206,7 @@ def _start(binaries: Path, directory: Path, account: Account, port: int) -> subp
         # The cluster is thrown away at the end, so nothing is gained by waiting for the disk.
         "fsync": "off",
         "full_page_writes": "off",
+        **more,
     }
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     with (directory / "log").open("wb") as log:

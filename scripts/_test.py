@@ -12,6 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
+import _chromium
+import _nats
+import _network_tools
 import _object_stores
 import _postgres
 import _redis
@@ -24,14 +27,23 @@ PostgreSQL is looked for in this order: the URL in MANIFLEX_TEST_POSTGRES; a ser
 127.0.0.1:5432 that lets us create databases; server binaries on this machine (a temporary
 cluster); as root on Debian, the `postgresql` package. If there is none, this fails. Redis is looked
 for in the same way (MANIFLEX_TEST_REDIS, 127.0.0.1:6379, `redis-server`, the package); if there is
-none, its tests are skipped. For the tests of storage, moto (S3) and Azurite (Azure) are started;
+none, its tests are skipped. NATS too (MANIFLEX_TEST_NATS, 127.0.0.1:4222, `nats-server`, the package); if
+there is none, this fails. For the tests of storage, moto (S3) and Azurite (Azure) are started;
 Azurite is installed by npm into .tools/ if it is not there, and without Node.js this fails.
+
+HAProxy and PgBouncer are programs of this machine or, as root on Debian, its packages; without them this
+fails, unless --no-haproxy and --no-pgbouncer leave them out.
+The tests of the panel need Chromium: MANIFLEX_TEST_CHROMIUM, one on the PATH, or as root on Debian the
+package; without one this fails, unless --no-browser leaves them out.
 
 All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   scripts/test tests/http"""
 
 
-ALONE = ("concurrency", "faults", "performance")  # they watch the clock
-LONGEST = ("query", "openapi", "fuzz", "docs", "cli", "lifecycle", "background")
+ALONE = ("concurrency", "faults", "performance", "scaling")  # they watch the clock
+LONGEST = (
+    *("types", "query", "openapi", "fuzz", "docs", "examples", "cli", "lifecycle"),
+    *("background", "admin", "catalogue"),
+)
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 2**30
 
@@ -42,6 +54,12 @@ def main() -> int:
     )
     parser.add_argument("--sqlite-only", action="store_true", help="leave PostgreSQL out, knowingly")
     parser.add_argument("--no-azure", action="store_true", help="leave Azurite out, knowingly")
+    parser.add_argument("--no-nats", action="store_true", help="leave NATS out, knowingly")
+    for tool in _network_tools.TOOLS:
+        parser.add_argument(
+            f"--no-{tool.name}", action="store_true", help=f"leave {tool.name} out, knowingly"
+        )
+    parser.add_argument("--no-browser", action="store_true", help="leave Chromium out, knowingly")
     options, for_pytest = parser.parse_known_args()
     _venv.reexec_inside(_venv.ensure("dev"))
     for stop in (signal.SIGTERM, signal.SIGHUP):
@@ -51,6 +69,9 @@ def main() -> int:
             environment = {
                 **_environment(stack, sqlite_only=options.sqlite_only),
                 **_object_store_variables(stack, no_azure=options.no_azure),
+                **_tool_variables(options),
+                **_nats_variables(stack, no_nats=options.no_nats),
+                **_chromium_variables(no_browser=options.no_browser),
             }
             return _checks(for_pytest, environment)
     except _postgres.NoPostgres as problem:
@@ -58,6 +79,15 @@ def main() -> int:
         return 1
     except _object_stores.NoObjectStore as problem:
         print(f"objects   none\n\n{problem}", file=sys.stderr)
+        return 1
+    except _nats.NoNats as problem:
+        print(f"nats      none\n\n{problem}", file=sys.stderr)
+        return 1
+    except _network_tools.NoTool as problem:
+        print(f"network   none\n\n{problem}", file=sys.stderr)
+        return 1
+    except _chromium.NoChromium as problem:
+        print(f"chromium  none\n\n{problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -89,6 +119,38 @@ def _object_store_variables(stack: ExitStack, *, no_azure: bool) -> dict[str, st
     return {**variables, _object_stores.AZURE_VARIABLE: endpoint}
 
 
+def _nats_variables(stack: ExitStack, *, no_nats: bool) -> dict[str, str]:
+    if no_nats:
+        print("nats      left out (--no-nats)", flush=True)
+        return {_nats.NO_NATS: "1"}
+    url, origin = stack.enter_context(_nats.nats())
+    print(f"nats      {origin}", flush=True)
+    return {_nats.VARIABLE: url}
+
+
+def _tool_variables(options: argparse.Namespace) -> dict[str, str]:
+    variables = {}
+    for tool in _network_tools.TOOLS:
+        if getattr(options, f"no_{tool.name}"):
+            print(f"{tool.name:<9} left out (--no-{tool.name})", flush=True)
+            variables[tool.left_out] = "1"
+        else:
+            variables[tool.variable], origin = _network_tools.find(tool)
+            print(f"{tool.name:<9} {origin}", flush=True)
+    return variables
+
+
+def _chromium_variables(*, no_browser: bool) -> dict[str, str]:
+    if no_browser:
+        print("chromium  left out (--no-browser)", flush=True)
+        return {_chromium.NO_BROWSER: "1"}
+    path, origin = _chromium.find()
+    if path is None:
+        raise _chromium.NoChromium(origin)
+    print(f"chromium  {origin}", flush=True)
+    return {_chromium.VARIABLE: path}
+
+
 def _checks(for_pytest: list[str], environment: dict[str, str]) -> int:
     """Run them all, so that one run shows everything there is to mend."""
     stages = {
@@ -98,7 +160,14 @@ def _checks(for_pytest: list[str], environment: dict[str, str]) -> int:
         **_pytest(for_pytest),
     }
     # What is asked for by name may be a test that kills processes or measures: it keeps to the disk.
-    environments = {} if for_pytest else {"pytest": {**_files_in_memory(), **environment}}
+    environments = (
+        {}
+        if for_pytest
+        else {
+            "pytest": {**_files_in_memory(), **environment},
+            "alone": {**environment, "MANIFLEX_TEST_START_ANEW": "1"},
+        }
+    )
     failed = [
         name
         for name, command in stages.items()
@@ -110,8 +179,13 @@ def _checks(for_pytest: list[str], environment: dict[str, str]) -> int:
 
 def _files_in_memory() -> dict[str, str]:
     """The place for the tests' files if memory has room: SQLite waits for the disk at every commit."""
-    enough = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
+    enough = MEMORY.is_dir() and min(shutil.disk_usage(MEMORY).free, _free_memory()) > ROOM
     return {"PYTEST_DEBUG_TEMPROOT": str(MEMORY)} if enough else {}
+
+
+def _free_memory() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _pytest(given: list[str]) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-SHOWN = re.compile(r"(<!-- sample: (\S+) -->\n```python\n).*?```", flags=re.DOTALL)
+SHOWN = re.compile(r"(<!-- sample: (\S+) -->\n```\w+\n).*?```", flags=re.DOTALL)
 
 
 def main() -> None:

@@ -7,20 +7,28 @@ unless MANIFLEX_TEST_SQLITE_ONLY=1 says that leaving it out is meant.
 
 from __future__ import annotations
 
+import compileall
 import os
+import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.kit.postgres import PostgresPool
+from tests.kit.forks import START_ANEW
+from tests.kit.postgres import PostgresPool, through_pooler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+import _nats
 import _redis
 
+ROOT = Path(__file__).parents[1]
 SQLITE_ONLY = os.environ.get("MANIFLEX_TEST_SQLITE_ONLY") == "1"
+NO_BYTECODE = sys.dont_write_bytecode
 DATABASES = ("sqlite",) if SQLITE_ONLY else ("sqlite", "postgres")
 
 settings.register_profile("normal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,7 +40,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile("long" if config.getoption("--long") else "normal")
+    is_long = bool(config.getoption("--long"))
+    settings.load_profile("long" if is_long else "normal")
+    if is_long:
+        config.option.timeout = 0
+        os.environ[START_ANEW] = "1"
+    # A shell starts what it runs in the background with SIGINT ignored, and so would be what tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _trust_one_authority(config)
+    if NO_BYTECODE:
+        _keep_bytecode(config)
+
+
+def _trust_one_authority(config: pytest.Config) -> None:
+    """Let clients read a single certificate: no test calls a public server, and all of them take 20 ms."""
+    first, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
+    descriptor, path = tempfile.mkstemp(prefix="maniflex-test-", suffix=".pem")
+    with open(descriptor, "w") as file:
+        file.write(first + end)
+    config.add_cleanup(lambda: os.unlink(path))
+    os.environ.pop("SSL_CERT_DIR", None)
+    os.environ["SSL_CERT_FILE"] = path
+
+
+def _keep_bytecode(config: pytest.Config) -> None:
+    """Keep compiled modules of the project: hundreds of processes import them, at half a second each.
+
+    What tests write and import stays uncompiled, as the environment asks: a module that is written twice
+    within a second, at the same length, would be taken for the first one.
+    """
+    if not hasattr(config, "workerinput"):
+        for directory in ("src", "tests/kit", "scripts"):
+            compileall.compile_dir(ROOT / directory, quiet=2)
+    sys.dont_write_bytecode = False
+
+
+def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = NO_BYTECODE
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,7 +117,7 @@ def new_postgres_url(postgres_pool: PostgresPool) -> Iterator[Callable[[], str]]
 
     def new() -> str:
         taken.append(postgres_pool.take())
-        return postgres_pool.url(taken[-1])
+        return through_pooler(postgres_pool.url(taken[-1]))
 
     yield new
     for name in taken:
@@ -104,4 +148,13 @@ def redis_url() -> Iterator[str]:
     with _redis.redis(install=False) as (url, _):
         if url is None:
             pytest.skip(_redis.HELP)
+        yield url
+
+
+@pytest.fixture(scope="session")
+def nats_url() -> Iterator[str]:
+    """A NATS server with JetStream; tests use streams of their own."""
+    if os.environ.get(_nats.NO_NATS) == "1":
+        pytest.skip("NATS is left out on request")
+    with _nats.nats(install=False) as (url, _):
         yield url

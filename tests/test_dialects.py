@@ -24,7 +24,6 @@ from maniflex.background.runs.model import Status
 from maniflex.background.schedules.rows import Due
 from maniflex.background.schedules.store import ScheduleStore
 from maniflex.db.port import Adapter
-from maniflex.db.primary import Primary
 from maniflex.model.meta import Kind
 from maniflex.model.query_model import DIALECTS
 from maniflex.query.operators import Op
@@ -63,7 +62,6 @@ CHOOSERS: dict[str, Callable[[], Any]] = {
     "parameters": lambda: parameters_of(THIRD),
     "outbox": lambda: OutboxStore(ADAPTER),
     "schedules": lambda: ScheduleStore(ADAPTER),
-    "primary": lambda: Primary(ADAPTER),
     "clock": lambda: ClockKeeper(ServerClock(), ADAPTER, cast(Any, None)),
     "writer": lambda: sa_dialect(THIRD),
     "types": lambda: column_type(Kind.TEXT, THIRD),
@@ -221,7 +219,7 @@ def test_the_diagram_names_every_status_and_only_statements_there_are(
 
 
 CLAIMED = ["id", "seq", "kind", "key", "payload", "attempts", "created_at", "claimed_with", "last_error"]
-CLAIMED += ["actor_id", "tenant_id"]
+CLAIMED += ["actor_id", "tenant_id", "about", "trace_id", "traceparent"]
 
 
 def columns_of(text: str) -> list[str]:

@@ -14,6 +14,8 @@ LAYERS = (
     "server",
     "app",
     "admin realtime ext background_api",
+    "doctor transfer",
+    "migrations",
     "http openapi features middleware",
     "files",
     "background",
@@ -22,8 +24,9 @@ LAYERS = (
     "sql",
     "query",
     "model",
-    "config server_keywords errors _backoff _callables _caller _client_address _clock _shutdown _fence _ids"
-    " _json _limits _logging _names _service _setting_texts _tables",
+    "config server_keywords errors _backoff _callables _caller _client_address _clock _shutdown"
+    " _environment _access_json _fence _ids _json _limits _logging _names _service _setting_checks"
+    " _setting_texts _setting_variables _slow_log _start_warnings _tables",
 )
 DEPTH = {package: depth for depth, group in enumerate(LAYERS) for package in group.split()}
 LEAVES = len(LAYERS) - 1

@@ -23,8 +23,8 @@ import pytest
 
 import maniflex
 from maniflex import Config, ModelOptions, errors
+from maniflex._setting_variables import ENVIRONMENT, WITHOUT_VARIABLE
 from maniflex._tables import PartialTable
-from maniflex.config import ENVIRONMENT, WITHOUT_VARIABLE
 from maniflex.model.base import Model
 from maniflex.model.field import FIELD_OPTIONS, FILE_OPTIONS, FLAGS, SCHEDULED_OPTIONS, field, file, scheduled
 from maniflex.model.meta import FieldMeta, Kind

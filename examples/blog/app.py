@@ -4,12 +4,12 @@ Run it with `python app.py`, `uvicorn app:server` or `maniflex run app:server`; 
 with sample data.
 """
 
-import asyncio
 import hashlib
 import os
 from typing import Literal
 
-from maniflex import Context, Model, Next, Operation, Server, WithDeletedAt, field, has_many
+from maniflex import Context, Model, Server, WithDeletedAt, field, has_many
+from maniflex.middleware import auth, service
 
 
 class User(Model):
@@ -38,13 +38,6 @@ def password_hash(password: str) -> str:
     return f"scrypt${salt.hex()}${hashlib.scrypt(password.encode(), salt=salt, n=2**14, r=8, p=1).hex()}"
 
 
-async def hash_password(ctx: Context, next: Next) -> None:
-    """Keep what a client sends as a password out of the database."""
-    if (password := ctx.field("password")) is not None:
-        ctx.set_field("password", await asyncio.to_thread(password_hash, password))
-    await next()
-
-
 async def publish(ctx: Context) -> Post:
     """Publish a draft; a post that is none is refused."""
     async with ctx.transaction():
@@ -63,9 +56,8 @@ def create_server(database: str = "sqlite:///blog.db", port: int = 8080) -> Serv
     server.register(User, Post, Comment)
     server.computed(Post, "excerpt")(excerpt)
     server.action("POST", "/posts/{id}/publish", response=Post)(publish)
-    server.pipeline.service.register(
-        hash_password, models=[User], operations=[Operation.CREATE, Operation.UPDATE]
-    )
+    server.pipeline.auth.register(auth.allow_anonymous())  # it has no accounts: open to all, and says so
+    server.pipeline.service.register(service.hash_field("password", password_hash), models=[User])
     return server
 
 

@@ -13,6 +13,8 @@ server = create_server(
     Config.from_env(
         database=os.environ.get("DB_WRITE_URL") or f"sqlite:///{DATA}/shop.db",
         storage=os.environ.get("FILE_STORAGE") or LocalStorage(DATA / "pictures"),
+        openapi_enabled=True,  # the description of the API and its page are for everybody
+        docs_enabled=True,
     ),
     os.environ.get("SHOP_SECRET") or secret_in(DATA / "token_secret"),
 )

@@ -9,7 +9,11 @@ from maniflex import Config
 
 DATA = Path(os.environ.get("SAAS_DATA", ".saas"))
 server = create_server(
-    Config.from_env(database=os.environ.get("DB_WRITE_URL") or f"sqlite:///{DATA}/saas.db"),
+    Config.from_env(
+        database=os.environ.get("DB_WRITE_URL") or f"sqlite:///{DATA}/saas.db",
+        openapi_enabled=True,  # the description of the API and its page are for everybody
+        docs_enabled=True,
+    ),
     os.environ.get("SAAS_SECRET") or secret_in(DATA / "token_secret"),
 )
 

@@ -35,9 +35,14 @@ async def keep_an_owner(ctx: Context, next: Next) -> None:
 def add_projects(server: Server) -> None:
     in_service = server.pipeline.service.register
     in_service(with_transaction(), models=[Project], operations=Operation.CREATE)
-    in_service(count_projects, models=[Project], operations=Operation.CREATE)
+    in_service(count_projects, models=[Project], operations=Operation.CREATE, errors={402: "PROJECT_LIMIT"})
     in_service(with_transaction(), models=[Member], operations=[Operation.UPDATE, Operation.DELETE])
-    in_service(keep_an_owner, models=[Member], operations=[Operation.UPDATE, Operation.DELETE])
+    in_service(
+        keep_an_owner,
+        models=[Member],
+        operations=[Operation.UPDATE, Operation.DELETE],
+        errors={409: "LAST_OWNER"},
+    )
     status = workflow.machine(
         "status",
         workflow.allow_initial("active"),

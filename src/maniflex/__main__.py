@@ -1,6 +1,6 @@
 """`python -m maniflex`: the command line, where `maniflex` is not on the path."""
 
-from maniflex.cli import main
+from maniflex.cli.entry import run_program
 
 if __name__ == "__main__":
-    main()
+    run_program()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Source(StrEnum):
@@ -33,6 +33,7 @@ class Caller(NamedTuple):
     request_id: str | None = None
     source: Source = Source.CODE
     reason: str | None = None
+    traceparent: str | None = None
 
 
 class Asking(Protocol):
@@ -43,6 +44,15 @@ class Asking(Protocol):
 
 asking: ContextVar[Asking | None] = ContextVar("maniflex_asking", default=None)
 _NOBODY = Caller()
+
+
+_NO_FIELDS: Mapping[str, Any] = {}
+
+
+def current_log_fields() -> Mapping[str, Any]:
+    """What a log line written now is about: the ids of the current request or run."""
+    fields = getattr(asking.get(), "_log_fields", None)
+    return _NO_FIELDS if fields is None else fields()
 
 
 def caller() -> Caller:
@@ -63,6 +73,10 @@ class _Speaker:
 
     def keep_answer_secret(self) -> None:
         _keep_secret(self._outer)
+
+    def _log_fields(self) -> Mapping[str, Any]:
+        fields = getattr(self._outer, "_log_fields", None)
+        return _NO_FIELDS if fields is None else fields()
 
 
 @contextmanager

@@ -27,13 +27,15 @@ class TrustedProxies:
             () if isinstance(trust, int) else tuple(ip_network(text, strict=False) for text in trust)
         )
 
+        self._any = bool(self._hops or self._networks)
+
     def __bool__(self) -> bool:
-        return bool(self._hops or self._networks)
+        return self._any
 
     def client_of(self, scope: Mapping[str, Any]) -> str:
         """The address of the client of an ASGI request; empty when it came over no socket."""
         peer = (scope.get("client") or ("",))[0]
-        if not self:
+        if not self._any:
             return plain_address(peer) or ""
         return self.client(peer, _values(scope, b"x-forwarded-for"))
 

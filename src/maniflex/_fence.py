@@ -23,19 +23,24 @@ import threading
 import traceback
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 MOST_LEAVES = 10  # of a group that are named
-_forks = 0  # how many forks lie between this process and the one that imported us
 
 
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
+class Forks:
+    """The forks between this process and the one that imported us."""
+
+    count: ClassVar[int] = 0
+
+    @classmethod
+    def note(cls) -> None:
+        """This process was forked off."""
+        cls.count += 1
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_count_fork)
+    os.register_at_fork(after_in_child=Forks.note)
 
 
 class Fence:
@@ -43,14 +48,14 @@ class Fence:
 
     __slots__ = ("_forks", "_task")
 
-    def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
-        """`task` is the calling one, where it is at hand."""
+    def __init__(self, task: asyncio.Task[Any] | None = None, forks: int | None = None) -> None:
+        """`task` is the calling one, where it is at hand; `forks` their count before the call, if noted."""
         self._task = task or asyncio.current_task()
-        self._forks = _forks
+        self._forks = Forks.count if forks is None else forks
 
     def absorb(self, error: BaseException) -> Exception:
         """The exception as the failure of what was called; raises it again if it is meant for us."""
-        if _forks != self._forks:
+        if Forks.count != self._forks:
             end_child(error)
         if isinstance(error, asyncio.CancelledError):
             if self._task is not None and self._task.cancelling():
@@ -68,7 +73,7 @@ class Fence:
 
     def end_if_forked(self) -> None:
         """The call returned: in a process that it forked off, that is where the process ends."""
-        if _forks != self._forks:
+        if Forks.count != self._forks:
             end_child()
 
 
@@ -78,11 +83,11 @@ class ThreadFence:
     __slots__ = ("_forks",)
 
     def __init__(self) -> None:
-        self._forks = _forks
+        self._forks = Forks.count
 
     def end_if_forked(self, error: BaseException | None = None) -> None:
         """The call returned or raised: in a process that it forked off, that is where the process ends."""
-        if _forks != self._forks:
+        if Forks.count != self._forks:
             end_child(error)
 
 

@@ -7,12 +7,14 @@ one millisecond, when the clock steps back, and across threads. A forked child s
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
 from random import getrandbits
 from threading import Lock
 from time import time_ns
 
 MOST_EVENTS = 10_000  # of one statement
 _TAIL_END = 1 << 48
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Sequence:
@@ -68,6 +70,17 @@ def new_ids(count: int) -> list[str]:
                     last.start(last.millisecond + 1)
             ids.append(f"{last.prefix}{last.tail:012x}")
     return ids
+
+
+def first_id(moment: datetime) -> str:
+    """The text that ids made from this moment on are greater than."""
+    millisecond = f"{(moment - _EPOCH) // timedelta(milliseconds=1):012x}"
+    return f"{millisecond[:8]}-{millisecond[8:]}"
+
+
+def moment_of(id: str) -> datetime:
+    """The moment from which on ids are greater than this text, which `first_id` made."""
+    return _EPOCH + timedelta(milliseconds=int(id[:8] + id[9:13], 16))
 
 
 class EventIds:

@@ -1,23 +1,43 @@
 """How log lines look when maniflex serves: one line of text, or one JSON object.
 
+A line that is written while a request or a run is worked on names it, whichever logger it comes from.
 Background work logs through a `GuardedLogger`, so that a log that fails does not fail the work.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
+import time
 import traceback
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
-_ATTRIBUTES = (
-    "request_id", "trace_id", "service",
-    "method", "route", "path", "status", "duration_ms", "bytes", "user_id", "tenant_id", "client_ip",
-    "model", "operation", "resource_id",
+import msgspec
+
+from maniflex._access_json import AccessObjects, AccessValues, escape_breaks
+from maniflex._caller import current_log_fields
+
+# Of what a line is about, in the order they are shown.
+_CONTEXT = (
+    "request_id", "trace_id", "traceparent", "service", "user_id", "tenant_id", "route", "run_id", "run_type",
+    "attempt",
 )  # fmt: skip
+_ATTRIBUTES = (
+    *_CONTEXT, "method", "path", "status", "duration_ms", "bytes", "client_ip", "model", "operation",
+    "resource_id",
+)  # fmt: skip
+_IN_TEXT = ("trace_id", "user_id", "tenant_id", "route", "run_id")  # behind the request id
 _TEXT, _TIME = "%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"
+TextValues = tuple[str, str, int, float, int, str, str]  # of a line of the access log, before it is made
+WaitingLine = str | TextValues | AccessValues
+ACCESS = "maniflex.access"  # the logger of these lines
+_ACCESS_LINE = " INFO    %s %s %d %.1f ms %d B%s [%s]\n"
+MOST_WAITING = 200  # lines of the access log, written together
+FLUSH_AFTER = 0.05  # seconds
 
 
 class LogSettings(Protocol):
@@ -31,8 +51,19 @@ class LogSettings(Protocol):
     def service_name(self) -> str: ...
 
 
+def _encode(line: Mapping[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(line, enc_hook=str).decode()
+    except (UnicodeError, TypeError, ValueError):  # half a surrogate pair, a number too large
+        return json.dumps(line, default=str)
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with the known attributes of the request."""
+    """One JSON object a line, with the known attributes of the request or run."""
+
+    def __init__(self, service: str = "") -> None:
+        super().__init__()
+        self.service = service
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -41,52 +72,166 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: value for name in _ATTRIBUTES if (value := getattr(record, name, ""))}
+        about = {"service": self.service, **current_log_fields()}
+        for name in _ATTRIBUTES:
+            if value := getattr(record, name, "") or about.get(name, ""):
+                line[name] = value
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return _encode(line)
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level and message; the request id where there is one."""
+    """Time, level and message; then the request or run it is about, where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        request_id = getattr(record, "request_id", "")
-        return f"{line} [{request_id}]" if request_id else line
+        about = current_log_fields()
+        request_id = getattr(record, "request_id", "") or about.get("request_id", "")
+        parts = [request_id] if request_id else []
+        if not hasattr(record, "status"):  # a line of the access log has the rest in its words
+            values = ((name, getattr(record, name, "") or about.get(name, "")) for name in _IN_TEXT)
+            parts += [f"{name}={escape_breaks(str(value))}" for name, value in values if value]
+        return f"{line} [{' '.join(parts)}]" if parts else line
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes to standard error; lines of the access log without a record for each, and several at once."""
+
+    def __init__(self, *, as_json: bool, service: str) -> None:
+        super().__init__()
+        self.as_json = as_json
+        self.setFormatter(JsonFormatter(service) if as_json else TextFormatter(_TEXT, _TIME))
+        self._service = service
+        self._objects = AccessObjects(ACCESS, service, _encode)
+        # Others may append to it: written ones are taken out of it, and it stays the same list.
+        self.waiting: list[WaitingLine] = []
+        self._second = 0
+        self._clock = ""  # that second, as it is written
+
+    def write_text(self, level: int, message: str, request_id: str) -> None:
+        """A line of the access log as `TextFormatter` writes it."""
+        about = f" [{request_id}]" if request_id else ""
+        self._add(f"{self._text_clock(int(time.time()))} {_LEVELS[level]} {message}{about}\n")
+
+    def _text_clock(self, second: int) -> str:
+        if second != self._second:
+            self._second, self._clock = second, time.strftime(_TIME, time.localtime(second))
+        return self._clock
+
+    def write_json(self, level: int, logger: str, message: str, fields: Mapping[str, Any]) -> None:
+        """The same as `JsonFormatter` writes it."""
+        line = {
+            "time": self._objects.clock(time.time()),
+            "level": _LEVELS[level].strip().lower(),
+            "logger": logger,
+            "message": message,
+        }
+        if self._service:
+            line["service"] = self._service
+        line |= {name: value for name, value in fields.items() if value}
+        self._add(_encode(line) + "\n")
+
+    def _add(self, line: str) -> None:
+        """Keep the line for a moment: a write for each would cost more than all the rest of the line."""
+        self.waiting.append(line)  # no lock: other threads take out only what they have seen
+        self.flush_in_time()
+
+    def flush_in_time(self) -> None:
+        """Write the lines that wait: in a moment after the first of them, at once when there are many."""
+        count = len(self.waiting)
+        if count >= MOST_WAITING:
+            self.flush()
+        elif count == 1:
+            try:
+                asyncio.get_running_loop().call_later(FLUSH_AFTER, self.flush)
+            except RuntimeError:  # no loop is running
+                self.flush()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write_waiting()
+        super().emit(record)
+
+    def flush(self) -> None:
+        self._write_waiting()
+        super().flush()
+
+    def _write_waiting(self) -> None:
+        if not self.waiting:
+            return
+        self.acquire()
+        try:
+            lines = self.waiting[:]
+            del self.waiting[: len(lines)]
+            self.stream.write(self._json_text(lines) if self.as_json else self._plain_text(lines))
+        except Exception as error:
+            _complain(error)
+        finally:
+            self.release()
+
+    def _plain_text(self, lines: Sequence[Any]) -> str:
+        pattern = self._text_clock(int(time.time())) + _ACCESS_LINE
+        return "".join([pattern % one if isinstance(one, tuple) else one for one in lines])
+
+    def _json_text(self, lines: Sequence[Any]) -> str:
+        line = self._objects.line
+        return "".join([line(one) if isinstance(one, tuple) else one for one in lines])
+
+
+_LEVELS = {level: f"{logging.getLevelName(level):<7}" for level in (10, 20, 30, 40, 50)}
+
+
+def line_handler(logger: logging.Logger) -> LineHandler | None:
+    """The handler of all lines of this logger, where it is ours and there is no other, and no filter."""
+    root = logging.root
+    handlers = root.handlers
+    if len(handlers) != 1 or type(handlers[0]) is not LineHandler or not logger.propagate:
+        return None
+    handler = handlers[0]
+    if logger.handlers or logger.filters or handler.filters or logger.parent is not _MANIFLEX:
+        return None
+    return None if _MANIFLEX.handlers or not _MANIFLEX.propagate or handler.level else handler
+
+
+_MANIFLEX = logging.getLogger("maniflex")
 
 
 def configure_logging(settings: LogSettings) -> None:
     """Send log lines to standard error, unless the application has set its own handlers up."""
     root = logging.getLogger()
     root.setLevel(settings.log_level.upper())
-    if root.handlers:
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if settings.log_json else TextFormatter(_TEXT, _TIME))
-    root.addHandler(handler)
+    if not root.handlers:
+        root.addHandler(LineHandler(as_json=settings.log_json, service=settings.service_name))
 
 
 def logging_config(settings: LogSettings) -> dict[str, Any]:
     """The same for worker processes, which set their logging up from a mapping."""
-    formatter: dict[str, Any] = (
-        {"()": JsonFormatter} if settings.log_json else {"()": TextFormatter, "fmt": _TEXT, "datefmt": _TIME}
-    )
+    handler = {"()": LineHandler, "as_json": settings.log_json, "service": settings.service_name}
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"maniflex": formatter},
-        "handlers": {"maniflex": {"class": "logging.StreamHandler", "formatter": "maniflex"}},
+        "handlers": {"maniflex": handler},
         "root": {"level": settings.log_level.upper(), "handlers": ["maniflex"]},
     }
+
+
+OnPanic = Callable[[str, BaseException], Any]
 
 
 class GuardedLogger(logging.Logger):
     """Logs as the logger it stands for. A log handler that raises costs the line, and not what logged it."""
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        panic_logger: logging.Logger | None = None,
+        hooks: Sequence[OnPanic] = (),
+    ) -> None:
         super().__init__(logger.name)
         self._logger = logger
+        self._panics = self if panic_logger is None or panic_logger is logger else GuardedLogger(panic_logger)
+        self._hooks = hooks
+        self._calls: set[asyncio.Task[Any]] = set()
 
     def isEnabledFor(self, level: int) -> bool:  # the name is logging's
         return self._logger.isEnabledFor(level)
@@ -101,6 +246,36 @@ class GuardedLogger(logging.Logger):
             raise
         except BaseException as error:  # nothing is awaited in it, so none of this is meant for us
             _complain(error)
+
+    def panic(self, what: str, error: BaseException) -> None:
+        """Log an exception that background work did not expect, and tell the application's hooks of it."""
+        self._panics.error("%s", what, exc_info=error)
+        for hook in self._hooks:
+            self._call(hook, what, error)
+
+    def _call(self, hook: OnPanic, what: str, error: BaseException) -> None:
+        try:
+            outcome = hook(what, error)
+            if asyncio.iscoroutine(outcome):
+                task = asyncio.get_running_loop().create_task(self._finish(outcome))
+                self._calls.add(task)
+                task.add_done_callback(self._calls.discard)
+        except Exception as failure:
+            self.error("on_background_panic failed", exc_info=failure)
+
+    async def _finish(self, call: Any) -> None:
+        try:
+            await call
+        except Exception as failure:
+            self.error("on_background_panic failed", exc_info=failure)
+
+
+def log_panic(logger: logging.Logger, what: str, error: BaseException) -> None:
+    """Log an exception that background work did not expect, by a logger that may know whom to tell."""
+    if isinstance(logger, GuardedLogger):
+        logger.panic(what, error)
+    else:
+        logger.error("%s", what, exc_info=error)
 
 
 def _complain(error: BaseException) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 MAX_IDENTIFIER = 63  # Postgres cuts longer names off silently
@@ -149,6 +149,13 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
 
 def _essence(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
+
+
+def application_of_module(module: Mapping[str, Any]) -> tuple[Path, str]:
+    """The directory of the module that makes a server, and how its server is named on a command line."""
+    file, name = module.get("__file__"), str(module.get("__name__") or "")
+    home = Path(file).absolute().parent if isinstance(file, str) else Path.cwd()
+    return home, f"{name if name and not name.startswith('__') else 'app'}:server"
 
 
 def title_of_module(module: Mapping[str, Any]) -> str:

@@ -40,12 +40,12 @@ def read_proxies(text: str) -> int | tuple[str, ...]:
     return int(text) if re.fullmatch(r"\d{1,3}", text.strip()) else read_texts(text)
 
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000, "": 1}
 
 
 def read_duration(text: str) -> timedelta:
     """A duration such as 30s, 500ms or 5m."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|y|)", text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a duration such as 30s, 500ms or 5m")
     try:

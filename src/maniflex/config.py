@@ -8,56 +8,26 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, Self
 
-from maniflex._client_address import trust_problem
+from maniflex._environment import read_environment
 from maniflex._limits import DEFAULT_LIMITS
 from maniflex._limits import Limits as Limits  # settings are made here
-from maniflex._setting_texts import parse_size, read_bool, read_duration, read_int, read_proxies, read_texts
+from maniflex._setting_checks import setting_problems, sqlite_problems
 from maniflex.errors import ConfigError
 
+DEFAULT, CODE = "default", "code"  # where the value of a setting comes from
 _TEXTS: dict[str, type | UnionType] = {
     "static_dir": str | Path,
     "upload_dir": str | Path,
+    "migrations_dir": str | Path,
     "database": object,
 }
-_POSTGRES = ("postgresql://", "postgres://")
-_POSITIVE = (
-    "pool_size",
-    "read_pool_size",
-    "sqlite_readers",
-    "max_body_size",
-    "max_exports",
-    "max_upload_size",
-    "upload_memory",
-    "max_form_parts",
-    "work_concurrency",
-    "outbox_batch_size",
-    "outbox_max_attempts",
-    "sweep_batch_size",
-)
-# Zero would mean "without pause", and nobody wants that of a loop.
-_INTERVALS = (
-    "work_lease",
-    "work_poll_interval",
-    "schedule_poll_interval",
-    "schedule_lock_timeout",
-    "schedule_execution_timeout",
-    "outbox_poll_interval",
-    "sweep_interval",
-    "signed_url_ttl",
-    "files_pending_ttl",
-)
-FILES_READ = ("key", "owner", "record")
-SHORTEST_SIGNING_KEY = 16  # bytes
-# A request's path comes decoded and without a query, so none of these would ever be found in it.
-_NOT_IN_A_PATH = re.compile(r"[\s\x00-\x1f\x7f{}?#%\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +45,31 @@ class Trace:
         return bool(getattr(self, flag)) or (self.enabled and flag in ("steps", "timings", "aborts"))
 
 
+class _WithOrigins:
+    """Remembers which settings were given, beside the fields of the dataclass."""
+
+    __slots__ = ("_origins",)
+    _origins: dict[str, str]
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        config = super().__new__(cls)
+        names = [*list(cls.__dataclass_fields__)[: len(args)], *settings]  # type: ignore[attr-defined]  # of Config
+        object.__setattr__(config, "_origins", dict.fromkeys(names, CODE))
+        return config
+
+
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(_WithOrigins):
     """All settings; every one has a default."""
 
     # Addresses carry passwords, so they are kept out of the representation.
     database: Any = field(default="sqlite:///maniflex.db", repr=False)  # a URL or an adapter
     read_database: str | None = field(default=None, repr=False)
     auto_migrate: bool = True
+    migrations_dir: str | Path = "migrations"  # relative to the module that makes the server
+    migrate_on_start: bool = False
+    strict: bool = False  # what a start would warn of stops it
+    production: bool = False  # and so does what should not be served to the world
     host: str = "127.0.0.1"
     port: int = 8080
     path_prefix: str = "/api"
@@ -96,18 +83,35 @@ class Config:
     openapi_version: str = "1.0.0"
     openapi_all_methods: bool = False  # describe HEAD and OPTIONS too
     docs_enabled: bool = True
+    welcome_enabled: bool = True  # a page at / for a browser on the machine itself
     limits: Limits = DEFAULT_LIMITS
     max_body_size: int = 4 * 1024 * 1024
     unknown_fields: str = "ignore"  # or "refuse": keys of a body that name no field
     max_exports: int = 2
     query_timeout: timedelta = timedelta(seconds=30)
+    head_timeout: timedelta = timedelta(seconds=20)  # for the headers of a request to arrive
+    body_timeout: timedelta = timedelta(seconds=60)  # and for its body; uploads have one for each part
+    keep_alive_timeout: timedelta = timedelta(seconds=120)  # of a connection between two requests
+    max_header_size: int = 64 * 1024
     shutdown_timeout: timedelta = timedelta(seconds=30)
+    drain_delay: timedelta = timedelta(0)  # between /ready turning 503 and the end of the listener
     health_check_db: bool = False
     health_timeout: timedelta = timedelta(seconds=3)
     ready_needs_work: bool = False  # /ready also asks whether the work of this process goes on
+    publish_readiness_checks: bool = False  # /ready names the checks of `server.readiness`
+    probes: tuple[str, ...] = ("health", "live", "ready")
+    probes_token: str | None = field(default=None, repr=False)  # who asks the probes sends it as a bearer
     metrics_enabled: bool = False
+    metrics_token: str | None = field(default=None, repr=False)  # who reads the numbers sends it as a bearer
+    metrics_port: int = 0  # a port of its own for the numbers; 0: that of everything else
+    slow_after: timedelta = timedelta(
+        seconds=1
+    )  # requests and statements that take longer are logged; 0: none
+    admin_role: str = "admin"  # is shown the times of its requests, where `trace.timings` is on
     pool_size: int = 10
     read_pool_size: int = 10
+    read_max_lag: timedelta = timedelta(seconds=10)  # of a replica that is read from; zero: any
+    position_cookie: str = ""  # the name of a cookie that says what its client has written; empty: none
     statement_timeout: timedelta = timedelta(seconds=30)
     lock_timeout: timedelta = timedelta(seconds=5)
     pool_timeout: timedelta = timedelta(seconds=10)
@@ -123,6 +127,8 @@ class Config:
     work_poll_interval: timedelta = timedelta(seconds=1)
     work_events: bool = True
     work_retention: timedelta = timedelta(days=30)  # of finished runs; zero keeps them for good
+    history_retention: timedelta = timedelta(0)  # of versions in histories; zero keeps them
+    audit_retention: timedelta = timedelta(0)  # of records in the tables of audit trails; zero keeps them
     schedule_poll_interval: timedelta = timedelta(seconds=10)
     schedule_lock_timeout: timedelta = timedelta(minutes=5)
     schedule_execution_timeout: timedelta = timedelta(minutes=10)
@@ -130,6 +136,7 @@ class Config:
     outbox_max_attempts: int = 10
     outbox_base_backoff: timedelta = timedelta(seconds=5)
     outbox_poll_interval: timedelta = timedelta(seconds=5)
+    admin_retention: timedelta = timedelta(days=365)  # of what was done in the panel
     outbox_retention: timedelta = timedelta(days=7)  # of delivered messages; zero keeps them for good
     sweep_interval: timedelta = timedelta(minutes=1)
     sweep_batch_size: int = 500
@@ -149,6 +156,7 @@ class Config:
     files_unclaimed_ttl: timedelta = timedelta(0)  # of uploads no record names; zero keeps them for good
     file_key: Callable[..., Any] | None = None
     file_scope: Callable[..., Any] | None = None
+    file_quota: Callable[..., Any] | None = None  # of a scope: the bytes its files may have in all
     log_level: str = "INFO"
     log_json: bool = False
     access_log: bool = True  # a line for every request, under `maniflex run` and `server.run()`
@@ -157,6 +165,7 @@ class Config:
     trace: Trace = field(default_factory=Trace)
     on_start: Callable[[], Any] | None = None
     on_shutdown: Callable[[], Any] | None = None
+    on_background_panic: Callable[[str, BaseException], Any] | None = None  # what failed, and its exception
 
     def __post_init__(self) -> None:
         problems = list(self._settle())
@@ -171,7 +180,7 @@ class Config:
             if isinstance(f.default, timedelta):
                 duration = _as_duration(value)
                 if duration is None:
-                    problems.append(f"{f.name}: {value!r} is not a duration")
+                    problems.append(f"{f.name}: {value!r} is not a duration; use a timedelta or seconds")
                 else:
                     object.__setattr__(self, f.name, duration)
             elif isinstance(f.default, bool | int) and type(value) is not type(f.default):
@@ -185,112 +194,60 @@ class Config:
         object.__setattr__(self, "path_prefix", _prefix(self.path_prefix))
         object.__setattr__(self, "static_prefix", _prefix(self.static_prefix))
         object.__setattr__(self, "files_path", _prefix(self.files_path))
-        return problems or self._ranges()
-
-    def _ranges(self) -> list[str]:
-        problems = []
-        if not 0 <= self.port <= 65535:
-            problems.append(f"port: {self.port} is not a port number")
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value < 1:
-                problems.append(f"{name}: {value} is less than 1")
-        problems += [f"{name}: must be more than nothing" for name in _INTERVALS if not getattr(self, name)]
-        prefixes: Any = self.worker_type_prefixes
-        if not isinstance(prefixes, tuple) or not all(p and isinstance(p, str) for p in prefixes):
-            problems.append("worker_type_prefixes: it is a tuple of texts such as ('billing.', 'email.')")
-        for name in ("path_prefix", "static_prefix", "files_path"):
-            prefix = getattr(self, name)
-            if _NOT_IN_A_PATH.search(prefix) or {".", ".."} & set(prefix.split("/")):
-                problems.append(f"{name}: {prefix!r} is not a plain path such as /api/v1")
-        if self.unknown_fields not in ("ignore", "refuse"):
-            problems.append(f"unknown_fields: {self.unknown_fields!r} is neither 'ignore' nor 'refuse'")
-        if problem := trust_problem(self.trusted_proxies):
-            problems.append(f"trusted_proxies: {problem}")
-        problems += [*self._addresses(), *self._files()]
-        if logging.getLevelName(str(self.log_level).upper()) == f"Level {str(self.log_level).upper()}":
-            problems.append(f"log_level: there is no level {self.log_level!r}")
-        return problems
-
-    def _addresses(self) -> list[str]:
-        problems = []
-        if not isinstance(self.database, str):
-            if not hasattr(self.database, "transaction"):
-                kind = type(self.database).__name__
-                problems.append(f"database: a {kind} is neither an address nor an adapter")
-        elif self.database.startswith("sqlite:"):
-            problems += [f"database: {problem}" for problem in _sqlite_problems(self.database)]
-        elif not self.database.startswith(_POSTGRES) and self.database != ":memory:":
-            address = _harmless_part(self.database)
-            problems.append(f"database: {address} is neither sqlite:///file nor postgresql://…")
-        if self.read_database is not None:
-            if not str(self.read_database).startswith(_POSTGRES):
-                problems.append("read_database: a replica has an address like postgresql://…")
-            elif not str(self.database).startswith(_POSTGRES):
-                problems.append("read_database: only a database given as postgresql://… has a replica")
-        return problems
-
-    def _files(self) -> list[str]:
-        problems = []
-        if not self.files_path:
-            problems.append("files_path: it is a path such as /files")
-        if self.files_read not in FILES_READ:
-            problems.append(f"files_read: {self.files_read!r} is none of {', '.join(FILES_READ)}")
-        key: Any = self.files_signing_key
-        if key is not None and (not isinstance(key, str) or len(key.encode()) < SHORTEST_SIGNING_KEY):
-            problems.append(f"files_signing_key: it is a text of {SHORTEST_SIGNING_KEY} bytes or more")
-        functions: dict[str, Any] = {"file_key": self.file_key, "file_scope": self.file_scope}
-        problems += [
-            f"{name}: {value!r} cannot be called"
-            for name, value in functions.items()
-            if value is not None and not callable(value)
-        ]
-        return problems
+        return problems or setting_problems(self)
 
     def with_(self, **settings: Any) -> Config:
         """The same settings with some of them changed; another database leaves the replica behind."""
         if settings.get("database", self.database) != self.database:
             settings.setdefault("read_database", None)
-        return replace(self, **settings)
+        return replace(self, **settings)._from({**self._origins, **dict.fromkeys(settings, CODE)})
+
+    def origin(self, name: str) -> str:
+        """Where the value of a setting comes from: `default`, `code`, or the name of a variable."""
+        return self._origins.get(name, DEFAULT)
+
+    def _from(self, origins: dict[str, str]) -> Config:
+        object.__setattr__(self, "_origins", origins)
+        return self
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether warnings stop the start."""
+        return self.strict or self.production
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **settings: Any) -> Config:
-        """The settings the environment asks for; `settings` win over it."""
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        prefix: str = "",
+        file: str | Path | None = None,
+        ignore: Iterable[str] = (),
+        **settings: Any,
+    ) -> Config:
+        """The settings the environment asks for; `settings` win over it.
+
+        With a `prefix`, variables begin with it, and one that no setting has is refused unless it is among
+        those to `ignore`. A `file` such as `.env` is read for what the environment does not set.
+        """
         environ = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        problems = []
-        for variable, (name, read) in ENVIRONMENT.items():
-            text = environ.get(variable)
-            if text is None or text == "" or name in settings:
-                continue
-            try:
-                values[name] = read(text)
-            except ValueError as error:
-                problems.append(f"{variable}: {error}")
+        read = read_environment(environ, prefix=prefix, file=file, ignore=ignore, given=set(settings))
+        problems = read.problems
         try:
-            config = cls(**{**values, **settings})
+            config = cls(**{**read.values, **settings})
         except ConfigError as error:
-            variables = {name: variable for variable, (name, _) in ENVIRONMENT.items() if name in values}
             for problem in error.problems:
                 name, colon, rest = problem.partition(":")
-                problems.append(variables.get(name, name) + colon + rest)
+                problems.append(read.variables.get(name, name) + colon + rest)
         if problems:
             raise ConfigError(*problems)
-        return config
+        return config._from({**read.variables, **dict.fromkeys(settings, CODE)})
 
 
 def _prefix(text: str) -> str:
     """A URL prefix with one leading and no trailing slash; empty stays empty."""
     parts = [part for part in str(text).split("/") if part]
     return "/" + "/".join(parts) if parts else ""
-
-
-def _harmless_part(url: str) -> str:
-    """As much of an address as surely is no password: a plain file name, or the scheme."""
-    if re.fullmatch(r"[\w./\\-]*", url):
-        return repr(url)
-    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url)
-    return repr(f"{scheme[0]}…") if scheme else "what is given"
 
 
 def _as_duration(value: Any) -> timedelta | None:
@@ -302,106 +259,12 @@ def _as_duration(value: Any) -> timedelta | None:
     return value if isinstance(value, timedelta) and value >= timedelta(0) else None
 
 
-ENVIRONMENT: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "DB_WRITE_URL": ("database", str),
-    "DB_READ_URL": ("read_database", str),
-    "AUTO_MIGRATE": ("auto_migrate", read_bool),
-    "HOST": ("host", str),
-    "PORT": ("port", read_int),
-    "PATH_PREFIX": ("path_prefix", str),
-    "SERVICE_NAME": ("service_name", str),
-    "TRUSTED_PROXIES": ("trusted_proxies", read_proxies),
-    "STATIC_DIR": ("static_dir", str),
-    "STATIC_PREFIX": ("static_prefix", str),
-    "STATIC_DISABLED": ("static_disabled", read_bool),
-    "OPENAPI_ENABLED": ("openapi_enabled", read_bool),
-    "OPENAPI_TITLE": ("openapi_title", str),
-    "OPENAPI_VERSION": ("openapi_version", str),
-    "OPENAPI_ALL_METHODS": ("openapi_all_methods", read_bool),
-    "DOCS_ENABLED": ("docs_enabled", read_bool),
-    "MAX_BODY_SIZE": ("max_body_size", parse_size),
-    "UNKNOWN_FIELDS": ("unknown_fields", str),
-    "MAX_EXPORTS": ("max_exports", read_int),
-    "QUERY_TIMEOUT": ("query_timeout", read_duration),
-    "SHUTDOWN_TIMEOUT": ("shutdown_timeout", read_duration),
-    "HEALTH_CHECK_DB": ("health_check_db", read_bool),
-    "HEALTH_TIMEOUT": ("health_timeout", read_duration),
-    "READY_NEEDS_WORK": ("ready_needs_work", read_bool),
-    "METRICS_ENABLED": ("metrics_enabled", read_bool),
-    "DB_POOL_SIZE": ("pool_size", read_int),
-    "DB_READ_POOL_SIZE": ("read_pool_size", read_int),
-    "DB_STATEMENT_TIMEOUT": ("statement_timeout", read_duration),
-    "DB_LOCK_TIMEOUT": ("lock_timeout", read_duration),
-    "DB_POOL_TIMEOUT": ("pool_timeout", read_duration),
-    "DB_IDLE_IN_TRANSACTION_TIMEOUT": ("idle_in_transaction_timeout", read_duration),
-    "DB_APPLICATION_NAME": ("application_name", str),
-    "DB_SCHEMA": ("schema", str),
-    "DB_POOLER": ("pooler", read_bool),
-    "SQLITE_READERS": ("sqlite_readers", read_int),
-    "BACKGROUND": ("background", read_bool),
-    "WORKER_TYPE_PREFIXES": ("worker_type_prefixes", read_texts),
-    "WORK_CONCURRENCY": ("work_concurrency", read_int),
-    "WORK_LEASE": ("work_lease", read_duration),
-    "WORK_POLL_INTERVAL": ("work_poll_interval", read_duration),
-    "WORK_EVENTS": ("work_events", read_bool),
-    "WORK_RETENTION": ("work_retention", read_duration),
-    "SCHEDULE_POLL_INTERVAL": ("schedule_poll_interval", read_duration),
-    "SCHEDULE_LOCK_TIMEOUT": ("schedule_lock_timeout", read_duration),
-    "SCHEDULE_EXECUTION_TIMEOUT": ("schedule_execution_timeout", read_duration),
-    "OUTBOX_BATCH_SIZE": ("outbox_batch_size", read_int),
-    "OUTBOX_MAX_ATTEMPTS": ("outbox_max_attempts", read_int),
-    "OUTBOX_BASE_BACKOFF": ("outbox_base_backoff", read_duration),
-    "OUTBOX_POLL_INTERVAL": ("outbox_poll_interval", read_duration),
-    "OUTBOX_RETENTION": ("outbox_retention", read_duration),
-    "SWEEP_INTERVAL": ("sweep_interval", read_duration),
-    "SWEEP_BATCH_SIZE": ("sweep_batch_size", read_int),
-    "FILE_STORAGE": ("storage", str),
-    "FILES_ROUTES": ("files_routes", read_bool),
-    "FILES_PATH": ("files_path", str),
-    "FILES_READ": ("files_read", str),
-    "FILES_ADMIN_ROLE": ("files_admin_role", str),
-    "FILES_SIGNING_KEY": ("files_signing_key", str),
-    "SIGNED_URL_TTL": ("signed_url_ttl", read_duration),
-    "MAX_UPLOAD_SIZE": ("max_upload_size", parse_size),
-    "UPLOAD_MEMORY": ("upload_memory", parse_size),
-    "UPLOAD_DIR": ("upload_dir", str),
-    "MAX_FORM_PARTS": ("max_form_parts", read_int),
-    "FILES_PENDING_TTL": ("files_pending_ttl", read_duration),
-    "FILES_UNCLAIMED_TTL": ("files_unclaimed_ttl", read_duration),
-    "LOG_LEVEL": ("log_level", str),
-    "LOG_JSON": ("log_json", read_bool),
-    "ACCESS_LOG": ("access_log", read_bool),
-}
-# Objects and functions, which no text of the environment can be.
-WITHOUT_VARIABLE = frozenset(
-    {
-        "limits",
-        "files_middleware",
-        "file_key",
-        "file_scope",
-        "logger",
-        "panic_logger",
-        "trace",
-        "on_start",
-        "on_shutdown",
-    }
-)
-
-
 def sqlite_path(url: str) -> str:
     """The file a `sqlite:` URL names, or `:memory:`; `ConfigError` when it names none."""
-    problems = _sqlite_problems(url)
+    problems = sqlite_problems(url)
     if problems:
         raise ConfigError(*problems)
     path = url.removeprefix("sqlite:").removeprefix("//")
     if path in ("", ":memory:", "/:memory:"):
         return ":memory:"
     return str(Path(path.removeprefix("/")))
-
-
-def _sqlite_problems(url: str) -> list[str]:
-    if url in ("sqlite:", "sqlite:///"):
-        return ["the address names no file; a database in memory is sqlite:// or :memory:"]
-    if "?" in url:
-        return ["a sqlite: address takes no options; leave out what begins with '?'"]
-    return []

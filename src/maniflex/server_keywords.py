@@ -22,6 +22,10 @@ class Settings(TypedDict, total=False):
 
     read_database: str | None
     auto_migrate: bool
+    migrations_dir: str | Path
+    migrate_on_start: bool
+    strict: bool
+    production: bool
     host: str
     port: int
     path_prefix: str
@@ -35,18 +39,33 @@ class Settings(TypedDict, total=False):
     openapi_version: str
     openapi_all_methods: bool
     docs_enabled: bool
+    welcome_enabled: bool
     limits: Limits
     max_body_size: int
     unknown_fields: str
     max_exports: int
     query_timeout: Duration
+    head_timeout: Duration
+    body_timeout: Duration
+    keep_alive_timeout: Duration
+    max_header_size: int
     shutdown_timeout: Duration
+    drain_delay: Duration
     health_check_db: bool
     health_timeout: Duration
     ready_needs_work: bool
+    publish_readiness_checks: bool
+    probes: tuple[str, ...]
+    probes_token: str | None
     metrics_enabled: bool
+    metrics_token: str | None
+    metrics_port: int
+    slow_after: Duration
+    admin_role: str
     pool_size: int
     read_pool_size: int
+    read_max_lag: Duration
+    position_cookie: str
     statement_timeout: Duration
     lock_timeout: Duration
     pool_timeout: Duration
@@ -62,6 +81,8 @@ class Settings(TypedDict, total=False):
     work_poll_interval: Duration
     work_events: bool
     work_retention: Duration
+    history_retention: Duration
+    audit_retention: Duration
     schedule_poll_interval: Duration
     schedule_lock_timeout: Duration
     schedule_execution_timeout: Duration
@@ -69,6 +90,7 @@ class Settings(TypedDict, total=False):
     outbox_max_attempts: int
     outbox_base_backoff: Duration
     outbox_poll_interval: Duration
+    admin_retention: Duration
     outbox_retention: Duration
     sweep_interval: Duration
     sweep_batch_size: int
@@ -88,6 +110,7 @@ class Settings(TypedDict, total=False):
     files_unclaimed_ttl: Duration
     file_key: Callable[..., Any] | None
     file_scope: Callable[..., Any] | None
+    file_quota: Callable[..., Any] | None
     log_level: str
     log_json: bool
     access_log: bool
@@ -96,3 +119,4 @@ class Settings(TypedDict, total=False):
     trace: Trace
     on_start: Callable[[], Any] | None
     on_shutdown: Callable[[], Any] | None
+    on_background_panic: Callable[[str, BaseException], Any] | None

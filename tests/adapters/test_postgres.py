@@ -6,7 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -15,9 +15,11 @@ from uuid import UUID
 
 import pytest
 
+from maniflex.db.current import ReplicaReader, current_reader
 from maniflex.db.port import Isolation
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.postgres.errors import key_columns
+from maniflex.db.postgres.replicated import ReplicatedAdapter
 from maniflex.errors import (
     ConfigError,
     ConstraintViolation,
@@ -271,26 +273,29 @@ class TestSessions:
         with caplog.at_level(logging.WARNING, "maniflex.db"):
             async with opened(postgres_url):
                 assert caplog.messages == []
-            async with opened(postgres_url, read_url=postgres_url, pool_size=2000, read_pool_size=2000):
+            async with opened(postgres_url, pool_size=4000):
                 assert "pools of 4000 exceed half of max_connections" in caplog.text
 
 
 class TestReplica:
-    @pytest.fixture
-    def urls(self, new_postgres_url: Callable[[], str]) -> tuple[str, str]:
-        return new_postgres_url(), new_postgres_url()
-
-    async def test_reads_outside_a_transaction_go_to_the_replica(self, urls: tuple[str, str]) -> None:
-        primary, replica = urls
-        where = Sql("SELECT current_database()")
-        names = [urlsplit(url).path.strip("/") for url in (primary, replica)]
-        async with opened(primary, read_url=replica) as adapter:
-            async with adapter.transaction() as tx:
-                inside = (await tx.fetch(where))[0][0]
+    async def test_reads_of_a_reader_go_to_the_replica_until_it_writes(self, postgres_url: str) -> None:
+        names = ["public", "pg_catalog"]
+        where = Sql("SELECT current_schema()")
+        adapter = ReplicatedAdapter(postgres_url, read_url=f"{postgres_url}?search_path=pg_catalog")
+        await adapter.open()
+        try:
+            without_reader = (await adapter.fetch(where))[0][0]
+            current_reader.set(ReplicaReader())
             outside = (await adapter.fetch(where))[0][0]
             named = await adapter.fetch_named(where)
+            async with adapter.transaction() as tx:
+                inside = (await tx.fetch(where))[0][0]
             written = (await adapter.write(where))[0][0]
-        assert [inside, outside, named[0]["current_database"], written] == [*names, names[1], names[0]]
+            afterwards = (await adapter.fetch(where))[0][0]
+        finally:
+            await adapter.close()
+        assert [outside, named[0]["current_schema"]] == [names[1]] * 2
+        assert [without_reader, inside, written, afterwards] == [names[0]] * 4
 
 
 class TestPoolerMode:

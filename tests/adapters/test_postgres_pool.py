@@ -297,7 +297,7 @@ class TestCrowds:
         served = Counter(rows[0][0] for rows in answers)
         await adapter.close()
         assert len(served) >= 4
-        assert max(served.values()) < 200
+        assert max(served.values()) < 360  # not all but a few on one, however late the others begin
 
 
 class TestDeadConnections:

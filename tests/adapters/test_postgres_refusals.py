@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import Server
 from maniflex.db.postgres.address import parse_address
-from maniflex.db.postgres.refusals import refusal, unreachable
+from maniflex.db.postgres.refusals import combine_failures, refusal
 from maniflex.errors import ConfigError, Unavailable
 from maniflex.pipeline.response import error_response
 
@@ -107,4 +107,4 @@ async def test_a_server_that_is_away_is_named_in_logs_and_not_to_clients(url: st
 def test_a_server_that_says_nothing_is_told_from_one_that_refuses() -> None:
     address = parse_address("postgresql://localhost/shop")
 
-    assert str(unreachable(TimeoutError(), address)).endswith("no answer in time)")
+    assert str(combine_failures([(address, TimeoutError())])).endswith("no answer in time)")

@@ -29,6 +29,7 @@ from maniflex.errors import (
 )
 from maniflex.sql.statement import LossyText, Sql
 from tests.kit.processes import run_program
+from tests.kit.waiting import PATIENCE
 
 SOON = timedelta(milliseconds=50)
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000000)"
@@ -230,7 +231,7 @@ async def test_slow_reads_on_every_thread_can_be_cancelled(path: str) -> None:
     for task in slow:
         task.cancel()
     await asyncio.gather(*slow, return_exceptions=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await waiting
         for _ in range(100):
             await adapter.ping()
@@ -246,14 +247,14 @@ async def test_quick_reads_do_not_wait_for_slow_ones(path: str) -> None:
         asyncio.create_task(adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) + {number} FROM n")))
         for number in range(40)
     ]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         for _ in range(200):
             assert await adapter.fetch(known) == [(1,)]
     assert not any(task.done() for task in slow)
     for task in slow:
         task.cancel()
     await asyncio.gather(*slow, return_exceptions=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(adapter.fetch(Sql(f"SELECT {number}")) for number in range(100)))
     await adapter.close()
 
@@ -275,7 +276,7 @@ async def test_a_read_whose_turn_does_not_come_in_time_is_refused_and_never_runs
     adapter = await opened(SqliteAdapter(path, readers=1, pool_timeout=timedelta(milliseconds=200)))
     slow = asyncio.create_task(adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n")))
     await asyncio.wait([slow], timeout=0.05)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         late = await asyncio.gather(
             *(adapter.fetch(Sql("SELECT 2")) for _ in range(20)), return_exceptions=True
         )
@@ -283,7 +284,7 @@ async def test_a_read_whose_turn_does_not_come_in_time_is_refused_and_never_runs
     assert not slow.done()
     slow.cancel()
     await asyncio.wait([slow])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await adapter.fetch(Sql("SELECT 2")) == [(2,)]
     assert not adapter._open_engine().readers._line
     await adapter.close()
@@ -295,7 +296,7 @@ async def test_closing_answers_reads_that_were_deferred(path: str) -> None:
     rest = [adapter.fetch(Sql(f"SELECT {number}")) for number in range(20)]
     reading = asyncio.gather(*slow, *rest, return_exceptions=True)
     await asyncio.wait([reading], timeout=0.02)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await adapter.close()
         outcomes = await reading
     assert [type(outcome) for outcome in outcomes] == [Timeout] * 3 + [list] * 20
@@ -316,7 +317,7 @@ async def test_an_interrupt_never_hits_the_next_read(db: SqliteAdapter) -> None:
 
 async def test_a_read_that_runs_too_long_is_ended(path: str) -> None:
     adapter = await opened(SqliteAdapter(path, statement_timeout=SOON))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         for _ in range(3):
             with pytest.raises(Timeout, match="too long"):
                 await adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n"))
@@ -331,7 +332,7 @@ async def test_slow_reads_on_every_thread_end_and_let_the_others_read(path: str)
     adapter = await opened(SqliteAdapter(path, readers=2, statement_timeout=SOON))
     slow = [adapter.fetch(Sql(f"{ENDLESS} SELECT count(*) FROM n")) for _ in range(6)]
     quick = [adapter.fetch_one(Sql("SELECT 1")) for _ in range(20)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         outcomes = await asyncio.gather(*slow, *quick, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [Timeout] * 6 + [tuple] * 20
     await adapter.close()
@@ -352,7 +353,7 @@ def test_a_limit_cannot_be_negative() -> None:
 async def test_the_limit_of_a_server_holds_on_both_databases(database_url: str) -> None:
     server = Server(database_url, statement_timeout=0.05)
     endless = f"{ENDLESS} SELECT count(*) FROM n"
-    async with server.lifespan(), asyncio.timeout(10):
+    async with server.lifespan(), asyncio.timeout(PATIENCE):
         with pytest.raises(Timeout):
             await server.raw_query(endless)
 
@@ -450,7 +451,7 @@ async def test_a_write_that_runs_too_long_is_interrupted_and_undone(db: SqliteAd
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await db.execute(Sql(f"{ENDLESS} INSERT INTO things (name) SELECT 'n' || i FROM n"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await db.execute(insert("next"))
     assert await count(db) == 1
 
@@ -474,7 +475,7 @@ async def test_a_write_in_the_way_of_others_is_ended_and_undone(hasty: SqliteAda
                 await tx.execute(ENDLESS_INSERT)
             raise Timeout("of the block")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         outcomes = await asyncio.gather(
             transaction(), hasty.execute(insert("waiting")), return_exceptions=True
         )
@@ -489,7 +490,7 @@ async def test_a_write_that_takes_too_long_fails_alone_among_those_it_shared_a_c
         waiting = [hasty.execute(sql) for sql in (insert("one"), ENDLESS_INSERT, insert("two"))]
         together = asyncio.gather(*waiting, return_exceptions=True)
         await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         outcomes = await together
     assert [outcomes[0], type(outcomes[1]), outcomes[2]] == [1, Timeout, 1]
     assert await count(hasty) == 2
@@ -525,7 +526,7 @@ async def test_a_cancellation_during_an_after_commit_call_stops_none_of_them(db:
         await task
     assert await count(db) == 1
     release.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await told.wait()
 
 
@@ -674,7 +675,7 @@ async def test_a_reader_that_is_relieved_when_it_is_done_already_leaves_nothing_
         Statement("SELECT 1", (), sqlite3.Cursor.fetchall, asyncio.get_running_loop().create_future())
     )
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await adapter.fetch(Sql("SELECT 2")) == [(2,)]
     await adapter.close()
 
@@ -706,7 +707,7 @@ async def test_a_connection_that_cannot_be_told_how_to_commit_is_replaced(tmp_pa
         durable=True,
     )
     await writer.write("CREATE TABLE t (v)", (), sqlite3.Cursor.fetchall)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         for value in range(3):
             await writer.write(LossyText("INSERT INTO t VALUES (?)"), (value,), sqlite3.Cursor.fetchall)
         rows = await writer.write("SELECT v FROM t", (), sqlite3.Cursor.fetchall)

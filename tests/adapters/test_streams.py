@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from maniflex.db.current import ReplicaReader, current_reader
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import RequestError, Timeout
 from maniflex.sql.statement import Sql
@@ -54,13 +55,15 @@ async def test_a_stream_whose_connection_is_lost_raises_and_the_next_one_works(p
 
 
 async def test_a_stream_reads_from_the_replica(postgres_url: str) -> None:
-    from maniflex.db.postgres.adapter import PostgresAdapter
+    from maniflex.db.postgres.replicated import ReplicatedAdapter
 
-    adapter = PostgresAdapter(postgres_url, read_url=f"{postgres_url}?application_name=replica")
+    # Names in the address are sent along, after those of the adapter.
+    adapter = ReplicatedAdapter(postgres_url, read_url=f"{postgres_url}?search_path=replica")
     await adapter.open()
     try:
-        [rows] = [rows async for rows in adapter.stream(Sql("SHOW transaction_read_only"))]
-        assert rows[0][0] == "on"
+        current_reader.set(ReplicaReader())
+        [rows] = [rows async for rows in adapter.stream(Sql("SHOW search_path"))]
+        assert rows[0][0] == "replica"
     finally:
         await adapter.close()
 

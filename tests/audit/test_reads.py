@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import Model, Operation, Server, field
+from maniflex import Model, Operation, Server, field, file
 from maniflex.audit import ReadAuditRecord
 from maniflex.middleware import db
 from tests.audit.world import KeepingSink, Order, new_server, received, serving
@@ -210,3 +210,38 @@ async def test_histories_and_the_past_are_recorded(database_url: str) -> None:
         await world.drain()
     assert [record.operation for record in writes.records] == ["create", "update", "update"]
     assert writes.records[2].changes == {}  # of which the history has no version
+
+
+class Letter(Model, table="audit_letters"):
+    scan: str | None = file(default=None, acl="signed")
+    pages: list[str] = file(default_factory=list)
+
+
+async def test_files_are_recorded_however_they_are_reached(database_url: str) -> None:
+    sink = KeepingSink()
+    server = new_server(storage="memory:")
+    server.register(Letter)
+    server.pipeline.response.register(db.audit_reads(sink, required=True))
+    async with serving(server, database_url) as world:
+        part = ("a.txt", b"dear Ada", "text/plain")
+        made = await world.http.post("/audit_letters", files=[("scan", part), ("pages", part)])
+        letter = made.json()["data"]
+        page, path = letter["pages"][0], f"/audit_letters/{letter['id']}"
+        assert sink.records == []  # neither an upload nor a create is a read
+        reads = (
+            (f"{path}/scan", "read_attachment", "Letter", letter["id"]),
+            (f"{path}/pages/0", "read_attachment", "Letter", letter["id"]),
+            (f"/files/{page}", "read_file", None, page),
+            (letter["scan"], "read_file", None, letter["scan"].partition("?")[0].removeprefix("/files/")),
+        )
+        for url, operation, model, record_id in reads:
+            assert (await world.http.get(url, headers=ADA)).text == "dear Ada"
+            [record] = sink.take()
+            shown = (record.operation, record.model, record.record_id, record.record_count)
+            assert shown == (operation, model, record_id, None)
+            assert "signature" not in str(record)
+            assert (await world.http.head(url)).status_code == 200
+        sink.is_down = True
+        for url, *_ in reads:
+            refused = await world.http.get(url)
+            assert (refused.status_code, "dear" in refused.text) == (503, False), url

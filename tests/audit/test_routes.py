@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import DeclarationError, Operation, Server
+from maniflex import Context, DeclarationError, Operation, Server
 from maniflex.audit import TableSink
 from maniflex.middleware import db
 from tests.audit.world import Order, Shop, new_server, serving
@@ -76,6 +76,25 @@ async def test_reads_have_a_route_of_their_own(database_url: str) -> None:
         [row] = (await world.http.get("/read_audit_log", headers=ACME)).json()["data"]
         assert (row["operation"], row["record_count"], row["actor"]) == ("list", 0, "ada")
         assert (await world.http.get("/read_audit_log", headers=OTHER)).json()["data"] == []
+
+
+async def test_actions_have_a_route_of_their_own(database_url: str) -> None:
+    server = new_server()
+    entry = db.audit_action(TableSink(routes=True, admin_role="auditor"))
+
+    @server.action("POST", "/orders/{id}/pay", middleware=[entry])
+    async def pay(ctx: Context) -> None: ...
+
+    async with serving(server, database_url) as world:
+        for number, who in (("1", ACME), ("2", OTHER)):
+            await world.http.post(f"/orders/{number}/pay", headers=who)
+        for who, params in (
+            (ACME, [{"id": "1"}]),
+            (OTHER, [{"id": "2"}]),
+            (OPERATOR, [{"id": "1"}, {"id": "2"}]),
+        ):
+            rows = (await world.http.get("/action_audit_log", headers=who)).json()["data"]
+            assert [row["params"] for row in rows] == params
 
 
 async def test_without_routes_there_are_none(sqlite_url: str) -> None:

@@ -59,7 +59,7 @@ async def test_a_record_says_who_did_what(database_url: str, at: str) -> None:
         assert (record.service_name, record.source, record.trace_id) == (
             "shop",
             "request",
-            ADA["traceparent"],
+            "ab" * 16,
         )
     assert create.result == order
     assert update.result == changed.json()["data"]

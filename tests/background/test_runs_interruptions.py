@@ -6,7 +6,6 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
@@ -23,7 +22,6 @@ from tests.kit.runs import (
     is_free,
     kinds,
     minutes,
-    no_pause,
     outlive_lease,
     seconds,
     status,
@@ -322,36 +320,3 @@ async def test_an_empty_prefix_is_refused(server: Server) -> None:
     async with working(server) as work:
         with pytest.raises(DeclarationError, match="prefix"):
             work.worker([""])
-
-
-# -- a replica that is behind
-
-
-@pytest.fixture
-def behind_url(new_postgres_url: Callable[[], str]) -> str:
-    return new_postgres_url()
-
-
-async def test_what_durable_work_knows_comes_from_the_primary(
-    postgres_url: str, behind_url: str, clock: FakeClock
-) -> None:
-    empty = Server(behind_url)
-    succeeding(empty)
-    async with working(empty):
-        pass
-    server = Server(postgres_url, read_database=behind_url, clock=clock)
-
-    @server.work.handler("default.ok", backoff=no_pause)
-    async def ok(run: Run) -> None: ...
-
-    async with working(server) as work:
-        lost = await work.submit("default.ok")
-        await work.worker().claim(1)
-        clock.advance(minutes(1))
-        assert await work.worker().drain() == 1  # it took back what ran out
-        assert (await work.wait(lost.id, 5)).attempt == 2
-        later = await work.submit("default.ok", delay=minutes(5))
-        assert (await work.cancel(later.id)).status == "cancelled"
-        assert (await work.retry(later.id)).status == "pending"
-        assert {run.id for run in await work.list()} == {lost.id, later.id}
-        assert await kinds(work, later.id) == ["created", "cancelled", "retried"]

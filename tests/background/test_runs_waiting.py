@@ -13,7 +13,7 @@ from maniflex.errors import Conflict, RunFailed
 from maniflex.sql.statement import Dialect
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import is_free, kinds, minutes, no_pause, seconds, status, succeeding, working
-from tests.kit.waiting import eventually
+from tests.kit.waiting import PATIENCE, eventually
 
 
 async def test_a_sleeping_run_leaves_the_worker_and_goes_on_with_another(
@@ -450,7 +450,7 @@ async def test_wait_returns_the_finished_run(server: Server) -> None:
         waiter = asyncio.create_task(work.wait(made.id))
         await asyncio.sleep(0)
         await work.worker().drain()
-        assert (await asyncio.wait_for(waiter, 5)).result == {"payload": 1}
+        assert (await asyncio.wait_for(waiter, PATIENCE)).result == {"payload": 1}
         assert (await work.wait(made.id)).status == "succeeded"
 
 

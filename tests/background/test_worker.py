@@ -384,7 +384,7 @@ async def test_an_outcome_waits_until_the_database_takes_it(database_url: str) -
 
     @server.work.handler("default.away")
     async def away(run: Run) -> str:
-        await server.raw_exec("ALTER TABLE workflow_run RENAME TO away")
+        await server.raw_exec("ALTER TABLE workflow_event RENAME TO away")
         return "kept"
 
     async with working(server) as work, started(work):
@@ -392,7 +392,7 @@ async def test_an_outcome_waits_until_the_database_takes_it(database_url: str) -
         await eventually(
             lambda: work.environment.metrics.value("runs_settle_errors_total"), "a refused outcome"
         )
-        await server.raw_exec("ALTER TABLE away RENAME TO workflow_run")
+        await server.raw_exec("ALTER TABLE away RENAME TO workflow_event")
         done = await work.wait(made.id, PATIENCE)
         assert (done.result, done.attempt) == ("kept", 1)
 

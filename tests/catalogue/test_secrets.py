@@ -20,6 +20,7 @@ from maniflex.config import sqlite_path
 from tests.kit.http import data_of
 from tests.kit.postgres import fetch_value
 from tests.kit.processes import Served, serve_process
+from tests.kit.stored_bytes import stored_bytes
 
 SIGNING_SECRET = "signing-secret-of-at-least-32-bytes"
 CSRF_SECRET = "csrf-secret-of-at-least-thirty-two-bytes"
@@ -278,16 +279,16 @@ def forms_of(secret: str) -> set[str]:
 
 
 def stored_rows(url: str) -> str:
-    """Every row of every table, as the database tells it, and on SQLite the bytes of its files too."""
+    """Every row of every table, as the database tells it, and the bytes of its files."""
+    files = asyncio.run(stored_bytes(url)).decode("latin-1")
     if url.startswith("postgres"):
-        return asyncio.run(postgres_rows(url))
+        return f"{asyncio.run(postgres_rows(url))}\n{files}"
     path = Path(sqlite_path(url))
     with closing(sqlite3.connect(path)) as connection:
         tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         assert {*tables} > OWN_TABLES
         rows = [row for table in tables for row in connection.execute(f'SELECT * FROM "{table}"')]
-    files = b"".join(one.read_bytes() for one in path.parent.glob(f"{path.name}*"))
-    return f"{rows!r}\n{files.decode('latin-1')}"
+    return f"{rows!r}\n{files}"
 
 
 async def postgres_rows(url: str) -> str:

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from maniflex.cli import main
-from tests.kit.processes import run_command
+from tests.kit.processes import free_port, run_command
 
 GOOD = """
 from maniflex import Context, Model, Server, field
@@ -126,7 +128,7 @@ def test_check_says_ok_and_touches_no_database(here: Path) -> None:
 
     checked = invoke("check", "good_one:server")
 
-    assert (checked.exit_code, checked.output) == (0, "ok: 28 routes\n")
+    assert (checked.exit_code, checked.output) == (0, "ok: 34 routes\n")
     assert not (here / "posts.db").exists()
 
 
@@ -174,7 +176,7 @@ def test_routes_lists_method_path_and_owner_of_everything(here: Path) -> None:
     assert ["PATCH", "/api/posts/{id}", "Post"] in rows
     assert ["POST", "/api/posts/{id}/publish", "action publish"] in rows
     assert ["GET", "/health", "probe"] in rows
-    assert len(rows) == 28
+    assert len(rows) == 34
     paths = [row[1] for row in rows]
     assert paths == sorted(paths)
 
@@ -189,11 +191,50 @@ def test_openapi_prints_the_document_and_touches_no_database(here: Path) -> None
     assert not (here / "posts.db").exists()
 
 
+def every_command(group: click.Group = main, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from every_command(command, *names, name)
+        else:
+            yield (*names, name), command
+
+
+@pytest.mark.parametrize(
+    ("names", "command"), [pytest.param(*one, id=" ".join(one[0])) for one in every_command()]
+)
+def test_every_command_ends_with_2_when_it_is_used_wrongly_and_has_help(
+    names: tuple[str, ...], command: click.Command, here: Path
+) -> None:
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    assert invoke(*names, "--help").exit_code == 0
+    assert invoke(*names, "--no-such-option").exit_code == 2
+    if any(argument.required for argument in arguments):
+        assert invoke(*names).exit_code == 2
+    if any(argument.name == "target" for argument in arguments):
+        required = [o.opts[0] for o in command.params if isinstance(o, click.Option) and o.required]
+        others = ["x" for argument in arguments if argument.name != "target" and argument.required]
+        options = [text for name in required for text in (name, "x")]
+        refused = invoke(*names, "nowhere:server", *others, *options)
+        assert refused.exit_code == 2
+        assert "Error: " in refused.output
+
+
+def test_run_ends_with_1_when_the_database_is_away(here: Path) -> None:
+    (here / "away.py").write_text(
+        GOOD.replace("sqlite:///posts.db", f"postgresql://127.0.0.1:{free_port()}/x")
+    )
+
+    ended = run_command("run", "away", "--port", "0", cwd=here)
+
+    assert ended.returncode == 1
+    assert "could not start" in ended.stderr
+
+
 @pytest.mark.parametrize("command", ["check", "openapi", "routes", "run"])
 def test_a_module_that_is_not_there_is_one_sentence(command: str, here: Path) -> None:
     refused = invoke(command, "nowhere:server")
 
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert refused.output == "Error: there is no module 'nowhere' here\n"
 
 
@@ -210,7 +251,7 @@ def test_an_attribute_that_is_no_server_is_one_sentence(attribute: str, said: st
 
     refused = invoke("check", f"good_names:{attribute}")
 
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert said in refused.output
     assert refused.output.count("\n") == 1
 
@@ -241,7 +282,7 @@ def test_a_module_in_a_package_is_found_from_the_working_directory(here: Path) -
 
     checked = run_command("check", "shop.app:server", cwd=here)
 
-    assert checked.stdout == "ok: 28 routes\n", checked.stderr
+    assert checked.stdout == "ok: 34 routes\n", checked.stderr
     assert (
         run_command("check", "shop.nothing:server", cwd=here).stderr
         == "Error: there is no module 'shop.nothing' here\n"
@@ -256,7 +297,7 @@ def test_options_that_cannot_be_are_refused_without_a_traceback(options: tuple[s
 
     refused = invoke("run", "good_options", *options)
 
-    assert refused.exit_code in (1, 2)
+    assert refused.exit_code == 2
     assert "Error" in refused.output
     assert "Traceback" not in refused.output
     assert not isinstance(refused.exception, AssertionError)

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from maniflex import Context, ModelOptions, Operation, errors
@@ -46,7 +47,7 @@ def codes_in_the_source() -> set[str]:
     """Every text of the package that is written like a code."""
     found = set()
     for path in (ROOT / "src" / "maniflex").rglob("*.py"):
-        if path.name == "config.py":  # environment variables look the same
+        if path.name == "_setting_variables.py":  # environment variables look the same
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             value = node.value if isinstance(node, ast.Constant) else None
@@ -87,6 +88,8 @@ def shown(value: Any) -> str:
             return f"{value // 1024**2} MB"
         case str():
             return f"`{value}`" if value else "empty"
+        case tuple() if value:
+            return f"`{','.join(value)}`"
         case Trace():
             return "off"
         case Limits():
@@ -195,6 +198,28 @@ def test_every_command_has_a_row_with_its_options(command: str) -> None:
     for parameter in main.commands[command].params:
         for option in parameter.opts if parameter.param_type_name == "option" else ():
             assert f"`{option}`" in row
+
+
+def _commands_of_groups() -> list[tuple[str, str]]:
+    groups = [(name, command) for name, command in main.commands.items() if isinstance(command, click.Group)]
+    return [(group, name) for group, command in groups for name in command.commands]
+
+
+@pytest.mark.parametrize(("group", "name"), _commands_of_groups())
+def test_every_command_of_a_group_has_a_row_with_its_options(group: str, name: str) -> None:
+    parent = main.commands[group]
+    assert isinstance(parent, click.Group)
+    row = re.compile(rf"\| .*`(?:maniflex )?{group} {name}\b")
+    pages = [page.read_text() for page in DOCS.rglob("*.md")]
+    lines = [line for page in pages for line in page.splitlines() if row.match(line)]
+
+    assert lines, f"no page has a row for maniflex {group} {name}"
+    if group == "migrate":  # its options have a table of their own
+        lines += (DOCS / "operate" / "migrations.md").read_text().splitlines()
+    for parameter in parent.commands[name].params:
+        if parameter.param_type_name == "option":
+            names = "|".join(map(re.escape, parameter.opts))
+            assert any(re.search(rf"[`\[](?:{names})\b", line) for line in lines), names
 
 
 # -- pages

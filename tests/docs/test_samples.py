@@ -21,12 +21,13 @@ from maniflex.testing import client
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = DOCS / "examples"
 SAMPLES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py"))
+KINDS = ("py", "cfg", "ini", "sh", "yaml")  # the tests of scaling run those that are no Python
 SERVES_FOREVER = {"start/app.py"}
 SHOWN = [
     (page.relative_to(DOCS).as_posix(), sample, code)
     for page in sorted(DOCS.rglob("*.md"))
     for sample, code in re.findall(
-        r"<!-- sample: (\S+) -->\n```python\n(.*?)```", page.read_text(), flags=re.DOTALL
+        r"<!-- sample: (\S+) -->\n```\w+\n(.*?)```", page.read_text(), flags=re.DOTALL
     )
 ]
 
@@ -90,7 +91,9 @@ def test_the_page_shows_the_sample_as_it_is(page: str, sample: str, code: str) -
 
 
 def test_every_sample_is_shown_in_a_page() -> None:
-    assert {sample for _, sample, _ in SHOWN} == set(SAMPLES)
+    files = {path.relative_to(EXAMPLES).as_posix() for kind in KINDS for path in EXAMPLES.rglob(f"*.{kind}")}
+
+    assert {sample for _, sample, _ in SHOWN} == files
 
 
 async def test_the_first_example_of_the_readme_works(tmp_path: Path, database_url: str) -> None:

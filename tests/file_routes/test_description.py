@@ -7,6 +7,7 @@ from typing import Any
 from openapi_spec_validator import validate
 
 from maniflex import Model, file
+from maniflex.middleware import idempotency
 from tests.file_routes.world import Album, Shot, a_server
 
 
@@ -56,6 +57,28 @@ async def test_bodies_list_the_form_and_its_parts(tmp_path: Any) -> None:
     download = document["paths"]["/api/albums/{id}/cover"]["get"]["responses"]
     assert {"200", "206", "304", "404", "416"} <= download.keys()
     assert "content" not in download["304"]
+
+
+async def test_the_key_of_an_upload_is_described_where_it_is_taken(tmp_path: Any) -> None:
+    database = f"sqlite:///{tmp_path}/a.db"
+
+    async def keyed(*middleware: Any) -> set[tuple[str, str]]:
+        document = await described(Clip, database=database, files_middleware=middleware)
+        return {
+            (method, path)
+            for path, operations in document["paths"].items()
+            for method, one in operations.items()
+            if any(p.get("name") == "Idempotency-Key" for p in one.get("parameters", ()))
+        }
+
+    assert await keyed() == set()
+    assert await keyed(idempotency.keys()) == {("post", "/api/files"), ("delete", "/api/files/{key}")}
+    document = await described(Clip, database=database, files_middleware=[idempotency.keys(required=True)])
+    upload = document["paths"]["/api/files"]["post"]
+    [header] = [p for p in upload["parameters"] if p["name"] == "Idempotency-Key"]
+    assert (header["in"], header["required"]) == ("header", True)
+    assert "IDEMPOTENCY_KEY_REUSED" in upload["responses"]["422"]["description"]
+    assert "Idempotent-Replayed" in upload["responses"]["201"]["headers"]
 
 
 async def test_without_a_storage_there_are_no_forms(tmp_path: Any) -> None:

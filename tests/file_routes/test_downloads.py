@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from maniflex import Context, Model, Next, Server, file
+from maniflex import Context, Model, Next, Server, belongs_to, field, file
 from maniflex.middleware import auth
-from maniflex.middleware.db import tenancy
+from maniflex.middleware.db import audit_log, tenancy
 from maniflex.middleware.response import redact_field
 from maniflex.storage import LocalStorage, MemoryStorage
 from maniflex.testing import client
@@ -97,7 +98,15 @@ async def test_only_harmless_types_are_shown(
 
 
 async def test_a_name_cannot_break_out_of_its_header(sqlite_url: str) -> None:
-    async with site(a_server(), sqlite_url) as http:
+    server = a_server()
+    async with site(server, sqlite_url) as http:
+        stored = await server.files.store(b"x", filename='a";x="\r\nSet-Cookie: b.txt')
+        answer = await http.get(f"/api/files/{stored.key}")
+        assert answer.status_code == 200
+        assert "set-cookie" not in answer.headers
+        plain, _, extended = answer.headers["content-disposition"].partition("; filename*=")
+        assert re.fullmatch(r'(inline|attachment); filename="[^"\r\n]*"', plain)
+        assert re.fullmatch(r"UTF-8''[A-Za-z0-9%._~!#$&+^`|-]*", extended)
         album = await an_album(http, ("scans", ("Grüße.txt", b"x", "text/plain")))
         answer = await http.get(f"{ALBUMS}/{album['id']}/scans/0")
         assert "filename*=UTF-8''Gr%C3%BC%C3%9Fe.txt" in answer.headers["content-disposition"]
@@ -116,13 +125,17 @@ async def test_a_name_cannot_break_out_of_its_header(sqlite_url: str) -> None:
             error_of(made, 400, "MULTIPART_ERROR")
 
 
-async def test_inline_false_is_always_a_download(sqlite_url: str) -> None:
+async def test_inline_says_less_and_never_more(sqlite_url: str) -> None:
     class Leaf(Model):
         image: str | None = file(default=None, inline=False)
+        page: str | None = file(default=None, inline=True)
 
     async with site(a_server("memory:", Leaf), sqlite_url) as http:
         leaf = data_of(await http.post("/api/leaves", files={"image": ("a.png", PNG, "image/png")}), 201)
         answer = await http.get(f"/api/leaves/{leaf['id']}/image")
+        assert answer.headers["content-disposition"].startswith("attachment")
+        leaf = data_of(await http.post("/api/leaves", files={"page": ("a.html", HTML, "text/html")}), 201)
+        answer = await http.get(f"/api/leaves/{leaf['id']}/page")
         assert answer.headers["content-disposition"].startswith("attachment")
 
 
@@ -250,3 +263,79 @@ async def test_no_route_without_a_storage(sqlite_url: str) -> None:
     async with client(server, database=sqlite_url) as http:
         album = await created(http, ALBUMS, title="a")
         error_of(await http.get(f"{ALBUMS}/{album['id']}/cover"), 404, "NOT_FOUND")
+
+
+async def test_histories_show_keys_and_no_urls(database_url: str) -> None:
+    class Deed(Model, versioned=True):
+        scan: str | None = file(default=None, acl="signed")
+        copies: list[str] = file(default_factory=list, acl="public")
+
+    async with site(a_server("memory:", Deed), database_url) as http:
+        part = ("a.png", PNG, "image/png")
+        deed = data_of(await http.post("/api/deeds", files=[("scan", part), ("copies", part)]), 201)
+        assert "signature=" in deed["scan"]
+        for path in (
+            f"/api/deeds/{deed['id']}/history",
+            f"/api/deeds/{deed['id']}/history/1",
+            "/api/deed_histories",
+            f"/api/deeds/{deed['id']}?as_of={deed['created_at']}",
+            f"/api/deeds?as_of={deed['created_at']}",
+        ):
+            answer = await http.get(path)
+            assert answer.status_code == 200, answer.text
+            assert "signature" not in answer.text, path
+            assert '"uploads/' in answer.text
+            assert "/api/files" not in answer.text, path
+
+
+async def test_a_file_has_no_past(sqlite_url: str) -> None:
+    class Deed(Model, versioned=True):
+        scan: str | None = file(default=None)
+
+    class Card(Model):
+        scan: str | None = file(default=None)
+
+    async with site(a_server("memory:", Deed, Card), sqlite_url) as http:
+        for table in ("deeds", "cards"):
+            part = {"scan": ("a.png", PNG, "image/png")}
+            record = data_of(await http.post(f"/api/{table}", files=part), 201)
+            path = f"/api/{table}/{record['id']}/scan"
+            for method in ("GET", "HEAD"):
+                refused = await http.request(method, f"{path}?as_of={record['created_at']}")
+                assert refused.status_code == 400
+            error_of(await http.get(f"{path}?as_of=yesterday"), 400, "INVALID_QUERY")
+            assert (await http.get(f"{path}?download=1")).content == PNG
+
+
+class Folder(Model):
+    name: str = ""
+
+
+class Deed(Model, versioned=True, export=True, table="file_deeds"):
+    folder_id: str | None = field(default=None, relation="Folder")
+    folder: Folder | None = belongs_to()
+    secret: str | None = file(default=None, writeonly=True)
+    shown: str | None = file(default=None, acl="signed")
+
+
+async def test_a_key_that_may_not_be_shown_is_nowhere(database_url: str) -> None:
+    server = a_server("memory:", Folder, Deed)
+    server.pipeline.db.register(audit_log(changes=True), models=[Deed])
+    async with site(server, database_url) as http:
+        part = ("a.png", PNG, "image/png")
+        made = await http.post("/api/file_deeds", files={"secret": part, "shown": part})
+        deed = data_of(made, 201)
+        path = f"/api/file_deeds/{deed['id']}"
+        [row] = await server.raw_query("SELECT secret, shown FROM file_deeds")
+        patched = await http.patch(path, json={"folder_id": None})
+        answers = [made, patched, *[
+            await http.get(f"/api{one}")
+            for one in ("/file_deeds", "/deed_histories", "/openapi.json", "/file_deeds/export")
+        ], await http.get(path), await http.get(f"{path}/history")]  # fmt: skip
+        texts = [answer.text for answer in answers] + [str(await server.raw_query("SELECT * FROM audit_log"))]
+        assert [row["secret"] in text for text in texts] == [False] * 9
+        export, audit = texts[5], texts[-1]
+        assert export.splitlines()[0] == "id,folder_id,created_at,updated_at"  # no file is exported
+        assert row["shown"] in audit
+        assert "signature" not in audit
+        assert (await http.get(f"{path}/secret")).content == PNG

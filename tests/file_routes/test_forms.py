@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, Next
+from maniflex import Context, Model, Next, field, file
 from tests.file_routes.world import (
     HTML,
     PDF,
@@ -20,6 +20,7 @@ from tests.file_routes.world import (
     site,
     stored_keys,
 )
+from tests.kit.asgi import Call, scope_of
 from tests.kit.http import created, data_of, error_of, offenders
 
 ALBUMS = "/api/albums"
@@ -209,6 +210,22 @@ async def test_a_record_out_of_reach_costs_no_upload(database_url: str) -> None:
         assert await rows_of_files(server) == set()  # not even one that is given up
 
 
+class Ticket(Model):
+    status: str = field(default="open", lock_when={"status": "closed"})
+    scan: str | None = file(default=None)
+    film: str | None = file(default=None, upload="stream")
+
+
+@pytest.mark.parametrize("name", ["scan", "film"])
+async def test_a_locked_record_costs_no_upload(database_url: str, name: str) -> None:
+    server = a_server("memory:", Ticket)
+    async with site(server, database_url) as http:
+        ticket = await created(http, "/api/tickets", status="closed")
+        locked = await http.patch(f"/api/tickets/{ticket['id']}", files={name: PNG_PART})
+        error_of(locked, 422, "RECORD_LOCKED")
+        assert await rows_of_files(server) == set()
+
+
 async def test_code_sees_and_changes_the_files(database_url: str) -> None:
     server = a_server()
     seen: list[Any] = []
@@ -217,6 +234,7 @@ async def test_code_sees_and_changes_the_files(database_url: str) -> None:
     async def look(ctx: Context, next: Next) -> None:
         upload = ctx.files["cover"]
         seen.append((upload.field, upload.filename, upload.content_type, upload.size, await upload.read()))
+        assert b"".join([chunk async for chunk in upload.stream()]) == PNG
         if upload.filename == "big.png":
             upload.replace(b"small", content_type="image/gif")
         await next()
@@ -254,6 +272,37 @@ async def test_limits_of_a_form(database_url: str) -> None:
         await assert_nothing_stored(server)
 
 
+@pytest.mark.parametrize("path", [ALBUMS, "/api/files"])
+async def test_a_form_that_says_it_is_too_large_is_refused_unread(database_url: str, path: str) -> None:
+    server = a_server(max_upload_size=10_000)
+    headers = ((b"content-type", b"multipart/form-data; boundary=x"), (b"content-length", b"10001"))
+    events: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        events.append("read")
+        return {"type": "http.request", "body": b"x" * 10_001, "more_body": False}
+
+    async def send(message: Any) -> None:
+        events.append(message.get("status"))
+
+    async with site(server, database_url):
+        await server(scope_of(Call("POST", path.encode(), headers=headers)), receive, send)
+        assert events[0] == 413
+        await assert_nothing_stored(server)
+
+
+async def test_headers_of_a_part_are_bounded(database_url: str) -> None:
+    server = a_server()
+    async with site(server, database_url) as http:
+        for size, status in ((7_000, 201), (8_200, 400)):
+            head = b'--x\r\nContent-Disposition: form-data; name="title"\r\nX-Long: ' + b"a" * size
+            form = head + b"\r\n\r\na\r\n--x--\r\n"
+            kind = {"content-type": "multipart/form-data; boundary=x"}
+            answer = await http.post(ALBUMS, content=form, headers=kind)
+            assert answer.status_code == status, answer.text
+        error_of(answer, 400, "MULTIPART_ERROR")
+
+
 async def test_other_models_and_servers_without_storage_take_no_forms(database_url: str) -> None:
     async with site(a_server(), database_url) as http:
         error_of(await http.post("/api/notes", files={"text": (None, b"a")}), 415, "UNSUPPORTED_MEDIA_TYPE")
@@ -288,3 +337,24 @@ async def test_html_is_stored_and_never_shown(database_url: str, storage: str) -
         assert shown.headers["content-disposition"].startswith("attachment")
         assert shown.headers["x-content-type-options"] == "nosniff"
         assert shown.headers["content-security-policy"] == "sandbox; default-src 'none'"
+
+
+@pytest.mark.parametrize(
+    ("part", "status", "code"),
+    [
+        (("a.png", PNG + bytes(2000), "image/png"), 413, "FILE_TOO_LARGE"),
+        (("a.txt", b"words", "text/plain"), 415, "FILE_TYPE_NOT_ALLOWED"),
+        (("a.txt", b"words", "no type"), 415, "FILE_TYPE_NOT_ALLOWED"),
+    ],
+)
+async def test_a_refused_file_says_of_which_field_it_is(
+    sqlite_url: str, part: Any, status: int, code: str
+) -> None:
+    server = a_server()
+    async with site(server, sqlite_url) as http:
+        files = [("title", (None, b"a")), ("scans", ("b.png", PNG, "image/png")), ("cover", part)]
+        refused = await http.post("/api/albums", files=files)
+        [about] = error_of(refused, status, code)["details"]
+        assert (about["field"], about["code"]) == ("cover", code.lower())
+        assert about["message"].startswith('field "cover": ')
+        await assert_nothing_stored(server)

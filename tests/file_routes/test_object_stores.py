@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
+import pytest
+
+from maniflex import Model, file
 from tests.file_routes.world import PNG, a_server, rows_of_files, site
 from tests.kit.http import data_of, error_of, total
-from tests.kit.object_stores import new_bucket, s3_storage
-from tests.storage.conftest import s3_endpoint as s3_endpoint  # the fixture
+from tests.kit.object_stores import azure_storage, new_bucket, s3_storage
+from tests.storage.conftest import azure_endpoint as azure_endpoint  # fixtures
+from tests.storage.conftest import s3_endpoint as s3_endpoint
 from tests.storage.test_objects import QUICK, relay
 
 PART = ("a.png", PNG, "image/png")
@@ -44,3 +50,37 @@ async def test_a_store_that_is_away_is_503_and_back_without_a_restart(
             gate.hold_answers = False
             data_of(await http.post("/api/albums", files=files), 201)
             assert (await http.get(f"/api/albums/{album['id']}/cover")).content == PNG
+
+
+class Paper(Model):
+    shown: str | None = file(default=None, acl="signed")
+    saved: str | None = file(default=None, acl="signed", inline=False)
+    handed_out: str | None = file(default=None, acl="public", inline=False)
+    scans: list[str] = file(default_factory=list, acl="signed", inline=False)
+
+
+@pytest.mark.parametrize("kind", ["s3", "s3 without botocore", "azure"])
+async def test_a_file_that_is_never_shown_is_saved_by_its_url_too(
+    database_url: str, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "s3 without botocore":
+        monkeypatch.setattr("maniflex.storage.s3.can_sign", lambda: False)
+    store_kind = kind.partition(" ")[0]
+    endpoint = request.getfixturevalue(f"{store_kind}_endpoint")
+    storage = azure_storage(endpoint) if kind == "azure" else s3_storage(endpoint)
+    async with site(a_server(storage, Paper), database_url) as http, httpx.AsyncClient() as outside:
+        key = data_of(await http.post("/api/files", files={"file": PART}), 201)["key"]
+        body = {"shown": key, "saved": key, "handed_out": key, "scans": [key]}
+        paper = data_of(await http.post("/api/papers", json=body), 201)
+
+        async def fetch(url: str) -> httpx.Response:
+            return await (http if url.startswith("/") else outside).get(url)
+
+        assert (await fetch(paper["shown"])).headers["content-disposition"].startswith("inline")
+        for url in (paper["saved"], paper["handed_out"], *paper["scans"]):
+            answer = await fetch(url)
+            assert (answer.status_code, answer.content) == (200, PNG), url
+            assert answer.headers["content-disposition"].startswith("attachment"), url
+        assert (urlsplit(paper["saved"]).netloc == "") == (kind != "s3")
+        same = data_of(await http.patch(f"/api/papers/{paper['id']}", json=paper))  # URLs mean "as it is"
+        assert urlsplit(same["saved"]).path == urlsplit(paper["saved"]).path

@@ -30,8 +30,6 @@ def chunk(data: bytes) -> bytes:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a second for a thousand bytes, as it is a minute for 64 KB."""
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.5)
-    monkeypatch.setattr(protocol, "BODY_TIMEOUT", 0.5)
     monkeypatch.setattr(protocol, "UPLOAD_TIMEOUT", 2.0)
     monkeypatch.setattr(protocol, "PROGRESS", 1_000)
     monkeypatch.setattr(upload_progress, "WITHIN", 0.5)
@@ -39,7 +37,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_film_server(tmp_path: Path, storage: Any = "memory:") -> Any:
-    return a_server(storage, database=f"sqlite:///{tmp_path}/test.db", query_timeout=0.3)
+    return a_server(
+        storage,
+        database=f"sqlite:///{tmp_path}/test.db",
+        query_timeout=0.3,
+        head_timeout=0.5,
+        body_timeout=0.5,
+    )
 
 
 @pytest.mark.usefixtures("impatient")
@@ -98,7 +102,9 @@ async def test_a_slow_storage_is_not_the_clients_fault(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_body_of_json_keeps_its_time(tmp_path: Path) -> None:
-    server = a_server(database=f"sqlite:///{tmp_path}/test.db", query_timeout=0)
+    server = a_server(
+        database=f"sqlite:///{tmp_path}/test.db", query_timeout=0, head_timeout=0.5, body_timeout=0.5
+    )
     async with listening(server) as port, connected(port) as connection:
         await connection.send(
             f"POST {FILMS} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n".encode() + b'{"title": "'

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from maniflex import Context, DeclarationError, Model, Next
-from maniflex.middleware import auth
+from maniflex.middleware import auth, db
 from maniflex.storage import MemoryStorage
 from tests.file_routes.world import (
     PNG,
@@ -263,3 +263,28 @@ async def test_open_routes_are_warned_of(sqlite_url: str, caplog: pytest.LogCapt
     server.pipeline.auth.registrations.clear()
     server.seal()
     assert "no auth middleware covers upload_file, read_file, delete_file" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["db", "auth"])
+async def test_a_rate_limit_counts_them(sqlite_url: str, step: str) -> None:
+    server = a_server()
+    getattr(server.pipeline, step).register(db.rate_limit(2, 3600))
+    async with site(server, sqlite_url) as http:
+        stored = [await http.post("/api/files", files={"file": PART}) for _ in range(3)]
+        assert [answer.status_code for answer in stored] == [201, 201, 429]
+        path = f"/api/files/{data_of(stored[0], 201)['key']}"
+        reads = [await http.request(method, path) for method in ("GET", "HEAD", "GET")]
+        assert [answer.status_code for answer in reads] == [200, 200, 429]
+        gone = [await http.delete(path, headers={"x-user": "ada"}) for _ in range(3)]
+        assert gone[2].status_code == 429
+        assert len(await rows_of_files(server)) <= 2
+        other = await http.post("/api/files", files={"file": PART}, headers={"x-user": "bob"})
+        assert other.status_code == 201
+
+
+async def test_a_rate_limit_of_other_models_does_not(sqlite_url: str) -> None:
+    server = a_server()
+    server.pipeline.db.register(db.rate_limit(1, 3600), models=["Note"])
+    async with site(server, sqlite_url) as http:
+        answers = [await http.post("/api/files", files={"file": PART}) for _ in range(3)]
+        assert {answer.status_code for answer in answers} == {201}

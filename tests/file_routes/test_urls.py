@@ -12,12 +12,13 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from maniflex import Model, Server, file
+from maniflex import Context, Model, Next, Server, belongs_to, field, file
 from maniflex.errors import PresignUnsupported
 from maniflex.storage import MemoryStorage
 from maniflex.testing import FakeClock
 from tests.file_routes.world import (
     PNG,
+    Shot,
     a_server,
     assert_nothing_stored,
     rows_of_files,
@@ -55,6 +56,36 @@ async def test_answers_show_urls_where_the_field_says_so(database_url: str, stor
         assert public.headers["cache-control"] == "public, max-age=31536000, immutable"
 
 
+class Frame(Model):
+    shot_id: str = field(relation="Shot")
+    shot: Shot = belongs_to()
+
+
+async def test_urls_open_their_files_and_nothing_else_before_the_auth_step(database_url: str) -> None:
+    server = a_server("memory:", Shot, Frame)
+
+    @server.pipeline.auth.middleware()
+    async def demand(ctx: Context, next: Next) -> None:
+        ctx.require_auth()
+        await next()
+
+    known = {"x-user": "ada"}
+    async with site(server, database_url) as http:
+        files: list[Any] = [("name", (None, b"one")), ("image", PART), ("poster", PART)]
+        made = data_of(await http.post(SHOTS, files=files, headers=known), 201)
+        data_of(await http.post("/api/frames", json={"shot_id": made["id"]}, headers=known), 201)
+        [frame] = data_of(await http.get("/api/frames?include=shot", headers=known))
+        for shot in (made, frame["shot"]):
+            for url in (shot["image"], shot["poster"]):
+                for method in ("GET", "HEAD"):
+                    assert (await http.request(method, url)).status_code == 200
+        path = urlsplit(made["image"]).path
+        error_of(await http.get(path), 401, "UNAUTHORIZED")
+        assert (await http.get(path, headers=known)).status_code == 200
+        error_of(await http.delete(made["image"]), 401, "UNAUTHORIZED")
+        error_of(await http.get(f"{SHOTS}/{made['id']}/image"), 401, "UNAUTHORIZED")
+
+
 async def test_only_the_url_of_a_key_is_kept_for_a_year(database_url: str) -> None:
     async with site(a_server(), database_url) as http:
         made = await a_shot(http, "poster")
@@ -71,7 +102,11 @@ async def test_urls_of_a_mounted_server_begin_where_it_is_mounted(database_url: 
         original: str | None = file(default=None, upload="presigned", acl="signed")
         poster: str | None = file(default=None, acl="public")
 
+    async def link(ctx: Context) -> str:
+        return await server.files.url(ctx.query_param("key") or "")
+
     server = a_server("memory:", Film)
+    server.action("GET", "/link")(link)
     outer = Starlette(routes=[Mount("/shop", server)])
     async with (
         site(server, database_url),
@@ -90,6 +125,9 @@ async def test_urls_of_a_mounted_server_begin_where_it_is_mounted(database_url: 
         path = f"/shop/api/films/{made['id']}"
         same = data_of(await http.patch(path, json={"poster": made["poster"]}))
         assert same["poster"] == made["poster"]
+        url = data_of(await http.get("/shop/api/link", params={"key": target["key"]}))
+        assert url.startswith("/shop/api/files/")
+        assert (await http.get(url)).content == PNG
 
 
 async def test_the_keys_of_a_page_are_signed_in_one_call(sqlite_url: str) -> None:
@@ -134,6 +172,25 @@ async def test_a_changed_or_expired_signature_opens_nothing(database_url: str, s
             error_of(await http.get(changed), 404, "FILE_NOT_FOUND")
         clock.advance(timedelta(seconds=61))
         error_of(await http.get(url), 404, "FILE_NOT_FOUND")
+
+
+async def test_no_log_line_has_a_signed_url(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Breaking(MemoryStorage):
+        async def open(self, key: str, **more: Any) -> Any:
+            raise OSError("broken")
+
+    caplog.set_level("DEBUG", "maniflex")
+    caplog.set_level("WARNING", "httpx")
+    server = a_server(Breaking(), Shot, Clip, access_log=True)
+    async with site(server, sqlite_url) as http:
+        made = await a_shot(http, "image")
+        error_of(await http.get(made["image"]), 500, "STORAGE_ERROR")
+        error_of(await http.get(made["image"] + "0"), 404, "FILE_NOT_FOUND")
+        minted = data_of(await http.post(MINT, json=WISH))
+        await http.put(minted["url"], content=b"x" * 2001, headers=minted["headers"])
+    assert "STORAGE_ERROR" in caplog.text
+    assert "signature" not in caplog.text
+    assert "expires=" not in caplog.text
 
 
 async def test_urls_of_code_may_say_name_and_disposition(database_url: str) -> None:
@@ -279,14 +336,15 @@ async def test_what_was_uploaded_past_the_server_is_judged_when_it_is_named(data
             data_of(await http.post("/api/wides", json={"data": minted["key"]}), 201)
 
 
-async def test_rules_for_creating_cover_the_minting(database_url: str) -> None:
+@pytest.mark.parametrize("operation", ["create", "update"])
+async def test_rules_for_writing_cover_the_minting(sqlite_url: str, operation: str) -> None:
     server = a_server("memory:", Clip)
 
-    @server.pipeline.auth.middleware(models=[Clip], operations="create")
+    @server.pipeline.auth.middleware(models=[Clip], operations=operation)
     async def refuse(ctx: Any, next: Any) -> None:
         ctx.abort(418, "TEAPOT", "no")
 
-    async with site(server, database_url) as http:
+    async with site(server, sqlite_url) as http:
         error_of(await http.post(MINT, json=WISH), 418, "TEAPOT")
 
 

@@ -84,11 +84,37 @@ async def test_the_commands_say_what_they_found(database_url: str, tmp_path: Pat
 
     code, output = command("check")
     assert (code, "object without a row: old/b.png" in output) == (1, True), output
-    assert command("sweep")[1].startswith("1 removed, 0 failed")
+    assert command("sweep")[1].startswith("1 files removed, 0 failed")
     assert command("adopt", "--prefix", "old/")[1].startswith("1 files taken in, 0 links made\n")
     code, output = command("check")
     assert code == 0
     assert output.startswith("0 orphans, 0 missing, 0 dangling, 0 unlinked\n")  # and a warning of open routes
+
+
+async def test_a_sweep_of_everything_or_of_a_part(sqlite_url: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+
+    async def give_up() -> None:
+        server = Server(sqlite_url, storage=LocalStorage(tmp_path / "files"))
+        server.register(Album)
+        async with server.lifespan(role="client"):
+            await server.files.delete((await server.files.store(PNG, filename="a.png")).key)
+
+    def sweep(*options: str) -> tuple[int, list[str], str]:
+        done = run_command("sweep", "app:server", *options, cwd=tmp_path, DB=sqlite_url, **PATHS)
+        return done.returncode, [line for line in done.stdout.splitlines() if "failed" in line], done.stderr
+
+    scheduled = "0 deleted, 0 updated, 0 skipped, 0 failed"
+    files = "{} files removed, 0 failed, 0 remains of killed uploads removed"
+    await give_up()
+    assert sweep("--only", "scheduled")[:2] == (0, [scheduled])
+    assert sweep("--only", "files")[:2] == (0, [files.format(1)])
+    await give_up()
+    assert sweep()[:2] == (0, [scheduled, files.format(1)])
+    assert sweep("--only", "files, scheduled")[:2] == (0, [scheduled, files.format(0)])
+    code, lines, mistake = sweep("--only", "files,nonsense")
+    assert (code, lines) == (2, [])
+    assert "'nonsense' is none of scheduled, files" in mistake
 
 
 def test_a_server_without_a_storage_has_nothing_to_check(tmp_path: Path) -> None:

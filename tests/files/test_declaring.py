@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import new_class
 from typing import Any
 
 import pytest
@@ -69,6 +70,8 @@ def test_every_option_is_kept() -> None:
         ({"pattern": "a"}, "pattern cannot be set on a file field"),
         ({"max_length": 5}, "max_length cannot be set on a file field"),
         ({"alias": "restore"}, "cannot be called 'restore'"),
+        ({"alias": "history"}, "cannot be called 'history'"),
+        ({"alias": "export"}, "cannot be called 'export'"),
     ],
 )
 def test_what_a_file_field_cannot_have_stops_the_start(options: dict[str, Any], sentence: str) -> None:
@@ -76,6 +79,30 @@ def test_what_a_file_field_cannot_have_stops_the_start(options: dict[str, Any], 
         cover: str | None = any_file(default=None, **options)
 
     assert sentence in problems_of(Post)
+
+
+@pytest.mark.parametrize("kind", [int, dict[str, str], list[int], bytes, str | int])
+def test_a_file_field_of_another_type_stops_the_start(kind: Any) -> None:
+    body = {"__module__": __name__, "__annotations__": {"cover": kind}, "cover": any_file()}
+    post: Any = new_class("Post", (Model,), {}, lambda names: names.update(body))
+
+    assert "Post.cover" in problems_of(post, storage="memory:")
+
+
+def test_a_query_model_has_no_files() -> None:
+    class Report(Model, query="SELECT 'a' AS cover"):
+        cover: str | None = file(default=None)
+
+    assert "file cannot be set on a query model" in problems_of(Report, storage="memory:")
+
+
+def test_files_without_a_storage_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    for storage in ("memory:", None):
+        assert "no storage to upload to" not in caplog.text
+        server = Server(":memory:", storage=storage)
+        server.register(Album)
+        server.seal()
+    assert "Album: there are file fields, but no storage to upload to" in caplog.text
 
 
 def test_a_count_that_is_none_stops_the_start() -> None:

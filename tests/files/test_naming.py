@@ -168,7 +168,7 @@ async def test_a_url_of_the_current_file_means_the_file(database_url: str, acl: 
     async with an_archive(database_url) as archive:
         key, other = await archive.put(name="Grüße & mehr.png"), await archive.put()
         album = await created(archive.http, "/api/albums", cover=key, scans=[key, other])
-        urls = await archive.files.desk.urls({acl: [key, other]})
+        urls = await archive.files.desk.urls([key, other], acl)
 
         kept = data_of(
             await archive.http.patch(

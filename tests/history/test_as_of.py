@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from maniflex import Server
 from tests.history.world import Invoice, Ledger, Line, World, a_world
 
 
@@ -57,6 +58,20 @@ async def test_a_record_at_twenty_moments(world: World) -> None:
             assert answer.json()["meta"]["missing"] == []
             assert "etag" not in answer.headers
     assert (await world.http.get(f"{url}?as_of={text(states[1][0])}")).json()["meta"]["version"] == 1
+
+
+async def test_the_past_has_no_computed_fields(database_url: str) -> None:
+    def prepare(server: Server) -> None:
+        server.computed(Invoice, "twice")(lambda ctx, invoice: invoice.stars * 2)
+
+    async with a_world(database_url, prepare=prepare) as world:
+        invoice = await world.invoice(stars=2)
+        now = text(world.tick())
+        url = f"/hist_invoices/{invoice['id']}"
+        assert (await world.http.get(url)).json()["data"]["twice"] == 4
+        assert "twice" not in (await world.http.get(f"{url}?as_of={now}")).json()["data"]
+        [listed] = (await world.http.get(f"/hist_invoices?as_of={now}")).json()["data"]
+        assert "twice" not in listed
 
 
 async def test_what_cannot_be_asked_of_the_past(world: World) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, DeclarationError, Server
+from maniflex import Context, DeclarationError, Model, Server, field
 from maniflex.errors import NotFound
 from maniflex.testing import client
 from tests.history.world import Customer, Invoice, Ledger, Line, Plain, World, a_world
@@ -140,6 +140,22 @@ async def test_a_refused_or_rolled_back_write_leaves_no_version(world: World) ->
     with pytest.raises(NotFound):
         await _write_and_fail(world, invoice["id"])
     assert [v["version"] for v in await world.history(invoice["id"])] == [1]
+
+
+class Seal(Model, table="hist_seals", versioned=True, optimistic_lock=True):
+    number: int = field(default=0, unique=True)
+
+
+async def test_a_lost_race_leaves_no_version(database_url: str) -> None:
+    server = Server(path_prefix="")
+    server.register(Seal)
+    async with client(server, database=database_url) as http:
+        seals = [await server.db(Seal).create(number=n) for n in (1, 2)]
+        url = f"/hist_seals/{seals[0].id}"
+        stale = await http.patch(url, json={"number": 3}, headers={"if-match": '"another"'})
+        taken = await http.patch(url, json={"number": 2})
+        assert (stale.status_code, taken.status_code) == (412, 409)
+        assert await server.db("SealHistory").count() == 2
 
 
 async def test_without_its_history_nothing_is_written(world: World) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from maniflex import Context, Model, Server, field, scheduled
+from maniflex import Context, Model, Run, Server, field, scheduled
 from maniflex._caller import caller
 from maniflex.db import changes
 from maniflex.db.changes import Change
@@ -130,6 +130,10 @@ async def world(database_url: str) -> AsyncIterator[World]:
         ctx.change_reason = "asked by phone"
         await ctx.db(Book).update(ctx.url_param("id"), title="renamed")
 
+    @server.work.handler("rename.v1")
+    async def write(run: Run) -> None:
+        await server.db(Book).create(title="of a run")
+
     seam = Keeping()
     async with client(server, database=database_url, clock=clock) as http:
         for store in server._seal().runtime.stores.values():
@@ -178,6 +182,15 @@ async def test_code_tells_who_and_why(world: World) -> None:
         "asked by phone",
         {"title": "renamed"},
     )
+
+
+async def test_a_run_tells_for_whom_it_was_submitted(world: World) -> None:
+    with world.server.acting_as("ada", reason="of the script"):
+        run = await world.server.work.submit("rename.v1")
+    await world.server.work.worker().drain()
+    [create] = world.seam.take()
+    who = (create.source, create.actor, create.request, create.reason)
+    assert who == ("run", "ada", f"run:{run.id}", None)
 
 
 async def test_a_cascade_tells_every_row_in_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ async def test_a_client_that_left_is_499(lines: Any) -> None:
         await asyncio.Event().wait()
 
     scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/api/notes", "headers": []}
-    request = asyncio.create_task(AccessLog(app)(scope, None, None))  # type: ignore[arg-type]  # never called
+    request = asyncio.ensure_future(AccessLog(app)(scope, None, None))  # type: ignore[arg-type]  # never called
     await begun.wait()
     request.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -394,3 +394,17 @@ def test_types_that_hold_models_are_no_problem() -> None:
     async def many(ctx: Context) -> None: ...
 
     server.seal()
+
+
+async def test_a_whole_number_in_the_query_string_is_written_as_one(sqlite_url: str) -> None:
+    """The handler reads the text, which `int` must take; pydantic alone lets `1.0` pass."""
+    server = shop()
+
+    @server.action("GET", "/times", query_params={"n": int, "x": float})
+    async def times(ctx: Context) -> Any:
+        return int(ctx.query_param("n")) * float(ctx.query_param("x") or 1)
+
+    async with client(server, database=sqlite_url) as http:
+        assert data_of(await http.get("/api/times?n=-2&x=1.5")) == -3
+        for text in ("1.0", "0.0", "1_0", "%201", "1e3", "x", ""):
+            error_of(await http.get(f"/api/times?n={text}"), 400, "INVALID_QUERY")

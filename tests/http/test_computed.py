@@ -14,6 +14,7 @@ from maniflex import Context, DeclarationError, Model, Server, field
 from maniflex.pipeline import threads
 from maniflex.testing import client
 from tests.kit.http import created, data_of, error_of
+from tests.kit.waiting import PATIENCE
 
 
 class Person(Model):
@@ -261,7 +262,7 @@ async def test_the_rest_of_a_page_is_left_when_its_request_has_ended(
             await server.db(Person).create(first=str(number))
         error_of(await http.get("/api/people"), 504, "TIMEOUT")
         release.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (await http.get("/api/free")).status_code == 504:
                 pass  # the only thread is not back yet
     assert len(reached) == 1

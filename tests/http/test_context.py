@@ -12,6 +12,7 @@ import pytest
 from maniflex import AuthInfo, Context, Model, Next, Server, field
 from maniflex.testing import client
 from tests.kit.http import created, data_of, error_of, offenders, total
+from tests.kit.waiting import PATIENCE
 
 
 class Order(Model):
@@ -267,7 +268,7 @@ async def test_background_work_goes_on_after_the_answer_and_may_fail(
         assert (await http.get("/api/orders")).status_code == 200
         assert not done.is_set()
         release.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await done.wait()
         assert (await http.get("/api/orders")).status_code == 200
     failures = [r for r in caplog.records if r.levelno == logging.ERROR]

@@ -155,8 +155,8 @@ MATRIX = [
     Row(f"POST {RUN}", nothing, (401, 422, 422, 422, 422, 422), {"type": "job"}),
     Row(f"POST {RUN}", nothing, (401, 422, 422, 422, 422, 422), {"type": "schedule.url.v1"}),
     *(
-        Row(f"{method} {RUN}/{{id}}", of_run(type), answers)
-        for method in ("GET", "HEAD")
+        Row(f"{method} {RUN}/{{id}}{below}", of_run(type), answers)
+        for method, below in (("GET", ""), ("HEAD", ""), ("GET", "/steps"))
         for type, answers in (
             ("open.v1", (401, 200, 404, 404, 200, 200)),
             ("closed.v1", (401, 200, 404, 404, 200, 200)),

@@ -265,7 +265,7 @@ def test_a_singleton_cannot_be_exported() -> None:
         server.seal()
 
 
-async def test_without_the_package_for_sheets_an_export_is_csv(
+async def test_without_the_package_for_sheets_an_export_has_no_xlsx(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "xlsxwriter", None)
@@ -277,11 +277,11 @@ async def test_without_the_package_for_sheets_an_export_is_csv(
         for method in ("GET", "HEAD"):
             assert (await http.request(method, "/api/invoices/export?format=xlsx")).status_code == 400
         refused = await http.get("/api/invoices/export?format=xlsx")
-        assert error_of(refused, 400, "INVALID_FORMAT")["message"] == "an export here is csv"
+        assert error_of(refused, 400, "INVALID_FORMAT")["message"] == "an export is written as csv or jsonl"
         operation = (await server.openapi())["paths"]["/api/invoices/export"]["get"]
     [format] = [p for p in operation["parameters"] if p["name"] == "format"]
     assert "xlsx" not in str(format)
-    assert list(operation["responses"]["200"]["content"]) == ["text/csv"]
+    assert list(operation["responses"]["200"]["content"]) == ["text/csv", "application/jsonl"]
 
 
 # -- rules

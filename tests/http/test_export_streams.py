@@ -21,7 +21,7 @@ from maniflex.testing import client
 from tests.kit.http import error_of
 from tests.kit.processes import serve_process
 from tests.kit.sockets import a_request, connected, listening
-from tests.kit.waiting import eventually
+from tests.kit.waiting import PATIENCE, eventually
 
 ROWS = 1_000  # several batches
 MANY_ROWS = 10_000  # several pieces of a workbook
@@ -169,7 +169,7 @@ async def test_a_client_that_goes_away_frees_its_place(database_url: str, query:
         assert await download.begin() == 200
         assert not await is_free(http)
         download.go_away()
-        await asyncio.wait_for(download.task, 10)
+        await asyncio.wait_for(download.task, PATIENCE)
         assert await is_free(http)
 
 
@@ -191,7 +191,7 @@ async def test_a_client_that_takes_nothing_is_left(
         download = Download(server)
         await download.begin()
         with pytest.raises(Aborted):
-            await asyncio.wait_for(download.task, 10)
+            await asyncio.wait_for(download.task, PATIENCE)
         assert await is_free(http)
 
 
@@ -273,7 +273,7 @@ async def test_no_temporary_file_is_left_behind(
         await download.begin()
         assert [path for path in here.iterdir() if "export" in path.name] != []
         download.go_away()
-        await asyncio.wait_for(download.task, 10)
+        await asyncio.wait_for(download.task, PATIENCE)
         assert [path for path in here.iterdir() if "export" in path.name] == []
 
 

@@ -196,10 +196,10 @@ async def test_a_missing_or_malformed_request_id_is_replaced_by_a_fresh_one(sqli
 
 
 async def test_the_context_knows_the_request_the_trace_and_the_service(sqlite_url: str) -> None:
-    seen: list[tuple[str, str, str]] = []
+    seen: list[tuple[str, str, str, str]] = []
 
     async def note(ctx: Context, next: Next) -> None:
-        seen.append((ctx.request_id, ctx.trace_id, ctx.service_name))
+        seen.append((ctx.request_id, ctx.trace_id, ctx.traceparent, ctx.service_name))
         await next()
 
     server = Server(service_name="pages-eu")
@@ -209,9 +209,9 @@ async def test_the_context_knows_the_request_the_trace_and_the_service(sqlite_ur
     async with client(server, database=sqlite_url) as http:
         response = await http.get("/api/pages", headers={"X-Request-Id": "r1", "traceparent": trace})
         assert response.headers["x-service-name"] == "pages-eu"
-        await http.get("/api/pages", headers={"X-Request-Id": "r2"})
+        await http.get("/api/pages", headers={"X-Request-Id": "r2", "traceparent": "00-abc-def-01"})
         assert (await http.get("/nowhere")).headers["x-service-name"] == "pages-eu"
-    assert seen == [("r1", trace, "pages-eu"), ("r2", "", "pages-eu")]
+    assert seen == [("r1", trace[3:35], trace, "pages-eu"), ("r2", "", "", "pages-eu")]
 
 
 async def test_without_a_service_name_there_is_no_such_header(sqlite_url: str) -> None:

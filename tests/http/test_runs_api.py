@@ -366,13 +366,13 @@ async def test_submitting_can_be_closed(database_url: str) -> None:
 
 
 async def test_a_run_submitted_in_a_request_is_the_callers(site: Site) -> None:
-    traced = {**ADA, "traceparent": "00-abc-def-01"}
+    traced = {**ADA, "traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
 
     assert (await site.http.post("/api/orders/7/pay", headers=traced)).status_code == 204
     assert (await site.http.post("/api/orders/8/pay")).status_code == 204
 
     [run] = data_of(await site.http.get(RUNS, headers=ADA))
-    assert (run["payload"], run["trace_id"]) == ({"order": "7"}, "00-abc-def-01")
+    assert (run["payload"], run["trace_id"]) == ({"order": "7"}, "ab" * 16)
     assert len(await site.server.work.list()) == 2
     outside = await site.server.work.submit("default.echo")
     assert (outside.actor_id, outside.tenant_id) == (None, None)

@@ -14,6 +14,7 @@ from maniflex import Context, Model, Next, Response, Server, with_transaction
 from maniflex.pipeline import threads
 from maniflex.testing import client
 from tests.kit.http import created, data_of, error_of, total
+from tests.kit.waiting import PATIENCE
 
 SyncNext = Callable[[], None]
 
@@ -195,7 +196,7 @@ async def test_work_can_be_started_from_it(database_url: str) -> None:
         ctx.background(work)
         return {"started": True}
 
-    async with client(server, database=database_url) as http, asyncio.timeout(10):
+    async with client(server, database=database_url) as http, asyncio.timeout(PATIENCE):
         assert (await http.get("/api/posts")).status_code == 200
         await done.wait()
         done.clear()
@@ -219,7 +220,7 @@ async def test_a_timeout_ends_what_it_was_waiting_for(sqlite_url: str) -> None:
 
     server.pipeline.auth.register(outer)
     server.pipeline.service.register(forever)
-    async with client(server, database=sqlite_url) as http, asyncio.timeout(10):
+    async with client(server, database=sqlite_url) as http, asyncio.timeout(PATIENCE):
         error_of(await http.get("/api/posts"), 504, "TIMEOUT")
         await ended.wait()
 
@@ -346,5 +347,5 @@ async def test_what_a_thread_raises_that_no_future_can_carry_is_still_answered(s
     def first_of_none(ctx: Context) -> Any:
         return next(iter(()))
 
-    async with client(server, database=sqlite_url) as http, asyncio.timeout(10):
+    async with client(server, database=sqlite_url) as http, asyncio.timeout(PATIENCE):
         error_of(await http.get("/api/next"), 500, "PANIC")

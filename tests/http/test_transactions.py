@@ -22,6 +22,7 @@ from maniflex import (
 )
 from maniflex.testing import client
 from tests.kit.http import created, data_of, error_of, total
+from tests.kit.waiting import PATIENCE
 
 
 class Sale(Model):
@@ -233,7 +234,7 @@ async def test_background_work_is_not_part_of_it(database_url: str) -> None:
             done.set()
 
         ctx.background(work)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await done.wait()
 
     async with client(shop(start), database=database_url) as http:
@@ -277,7 +278,7 @@ async def test_a_serializable_collision_is_a_409_that_may_be_sent_again(postgres
     async def read_then_write(ctx: Context, next: Next) -> None:
         await ctx.db(Sale).count()
         if ctx.header("x-race"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await both_have_read.wait()
         await next()
 

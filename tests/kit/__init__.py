@@ -9,10 +9,14 @@ Servers and clients
     waiting            waiting for a condition: `eventually` in a loop, `until` without one
 Databases
     postgres           databases of the shared PostgreSQL server, statements behind a server's back
-    private_postgres   a PostgreSQL server of a test's own, to stop, crash and freeze
+    private_postgres   a PostgreSQL server of a test's own, to stop, crash and freeze; its standby
+    replicas           a primary and its standby, which shows commits as late as a test says
     tcp_relay          stands before PostgreSQL, cuts connections and falls silent
     schema             the schema as the database tells it, versions of a model, SQL that a refusal advises
+    network_tools      HAProxy and PgBouncer, as the pages configure them
+    acknowledged_load  writes, runs and messages through outages, each of which must be there once
     statements         the statements a server sends, their plans, answers that come in time
+    nats_queue         the messages of a NATS queue, a NATS server of one's own
     redis_queue        the keys and the age of a Redis queue
 Files
     object_stores      buckets and containers on the servers that the tests run against
@@ -31,5 +35,6 @@ Applications
     described_app      every field, relation and route that a description can show
     random_models random_queries           random applications, and requests for them
     fuzz/              an application with one of everything, hostile requests, what all answers must hold
+    doctor             what the doctor finds in a server, and a server in which it finds nothing
     docs               the pages of the documentation
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -27,6 +28,19 @@ BEGIN
 END $$;
 CREATE SCHEMA public;
 """
+
+
+POOLER = "MANIFLEX_TEST_POOLER"  # host:port of a PgBouncer that all tests are to go through
+
+
+def through_pooler(url: str) -> str:
+    """The address of the same database behind the pooler, if there is to be one."""
+    if not (pooler := os.environ.get(POOLER)):
+        return url
+    parts = urlsplit(url)
+    login = parts.netloc.rpartition("@")[0]
+    netloc = f"{login}@{pooler}" if login else pooler
+    return urlunsplit(parts._replace(netloc=netloc, query="pgbouncer=true"))
 
 
 class PostgresPool:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import httpx
 
+from tests.kit.forks import ForkedProcess, can_fork, fork
 from tests.kit.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
@@ -23,10 +27,18 @@ PROGRAMS = Path(__file__).parent / "programs"
 MANIFLEX = Path(sys.executable).with_name("maniflex")
 
 
+_ports = itertools.cycle(random.Random(os.urandom(8)).sample(range(12_000, 32_000), 20_000))
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that nobody has, not one of those that the system gives to connections by itself.
+
+    Such a one may be taken by any connection before the process that is to listen there has begun.
+    """
+    for port in _ports:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("there is always a next port")
 
 
 def accepts(port: int) -> bool:
@@ -40,11 +52,13 @@ def accepts(port: int) -> bool:
 
 # -- commands and servers
 
+Process = subprocess.Popen[bytes] | ForkedProcess
+
 
 class Served:
     """One process that serves, with what it has written so far."""
 
-    def __init__(self, process: subprocess.Popen[bytes], host: str, port: int, log: Path) -> None:
+    def __init__(self, process: Process, host: str, port: int, log: Path) -> None:
         self.process = process
         self.port = port
         self.url = f"http://{host}:{port}"
@@ -78,15 +92,42 @@ class Served:
         return self.process.wait(PATIENCE)
 
 
-def run_command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_command(
+    *arguments: str, cwd: Path, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """A `maniflex` command that ends by itself."""
-    return subprocess.run(
-        [MANIFLEX, *arguments],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
+    command = [str(MANIFLEX), *arguments]
+    with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as errors:
+        given.write(stdin)
+        given.seek(0)
+        process = _start(command, cwd, environment, stdin=given, stdout=out, stderr=errors)
+        try:
+            code = process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(PATIENCE)
+            raise
+        out.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read(), errors.read())
+
+
+def _start(
+    command: Sequence[str | Path],
+    cwd: Path,
+    environment: Mapping[str, str],
+    *,
+    stdin: IO[Any],
+    stdout: IO[Any],
+    stderr: IO[Any],
+) -> Process:
+    """The command in a session of its own: forked if it is `maniflex`, unless it has to be started."""
+    variables = {**os.environ, **environment}
+    if command[0] in (MANIFLEX, str(MANIFLEX)) and can_fork(variables):
+        words = [str(word) for word in command]
+        return fork(words, cwd=cwd, environment=variables, stdin=stdin, stdout=stdout, stderr=stderr)
+    return subprocess.Popen(
+        command, cwd=cwd, env=variables, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
     )
 
 
@@ -96,15 +137,8 @@ def start_process(
 ) -> Iterator[Served]:
     """The command as a process; what is left of it and its own processes when the block ends is killed."""
     log = cwd / f"log-{port}.txt"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env={**os.environ, **environment},
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+    with log.open("wb") as out, open(os.devnull) as nothing:
+        process = _start(command, cwd, environment, stdin=nothing, stdout=out, stderr=out)
     try:
         yield Served(process, host, port, log)
     finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import AbstractAsyncContextManager, closing
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
 from typing import Any
 
 import httpx
@@ -52,6 +53,29 @@ async def plans_of(
     assert asked
     found = [await adapter.fetch(Sql(f"EXPLAIN QUERY PLAN {sql.text}", sql.params)) for sql in asked]
     return "; ".join(str(step[3]) for plan in found for step in plan)
+
+
+@contextmanager
+def statements_of(server: Server) -> Iterator[list[str]]:
+    """The texts of the statements that read outside transactions, as they are sent."""
+    adapter: Any = adapter_of(server)
+    texts: list[str] = []
+
+    def noting(read: Any) -> Any:
+        async def noted(sql: Sql, *rest: Any, **options: Any) -> Any:
+            texts.append(sql.text)
+            return await read(sql, *rest, **options)
+
+        return noted
+
+    names = ("fetch", "fetch_one", "execute")
+    for name in names:
+        setattr(adapter, name, noting(getattr(adapter, name)))
+    try:
+        yield texts
+    finally:
+        for name in names:
+            delattr(adapter, name)
 
 
 async def rows_examined(url: str, text: str, params: tuple[Any, ...]) -> int:

@@ -53,7 +53,7 @@ def type_all(page: Path, section: str, url: str, directory: Path, **environment:
         env={"PATH": search_path, "PYTHONPATH": IMPORTS, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,  # mypy without a cache takes minutes where others want the processors too
     )
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stderr == ""

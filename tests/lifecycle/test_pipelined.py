@@ -6,11 +6,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from maniflex import Context, Model, Server
-from maniflex.http import protocol
 from tests.kit.sockets import Connection, a_request, connected, listening
 
 PATIENCE = 60.0
@@ -23,9 +23,9 @@ class Note(Model):
 
 @asynccontextmanager
 async def notes(
-    sqlite_url: str, go_on: asyncio.Event | None = None
+    sqlite_url: str, go_on: asyncio.Event | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Server, Connection]]:
-    server = Server(sqlite_url)
+    server = Server(sqlite_url, **settings)
     server.register(Note)
 
     @server.action("POST", "/wait")
@@ -99,14 +99,10 @@ async def test_a_refusal_waits_for_the_answer_before_it(sqlite_url: str, last: b
         assert await client.read() == b""
 
 
-async def test_a_head_that_waits_for_an_answer_before_it_is_not_cut_off(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.2)
-    monkeypatch.setattr(protocol, "BODY_TIMEOUT", 0.2)
+async def test_a_head_that_waits_for_an_answer_before_it_is_not_cut_off(sqlite_url: str) -> None:
     go_on = asyncio.Event()
     second = a_note(1)
-    async with notes(sqlite_url, go_on) as (_, client):
+    async with notes(sqlite_url, go_on, head_timeout=0.2, body_timeout=0.2) as (_, client):
         for torn in (5, len(second) - 2):
             go_on.clear()
             await client.send(a_request("POST", "/api/wait") + second[:torn])

@@ -17,8 +17,9 @@ from maniflex.background.loop import Loop, stalled
 from maniflex.background.metrics import Metrics
 from maniflex.background.runs.run import Run
 from maniflex.background.runs.worker import RunWorker
-from maniflex.background_api.metrics import HELP, PREFIX, exposition
+from maniflex.background_api.metrics import HELP, PREFIX, MetricsPage
 from maniflex.errors import ConfigError, DeclarationError
+from maniflex.pipeline.request_numbers import RequestNumbers
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
 from tests.kit.waiting import eventually
@@ -51,8 +52,8 @@ def worker_of(server: Server) -> RunWorker:
 @pytest.mark.parametrize(
     ("role", "background", "services"),
     [
-        ("server", True, ["Clerk", "ClockKeeper", "Repairer", "RunWorker", "Pruner"]),
-        ("server", False, ["Clerk"]),
+        ("server", True, ["Clerk", "ClockKeeper", "Repairer", "ProcessKeeper", "RunWorker", "Pruner"]),
+        ("server", False, ["Clerk", "ProcessKeeper"]),
         ("worker", True, ["Clerk"]),
         ("client", True, []),
     ],
@@ -255,9 +256,9 @@ def test_a_label_may_hold_any_text() -> None:
     metrics.add("things_total", 2, type='a"b\\c\nd')
     metrics.add("things_total", 1, type="e")
 
-    page, _ = exposition([*metrics.counters()], [])
+    text, _ = MetricsPage([*metrics.counters()], [], RequestNumbers()).write({})
 
-    assert page.decode().splitlines()[-2:] == [
+    assert [line for line in text.decode().splitlines() if line.startswith("maniflex_things_total{")] == [
         'maniflex_things_total{type="a\\"b\\\\c\\nd"} 2.0',
         'maniflex_things_total{type="e"} 1.0',
     ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from maniflex import Model, Server
-from maniflex.http import protocol
 from tests.kit.sockets import listening
 
 
@@ -16,19 +16,12 @@ class Note(Model):
     text: str
 
 
-def a_server(tmp_path: Path) -> Server:
-    server = Server(database=f"sqlite:///{tmp_path}/notes.db")
+def a_server(tmp_path: Path, **settings: Any) -> Server:
+    server = Server(database=f"sqlite:///{tmp_path}/notes.db", **settings)
     server.register(Note)
     return server
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.2)
-    monkeypatch.setattr(protocol, "BODY_TIMEOUT", 0.2)
-
-
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "sent",
     [
@@ -39,7 +32,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["nothing", "half a head", "half a body"],
 )
 async def test_a_request_that_does_not_arrive_is_cut_off(sent: bytes, tmp_path: Path) -> None:
-    async with listening(a_server(tmp_path)) as port:
+    async with listening(a_server(tmp_path, head_timeout=0.2, body_timeout=0.2)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
 

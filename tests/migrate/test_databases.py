@@ -75,7 +75,7 @@ async def count(url: str, of: type[Model]) -> int:
 async def test_a_start_waits_for_another_process_that_migrates_longer_than_any_timeout(
     postgres_url: str,
 ) -> None:
-    brief = timedelta(milliseconds=20)
+    brief = timedelta(milliseconds=80)
     server = Server(postgres_url, lock_timeout=brief, statement_timeout=brief)
     server.register(model("Thing", "things", {"name": str}))
     other = await asyncpg.connect(postgres_url)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from maniflex import Model, field
-from tests.kit.schema import model, raw, warnings
+from tests.kit.schema import model, raw, refused, warnings
 from tests.kit.servers import started
 
 FIELDS: dict[str, Any] = {"name": (str, field(searchable=True)), "wage": Decimal}
@@ -47,18 +47,11 @@ async def test_a_renamed_class_is_told_how_to_keep_its_table(
     assert warnings(caplog) == []
 
 
-async def test_a_start_that_does_not_migrate_says_it_too(
-    database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_start_that_does_not_migrate_says_it_too(database_url: str) -> None:
     await fill(database_url)
 
-    async with started(database_url, model("Human", "humans", FIELDS), auto_migrate=False):
-        pass
-
-    assert [w for w in warnings(caplog) if "humans" in w] == [
-        f"Human: there is no table 'humans', so every request for it fails; {ADVICE}; otherwise start once"
-        " with auto_migrate=True, or make it in a migration"
-    ]
+    problem = await refused(database_url, model("Human", "humans", FIELDS), auto_migrate=False)
+    assert f"there is no table 'humans', so every request for it would fail; {ADVICE}; otherwise" in problem
 
 
 async def test_other_tables_are_not_mentioned(database_url: str, caplog: pytest.LogCaptureFixture) -> None:

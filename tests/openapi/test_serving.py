@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from maniflex.middleware.openapi import (
 )
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.testing import client
+from tests.kit.waiting import eventually
 
 ASSETS = Path(maniflex.openapi.__file__).parent / "reference"
 
@@ -59,15 +61,16 @@ async def test_the_page_needs_nothing_from_elsewhere() -> None:
     async with client(noted()) as http:
         page = await http.get("/docs")
         needed = re.findall(r'(?:src|href)="(docs/[^"]+)"', page.text)
+        needed += [f"docs/{path.name}" for path in ASSETS.glob("*.js") if f"docs/{path.name}" not in needed]
         parts = [await http.get(f"/{name}") for name in needed]
 
-    assert len(needed) == 2
-    assert [part.status_code for part in parts] == [200, 200]
+    assert len(needed) == 5
+    assert [part.status_code for part in parts] == [200] * 5
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
     for text in (page.text, *(part.text for part in parts)):
         assert "://" not in text
         assert not re.search(r"\son\w+=|<style|style=|innerHTML|eval\(", text)
-    assert sum(path.stat().st_size for path in ASSETS.iterdir()) < 25_000
+    assert sum(path.stat().st_size for path in ASSETS.iterdir()) < 60_000
 
 
 @pytest.mark.parametrize(
@@ -266,3 +269,21 @@ async def test_others_are_answered_while_the_document_of_many_models_is_made() -
 
     assert (await document).status_code == 200
     assert answered > 1
+
+
+async def test_a_server_that_listens_has_made_its_description_before_anybody_asks(sqlite_url: str) -> None:
+    server = noted(database=sqlite_url)
+    messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    answers: list[str] = []
+
+    async def send(message: Any) -> None:
+        answers.append(message["type"])
+
+    messages.put_nowait({"type": "lifespan.startup"})
+    living = asyncio.create_task(server({"type": "lifespan"}, messages.get, send))
+    description = server._seal().description
+    await eventually(lambda: description._document is not None, "the description")
+    assert gc.isenabled()
+    messages.put_nowait({"type": "lifespan.shutdown"})
+    await living
+    assert answers == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

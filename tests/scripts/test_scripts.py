@@ -18,6 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import _venv
+
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "scripts" / "demo"
 TEST = ROOT / "scripts" / "test"
@@ -136,13 +139,29 @@ def _printed(process: subprocess.Popen[str]) -> list[str]:
 def test_the_demo_serves_what_it_prints_and_stops_cleanly(free_port: int, tmp_path: Path) -> None:
     with demo(free_port, f"sqlite:///{tmp_path}/blog.db") as lines:
         statuses = typed(lines)
-        pages = [httpx.get(page).status_code for page in re.findall(r"http\S+/docs", " ".join(lines))]
+        # The server itself says where the blog is, too.
+        pages = {page: httpx.get(page).status_code for page in re.findall(r"http\S+/docs", " ".join(lines))}
+        panels = dict.fromkeys(re.findall(r"http\S+/admin\b", " ".join(lines)))
+        logins = [enter_panel(panel, lines) for panel in panels]
 
     blog, shop, saas = statuses[:5], statuses[5:20], statuses[20:]
     assert blog == ["200", "200", "201", "200", "422"]
     assert shop == ["200", "200", "401", *["200"] * 6, "409", "403", *["200"] * 3, "422"]
     assert saas == ["200", "200", "403", "201"]
-    assert pages == [200, 200, 200]
+    assert list(pages.values()) == [200, 200, 200]
+    assert logins == [200, 200, 200]
+
+
+def enter_panel(panel: str, lines: list[str]) -> int:
+    """The status of the front page of a panel, for the superuser whom the demo made."""
+    text = " ".join(lines)
+    [name], [password] = re.findall(r"sign in as (\S+)\.", text), re.findall(r"accounts is (\S+)\. ", text)
+    with httpx.Client(follow_redirects=True) as http:
+        page = http.get(f"{panel}/-/login").text
+        [token, *_] = re.findall(r'name="_csrf" value="(\w+)"', page)
+        controls = {"_csrf": token, "username": name, "password": password}
+        front = http.post(f"{panel}/-/login", data=controls)
+        return front.status_code if "Sign out" in front.text else 0
 
 
 def typed(lines: list[str]) -> list[str]:
@@ -168,7 +187,8 @@ def test_the_secrets_of_the_demo_are_its_owners_alone(free_port: int, tmp_path: 
             if not path.suffix and path.is_file()
         }
         password = (tmp_path / "demo_password").read_text()
-        accounts = re.findall(r"[a-z]+@[a-z.]+(?=[,.] |[,.]$)", " ".join(lines))
+        emails = re.findall(r"[a-z]+@[a-z.]+(?=[,.] |[,.]$)", " ".join(lines))
+        accounts = [email for email in emails if not email.endswith("@example.org")]  # the panels' own
         statuses = {account: sign_in(url, account, password).status_code for account in accounts}
     with demo(free_port, f"sqlite:///{tmp_path}/blog.db") as later:
         kept = (tmp_path / "demo_password").read_text()
@@ -243,3 +263,12 @@ def counts(shop: httpx.Client, caller: dict[str, str]) -> list[int]:
     """How many orders, runs and messages there are."""
     paths = ("/orders", "/workflow_run", "/outbox_event")
     return [int(shop.get(path, headers=caller).json()["meta"]["total"]) for path in paths]
+
+
+def test_the_environment_of_the_tests_serves_the_demo_too() -> None:
+    """Otherwise the first test of the demo would install packages under all other tests."""
+    text = (ROOT / "scripts" / "_demo.py").read_text()
+    extras = set(re.findall(r'"(\w+)"', re.findall(r"_venv\.ensure\((.*?)\)", text)[0]))
+
+    assert extras == {"admin", "auth"}
+    assert extras | {"postgres"} <= _venv.IMPLIED["dev"]

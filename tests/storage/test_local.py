@@ -103,6 +103,16 @@ async def test_a_file_that_is_cut_while_it_is_read_is_not_shown_as_whole(
             await reader.read()
 
 
+async def test_a_file_system_that_gives_less_than_it_is_asked_for_loses_nothing(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(700_001)
+    await put(storage, "a/b.bin", content)
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda number, length, offset: whole(number, min(length, 9_973), offset))
+    assert await read(storage, "a/b.bin") == content
+
+
 async def test_readers_and_stores_leave_no_handle_open(storage: LocalStorage) -> None:
     await put(storage, "file", b"x" * 3 * MB)
     before = len(os.listdir("/proc/self/fd"))

@@ -9,7 +9,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -420,6 +420,26 @@ async def test_a_presigned_put_names_what_the_client_sends(s3_endpoint: str) -> 
     assert (await storage.stat("b.html")).content_type == "text/html"
     with pytest.raises(FileNotFound):
         await storage.stat("c.html")
+
+
+async def test_uploads_in_parts_that_were_left_are_aborted(s3_endpoint: str) -> None:
+    began = datetime(2010, 11, 10, 20, 48, 33, tzinfo=UTC)  # moto says that of every upload
+    bucket, clock = new_bucket(s3_endpoint), FakeClock(began)
+    storage = s3_storage(s3_endpoint, bucket, key_prefix="app", clock=clock)
+    other = s3_client(s3_endpoint)
+    for key in ("app/left", "elsewhere/left"):
+        upload = other.create_multipart_upload(Bucket=bucket, Key=key)
+        part = {"Bucket": bucket, "Key": key, "UploadId": upload["UploadId"], "PartNumber": 1}
+        other.upload_part(**part, Body=b"x" * 1000)
+
+    assert await storage.remove_stale_temporaries(timedelta(days=1)) == 0  # it may still go on
+    clock.advance(timedelta(days=2))
+    assert await storage.remove_stale_temporaries(timedelta(days=1)) == 1
+
+    left = other.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    assert [upload["Key"] for upload in left] == ["elsewhere/left"]
+    lost = s3_storage(s3_endpoint, new_bucket(s3_endpoint) + "-gone", clock=clock)
+    assert await lost.remove_stale_temporaries(timedelta(days=1)) == 0  # it is no failure of a sweep
 
 
 def test_the_hosts_of_buckets() -> None:

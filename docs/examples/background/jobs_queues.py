@@ -7,7 +7,8 @@ from maniflex.testing import client
 
 server = Server()
 
-# In production: RedisQueue("redis://10.0.0.5:6379") of maniflex.background.jobs.redis
+# In production: RedisQueue("redis://10.0.0.5:6379") of maniflex.background.jobs.redis,
+# or NatsQueue("nats://10.0.0.5:4222", replicas=3) of maniflex.background.jobs.nats
 server.jobs.use(InProcessQueue(), concurrency=16)
 server.jobs.mount_status(public=True)
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any, cast
 
 from maniflex._names import did_you_mean
-from maniflex.app.databases import Databases, link_stores, make_stores
+from maniflex.app.databases import Databases, Stores, link_stores, make_stores, observe_statements
 from maniflex.app.draft import Declaration, ServerDraft
 from maniflex.app.entry_tables import computed_problems
 from maniflex.app.features import FEATURES
 from maniflex.app.route_descriptions import RouteDescriptions
 from maniflex.app.route_guards import GuardsByRoute, RouteGuards, production_notes, production_problems
+from maniflex.app.strict_start import unregistered_targets
 from maniflex.config import Config
 from maniflex.db.port import Adapter
+from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
-from maniflex.features.history import keep_histories
+from maniflex.features.history_options import keep_histories
+from maniflex.http.access_log import with_access_log
 from maniflex.http.asgi import App, HttpApp
 from maniflex.http.layers import Surroundings
+from maniflex.http.observing import Observed
 from maniflex.http.routing import Router
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi.document import Document
@@ -31,15 +37,36 @@ from maniflex.pipeline.in_process import InProcess
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.policies import policy_table
-from maniflex.pipeline.policy_table import hidden_models
+from maniflex.pipeline.policy_table import PolicyTable, hidden_models
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
-from maniflex.pipeline.scope_rules import scope_table
+from maniflex.pipeline.scope_rules import ScopeRule, scope_table
+from maniflex.pipeline.scope_table import ScopeTable
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import searchable_fields
 
 Prefixed = list[tuple[str, Endpoint]]
+
+
+class StartReport:
+    """What may stop a start, depending on its settings, and what may be meant."""
+
+    def __init__(self, *, production: Iterable[str], strict: Iterable[str], notes: Iterable[str]) -> None:
+        self.production = list(production)
+        self.strict = list(strict)
+        self.notes = list(notes)
+
+    def all(self) -> list[str]:
+        """Both, without the warnings of entries that would also refuse to serve in production."""
+        others = [text for text in self.strict if not text.endswith(tuple(self.production))]
+        return list(dict.fromkeys([*self.production, *others]))
+
+    def of(self, config: Config) -> list[str]:
+        """The problems for a server with these settings."""
+        if config.production:
+            return self.all()
+        return self.strict if config.strict else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +77,23 @@ class Assembly:
     adapters: tuple[Adapter, ...]
     endpoints: tuple[Endpoint, ...]
     app: App
+    logged: Observed  # the same for listeners that keep an access log
     probes: App
+    metrics: App
     description: Description
     in_process: InProcess
     guards: GuardsByRoute
     placement: Placement
+    report: StartReport
 
     def schemas(self) -> Iterator[tuple[Adapter, list[ModelSql]]]:
         """The models of each database."""
         for adapter in self.adapters:
-            yield adapter, [s.sql for s in self.runtime.stores.values() if s.adapter is adapter]
+            yield adapter, [store.sql for store in self.stores_of(adapter)]
+
+    def stores_of(self, adapter: Adapter) -> list[Store]:
+        """The stores of the models in one database."""
+        return [store for store in self.runtime.stores.values() if store.adapter is adapter]
 
     def routes(self) -> list[tuple[str, str, str]]:
         """Method, path and owner of every endpoint."""
@@ -73,9 +107,7 @@ class Assembly:
 
     def production_report(self) -> tuple[list[str], list[str]]:
         """What should not be served to the world, and what should be looked at before it is."""
-        config = self.runtime.config
-        problems = production_problems(config, self.guards, self.endpoints, self.placement)
-        return list(problems), list(dict.fromkeys(production_notes(self.placement)))
+        return self.report.all(), list(dict.fromkeys(self.report.notes))
 
 
 def assemble(declaration: Declaration) -> Assembly:
@@ -90,18 +122,16 @@ def assemble(declaration: Declaration) -> Assembly:
 
 def _build(declaration: Declaration) -> Assembly:
     config, internal_tables = declaration.config, declaration.internal_tables
-    for feature in FEATURES:
-        for model, options in feature.models(declaration):
-            internal_tables.register(model, options)
+    _register_internal_tables(declaration)
     models, placement, problems = _read_models(declaration)
     pipeline = placement.pipeline
     surroundings = Surroundings(
-        declaration.layers, declaration.observers, [entry for entry, _ in placement.seats]
+        declaration.layers, declaration.observers, [e for e, _ in placement.seats], declaration.tracing
     )
     problems += surroundings.problems()
     internal_tables.add_registered(models or ())
     endpoints: list[Endpoint] = []
-    guards = GuardsByRoute(placement, declaration.actions)
+    guards = GuardsByRoute(placement, declaration.actions, declaration.config.files_middleware)
     draft, store_problems = _make_draft(
         declaration, models, placement=placement, endpoints=endpoints, guards=guards
     )
@@ -115,24 +145,70 @@ def _build(declaration: Declaration) -> Assembly:
     for feature in FEATURES:
         endpoints[:] = feature.replace_routes(draft, [*endpoints, *feature.routes(draft)])
     router, conflicts = _mount_endpoints(config, endpoints)
-    mounts, mount_problems = _mount_static_files(config, router)
+    mounts, mount_problems = _mount_static_files(config, router, declaration.logger)
     problems += [*conflicts, *mount_problems, *_middleware_problems(draft, pipeline, endpoints)]
     problems += _example_problems(config, pipeline, endpoints)
+    report = _report(draft, guards, endpoints, placement)
+    problems += report.of(config)
     if problems:
-        raise DeclarationError(*problems)
+        raise DeclarationError(*dict.fromkeys(problems))
 
     runtime = draft.routes.runtime
+    app = surroundings.around(_with_read_positions(HttpApp(runtime, router, mounts), runtime), runtime)
     return Assembly(
         runtime=runtime,
         adapters=tuple(draft.adapters),
         endpoints=tuple(endpoints),
-        app=surroundings.around(HttpApp(runtime, router, mounts), runtime),
-        probes=_probe_app(runtime, endpoints),
+        app=app,
+        logged=with_access_log(app, runtime.proxies),
+        probes=_app_of(runtime, endpoints, Mount.PROBE, Mount.METRICS),
+        metrics=_app_of(runtime, endpoints, Mount.METRICS),
         description=draft.description,
-        in_process=InProcess(runtime, endpoints),
+        in_process=_make_in_process(draft, endpoints, router),
         guards=guards,
         placement=placement,
+        report=report,
     )
+
+
+def _register_internal_tables(declaration: Declaration) -> None:
+    for feature in FEATURES:
+        for model, options in feature.models(declaration):
+            declaration.internal_tables.register(model, options)
+
+
+def _with_read_positions(app: App, runtime: Runtime) -> App:
+    """The application, beside a replica with what keeps clients from missing their own writes."""
+    if getattr(runtime.adapter, "replica", None) is None:
+        return app
+    from maniflex.http.read_positions import ReadPositions
+
+    config, database = runtime.config, cast(Any, runtime.adapter)
+    max_lag = config.read_max_lag.total_seconds()
+    return ReadPositions(app, database, cookie=config.position_cookie, max_lag=max_lag)
+
+
+def _report(
+    draft: ServerDraft, guards: GuardsByRoute, endpoints: Sequence[Endpoint], placement: Placement
+) -> StartReport:
+    declaration = draft.declaration
+    internal = declaration.internal_tables.models
+    own_models = [meta for meta in draft.models if meta.cls not in internal]
+    return StartReport(
+        production=production_problems(declaration, guards, endpoints, placement),
+        strict=[*declaration.warnings, *unregistered_targets(own_models)],
+        notes=production_notes(placement, declaration.access_control),
+    )
+
+
+def _make_in_process(
+    draft: ServerDraft, endpoints: Sequence[Endpoint], router: Router[Endpoint]
+) -> InProcess:
+    """What runs requests of the application itself; the panel is made of them."""
+    in_process = InProcess(draft.routes.runtime, endpoints, router.find)
+    if draft.panel is not None:
+        draft.panel.parts.in_process = in_process
+    return in_process
 
 
 def _fill_field_rules(runtime: Runtime, placement: Placement) -> None:
@@ -182,18 +258,11 @@ def _make_draft(
     databases = Databases(config)
     stores, problems = make_stores(models or (), databases, declaration.clock)
     problems += link_stores(config, stores, declaration.internal_tables.models)
-    keep_histories(stores)
+    seats = (*placement.seats, *placement.other_seats)
+    keep_histories(stores, [str(entry.path) for entry, _ in seats if isinstance(entry, ScopeRule)])
     policies = policy_table(pipeline, models or ())
-    runtime = Runtime(
-        config=config,
-        clock=declaration.clock,
-        adapter=databases.default,
-        stores=stores,
-        logger=logger,
-        scopes=scope_table(pipeline, models or ()),
-        policies=policies,
-        file_desk=declaration.durable.files.declared_desk,
-    )
+    scopes = scope_table(pipeline, models or ())
+    runtime = _make_runtime(declaration, databases, stores=stores, scopes=scopes, policies=policies)
     metas = {store.meta.name: store.meta for store in stores.values()}
     composer = Composer(
         pipeline,
@@ -202,18 +271,10 @@ def _make_draft(
         models=metas,
         hidden=hidden_models(policies),
         redactions=runtime.redactions,
+        tracing=declaration.tracing,
     )
     descriptions = RouteDescriptions(guards, composer, placement, declaration.layers)
-    document = Document(
-        config=config,
-        models=models or (),
-        computed=declaration.computed,
-        is_guarded=descriptions.is_guarded,
-        home=lambda meta: stores[meta.cls].adapter,
-        title=declaration.title,
-        entry_docs=descriptions.docs,
-        security=descriptions.security,
-    )
+    document = _make_document(declaration, models or (), stores, descriptions)
     spec_composer = Composer(pipeline.openapi, config.trace, logger)
     draft = ServerDraft(
         declaration=declaration,
@@ -230,10 +291,55 @@ def _make_draft(
     return draft, problems
 
 
+def _make_document(
+    declaration: Declaration,
+    models: Sequence[ModelMeta],
+    stores: Stores,
+    descriptions: RouteDescriptions,
+) -> Document:
+    """What writes the description of the API."""
+    return Document(
+        config=declaration.config,
+        models=models,
+        computed=declaration.computed,
+        is_guarded=descriptions.is_guarded,
+        home=lambda meta: stores[meta.cls].adapter,
+        title=declaration.title,
+        entry_docs=descriptions.docs,
+        security=descriptions.security,
+    )
+
+
+def _make_runtime(
+    declaration: Declaration,
+    databases: Databases,
+    *,
+    stores: Stores,
+    scopes: ScopeTable,
+    policies: PolicyTable,
+) -> Runtime:
+    runtime = Runtime(
+        config=declaration.config,
+        clock=declaration.clock,
+        adapter=databases.default,
+        stores=stores,
+        logger=declaration.logger,
+        scopes=scopes,
+        policies=policies,
+        file_desk=declaration.durable.files.declared_desk,
+        background_logger=declaration.background_logger,
+        tracing=declaration.tracing,
+    )
+    durations = observe_statements(databases.all, declaration.config, declaration.tracing)
+    runtime.statement_durations = durations
+    return runtime
+
+
 def _with_prefix(config: Config, endpoints: Sequence[Endpoint]) -> tuple[Prefixed, Prefixed]:
     """The endpoints of the API and those at the root, each with its prefix."""
     of_api = [(config.path_prefix, e) for e in endpoints if e.mount is Mount.API]
-    return of_api, [("", e) for e in endpoints if e.mount is not Mount.API]
+    elsewhere = {Mount.API, *((Mount.METRICS,) if config.metrics_port else ())}
+    return of_api, [("", e) for e in endpoints if e.mount not in elsewhere]
 
 
 def _mount_endpoints(config: Config, endpoints: Sequence[Endpoint]) -> tuple[Router[Endpoint], list[str]]:
@@ -249,19 +355,24 @@ def _mount_endpoints(config: Config, endpoints: Sequence[Endpoint]) -> tuple[Rou
     return router, problems
 
 
-def _probe_app(runtime: Runtime, endpoints: Sequence[Endpoint]) -> App:
-    """The probes alone, for a process that serves nothing else."""
+def _app_of(runtime: Runtime, endpoints: Sequence[Endpoint], *mounts: Mount) -> App:
+    """An application of the endpoints of these mounts alone, for a port beside that of the API."""
     router: Router[Endpoint] = Router()
     for endpoint in endpoints:
-        if endpoint.mount is Mount.PROBE:
+        if endpoint.mount in mounts:
             router.add(endpoint.method, endpoint.path, endpoint)
     return HttpApp(runtime, router, {})
 
 
-def _mount_static_files(config: Config, router: Router[Endpoint]) -> tuple[dict[str, App], list[str]]:
+def _mount_static_files(
+    config: Config, router: Router[Endpoint], logger: logging.Logger
+) -> tuple[dict[str, App], list[str]]:
     """The application that serves files below a prefix, which no endpoint may be below."""
     directory, prefix = Path(config.static_dir), config.static_prefix
-    if config.static_disabled or not str(config.static_dir) or not directory.is_dir():
+    if config.static_disabled or not str(config.static_dir):
+        return {}, []
+    if not directory.is_dir():
+        logger.warning("static_dir: there is no directory %s, so nothing is served from it", directory)
         return {}, []
     if not prefix:
         return {}, ["static_prefix is empty; files need a prefix of their own, or static_disabled"]
@@ -291,5 +402,12 @@ def _middleware_problems(
     if not draft.is_readable or len(draft.stored_models) < len(draft.models):
         return pipeline.problems(names, None)
     operations = {target for e in endpoints if e.mount is Mount.API for target in e.targets}
+    if draft.panel is not None:  # models without routes that the panel serves
+        pages = draft.panel.parts.private.headless_endpoints.values()
+        operations |= {target for own in pages for e in own for target in e.targets}
     operations |= {(None, Operation.ACTION) for _ in draft.declaration.actions}
+    # Tables of durable work without routes are for the panel, in this process, behind the same guards.
+    internal = draft.declaration.internal_tables.models
+    private = [meta for meta in draft.models if meta.cls in internal and meta.options.headless]
+    operations |= {(meta, operation) for meta in private for operation in Operation}
     return pipeline.problems(names, operations)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from typing import Any, TypeVar, overload
 
 from maniflex._caller import caller, speak_as
 from maniflex.app.assembly import Assembly
 from maniflex.db.current import transaction
 from maniflex.db.port import Adapter, Isolation, Tx
+from maniflex.db.primary import OnPrimary
 from maniflex.db.raw import execute_raw, query_raw
 from maniflex.db.records import Records
 from maniflex.features.history_api import ModelHistory
@@ -46,6 +52,12 @@ class WithDataAccess:
     @asynccontextmanager
     async def scoped(self, *, auth: AuthInfo) -> AsyncIterator[Scoped]:
         """Bind the code of a block outside requests by the scope rules, as they bind this identity."""
+        with self.speaking_as(auth) as scoped:
+            yield scoped
+
+    @contextmanager
+    def speaking_as(self, auth: AuthInfo) -> Iterator[Scoped]:
+        """The same for a block that awaits nothing itself, such as the prompt of a shell."""
         who = caller()._replace(actor_id=auth.user_id or None, tenant_id=auth.tenant_id or None)
         with scoped_code(Scoped(self._seal().runtime, auth)) as scoped, speak_as(who):
             yield scoped
@@ -62,6 +74,10 @@ class WithDataAccess:
         """The history of a versioned model: `of`, `version`, `at` and `revert`; bound as `db` is."""
         runtime = self._seal().runtime
         return ModelHistory(runtime, model, bound=current_scope(runtime))
+
+    def primary(self) -> OnPrimary:
+        """A block, `with` or `async with`, whose reads go to the primary and not to a read replica."""
+        return OnPrimary()
 
     def transaction(self, *, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
         """A transaction on the default database; code inside joins it by itself."""
@@ -96,6 +112,25 @@ class WithDataAccess:
         """Run an operation through the whole pipeline in-process; without `auth` it is anonymous."""
         return await self._seal().in_process.execute(
             Operation(operation), model, id, body=body, query=query, headers=headers, auth=auth
+        )
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        auth: AuthInfo | None = None,
+        query: QueryArgument = "",
+        json: Any = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Ask any route in-process, as a client would: the prefix is part of the path.
+
+        The caller is `auth`, whatever the headers say; without it the request is anonymous.
+        """
+        return await self._seal().in_process.call(
+            method, path, auth=auth, query=query, json=json, body=body, headers=headers
         )
 
     async def openapi(self) -> dict[str, Any]:

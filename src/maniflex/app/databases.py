@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,10 +12,13 @@ from maniflex._clock import Clock
 from maniflex.config import Config, sqlite_path
 from maniflex.db.cascade import junction_problems, unenforceable
 from maniflex.db.port import Adapter
+from maniflex.db.statements import OnStatement, SlowStatements, StatementDurations, StatementObservers
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.step_times import add_to_request
+from maniflex.pipeline.tracing import Tracing
 
 Stores = Mapping[type[Model], Store]
 
@@ -46,13 +50,10 @@ class Databases:
     def _build(self, url: str) -> Adapter:
         config = self._config
         if url.startswith(("postgresql://", "postgres://")):
-            from maniflex.db.postgres.adapter import PostgresAdapter
-
-            return PostgresAdapter(
+            make = _postgres_factory(config, has_replica=url == config.database)
+            return make(
                 url,
-                read_url=config.read_database if url == config.database else None,
                 pool_size=config.pool_size,
-                read_pool_size=config.read_pool_size,
                 statement_timeout=config.statement_timeout,
                 lock_timeout=config.lock_timeout,
                 idle_in_transaction_timeout=config.idle_in_transaction_timeout,
@@ -72,6 +73,21 @@ class Databases:
                 pool_timeout=config.pool_timeout,
             )
         raise DeclarationError("an address is written sqlite:///file or postgresql://…")
+
+
+def _postgres_factory(config: Config, *, has_replica: bool) -> Callable[..., Adapter]:
+    if not has_replica or config.read_database is None:
+        from maniflex.db.postgres.adapter import PostgresAdapter
+
+        return PostgresAdapter
+    from maniflex.db.postgres.replicated import ReplicatedAdapter
+
+    return partial(
+        ReplicatedAdapter,
+        read_url=config.read_database,
+        read_pool_size=config.read_pool_size,
+        read_max_lag=config.read_max_lag,
+    )
 
 
 def make_stores(models: Sequence[ModelMeta], databases: Databases, clock: Clock) -> tuple[Stores, list[str]]:
@@ -98,3 +114,27 @@ def link_stores(config: Config, stores: Stores, internal_tables: Collection[type
         store.link(models, stores_by_model, limits, must_bind=store.meta.cls in internal_tables)
     crossing = [problem for store in stores.values() for problem in unenforceable(store, stores_by_model)]
     return [*crossing, *junction_problems(stores_by_model)]
+
+
+def observe_statements(
+    adapters: Sequence[Adapter], config: Config, tracing: Tracing | None
+) -> dict[str, StatementDurations]:
+    """Have slow statements logged and others counted, as settings say; the durations of each database."""
+    durations: dict[str, StatementDurations] = {}
+    for adapter in adapters:
+        observers: list[OnStatement] = []
+        slow = None
+        if config.slow_after:
+            slow = SlowStatements(adapter.label, config.slow_after.total_seconds())
+        if config.metrics_enabled:
+            observers.append(durations.setdefault(adapter.label, StatementDurations(slow)))
+        elif slow is not None:
+            observers.append(slow)
+        if config.trace.on("timings"):
+            observers.append(add_to_request)
+        if tracing is not None:
+            observers.append(tracing.statements(adapter.label, adapter.dialect))
+        observe = getattr(adapter, "observe_statements", None)  # an adapter of the application may have none
+        if observers and observe is not None:
+            observe(StatementObservers.of(observers))
+    return durations

@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from maniflex._service import Service, StartOnly
+from maniflex.app.admin_options import LOOPBACK, AdminOptions
 from maniflex.app.assembly import Assembly
 from maniflex.app.durable import Durable
 from maniflex.app.internal_tables import InternalTables
 from maniflex.app.lifecycle import Lifecycle
-from maniflex.errors import DeclarationError
+from maniflex.doctor.finding import Ignore
+from maniflex.errors import ConfigError, DeclarationError
 from maniflex.features.actions import Action
 from maniflex.features.search import GlobalSearch
 from maniflex.http.layers import Layer
@@ -22,7 +24,12 @@ from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.observation import Observation
 from maniflex.pipeline.registration import Middleware, Pipeline
 from maniflex.pipeline.server_entries import LayerEntry, ObserverEntry
+from maniflex.pipeline.tracing import Tracing
 from maniflex.storage.port import Storage
+
+if TYPE_CHECKING:
+    from maniflex.admin.declare import Admin
+    from maniflex.admin.superusers import Superusers
 
 F = TypeVar("F", bound=Callable[..., Any])
 ObserverFn = TypeVar("ObserverFn", bound=Callable[[Observation], Any] | ObserverEntry)
@@ -41,10 +48,19 @@ class WithDeclarations:
         self._actions: list[Action] = []
         self._layers: list[Any] = []
         self._observers: list[Any] = []
+        self._panic_hooks: list[Callable[[str, BaseException], Any]] = []
         self._computed: dict[type[Model], list[Computed]] = {}
         self._search: GlobalSearch | None = None
+        self._admin: Admin | None = None
+        self._readiness: dict[str, Callable[[], Any]] = {}
+        self._access_control = ""
+        self._tracing: Tracing | None = None
+        self._ignores: list[Ignore] = []
         self._assembly: Assembly | None = None
         self._sealing = threading.RLock()
+
+    def _seal(self) -> Assembly:
+        raise NotImplementedError
 
     def _require_open(self, what: str) -> None:
         if self._assembly is not None:
@@ -130,6 +146,44 @@ class WithDeclarations:
                 raise DeclarationError("enable_global_search was called already")
             self._search = GlobalSearch(path, default_limit, max_limit)
 
+    def admin(self, path: str = "/admin", **options: Unpack[AdminOptions]) -> Admin:
+        """Switch the admin panel on, at this path beside the API; nobody enters without a login."""
+        from maniflex.admin.declare import TRANSFER_RUN, Admin
+
+        with self._sealing:
+            self._require_open("the panel is declared")
+            if self._admin is not None:
+                raise DeclarationError("server.admin was called already")
+            self._admin = Admin(path, **options)
+            self._admin.is_sealed = lambda: self._assembly is not None
+            if not self._admin.read_only:
+                self._durable.work.add_internal(TRANSFER_RUN, self._admin.run_transfer)
+        return self._admin
+
+    @property
+    def declared_panel(self) -> Admin | None:
+        """The panel that `server.admin` declared, if there is one."""
+        return self._admin
+
+    @property
+    def superusers(self) -> Superusers:
+        """The people who may enter the panel with a password of its own, for scripts and tests."""
+        from maniflex.admin.superusers import Superusers
+
+        return Superusers(self._seal().runtime)
+
+    @property
+    def panel_path(self) -> str:
+        """Where the panel is; empty without one."""
+        return "" if self._admin is None else self._admin.path
+
+    def _check_panel_address(self, host: str) -> None:
+        """Refuse to serve an open panel to other machines."""
+        if self._admin is not None and self._admin.allow_unauthenticated and host not in LOOPBACK:
+            raise ConfigError(
+                f"the panel is open (allow_unauthenticated), so the server cannot listen on {host}"
+            )
+
     def use(self, layer: Layer | LayerEntry) -> None:
         """Put a layer around everything the server answers; it is given an ASGI application and returns one.
 
@@ -149,6 +203,35 @@ class WithDeclarations:
             self._observers.append(fn)
         return fn
 
+    def readiness(self, name: str) -> Callable[[F], F]:
+        """Let `/ready` ask this function, too: it fails when it raises, returns False or takes too long."""
+
+        def decorate(fn: F) -> F:
+            with self._sealing:
+                self._require_open("readiness checks are added")
+                if name in self._readiness:
+                    raise DeclarationError(f"there are two readiness checks called {name!r}")
+                self._readiness[name] = fn
+            return fn
+
+        return decorate
+
+    def http_access_controlled(self, *, reason: str) -> None:
+        """Say that something before the server decides who may call it, so that `production` asks no more."""
+        with self._sealing:
+            self._require_open("access is decided")
+            if not reason.strip():
+                raise DeclarationError("http_access_controlled: reason= says what controls it")
+            self._access_control = reason
+
+    def trace_with(self, tracing: Tracing) -> None:
+        """Make spans of requests, steps, statements, runs and messages: see `maniflex.ext.otel`."""
+        with self._sealing:
+            self._require_open("tracing is set up")
+            if self._tracing is not None:
+                raise DeclarationError("the server is traced already")
+            self._tracing = tracing
+
     def add_service(self, service: Service | Callable[[], Any]) -> None:
         """Start and stop this with the server, after the services added before it."""
         with self._sealing:
@@ -161,11 +244,40 @@ class WithDeclarations:
             self._require_open("its storage is set")
             self._durable.files.set_storage(storage)
 
+    def doctor_ignore(self, code: str, *targets: type[Model] | str, reason: str) -> None:
+        """Silence what `maniflex doctor` finds under a code, and say why.
+
+        Targets are models, or names as findings have them: `"Post.title"`, `"POST /api/posts"`. Without
+        any, it is silenced wherever it is found.
+        """
+        from maniflex.doctor.table import codes
+
+        if code not in codes():
+            raise DeclarationError(
+                f"doctor_ignore: there is no code {code!r}; there are {', '.join(codes())}"
+            )
+        if not reason.strip():
+            raise DeclarationError(f"doctor_ignore({code!r}): reason= says why it is meant")
+        names = tuple(one if isinstance(one, str) else one.__name__ for one in targets)
+        with self._sealing:
+            self._require_open("findings of the doctor are silenced")
+            self._ignores.append(Ignore(code, names, reason))
+
     def on_start(self, fn: F) -> F:
         """Call `fn` when the database is ready and before services start."""
         with self._sealing:
             self._require_open("hooks are added")
             self._lifecycle.on_start.append(fn)
+        return fn
+
+    def on_background_panic(self, fn: F) -> F:
+        """Call `fn(what, error)` when background work ends in an exception that it did not expect.
+
+        That is work of `ctx.background` and `server.go`, and the loops of durable work. The log has it, too.
+        """
+        with self._sealing:
+            self._require_open("hooks are added")
+            self._panic_hooks.append(fn)
         return fn
 
     def on_shutdown(self, fn: F) -> F:

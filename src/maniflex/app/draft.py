@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maniflex._clock import Clock
 from maniflex.app.durable import Durable
@@ -24,6 +24,12 @@ from maniflex.pipeline.computed import Computed
 from maniflex.pipeline.observation import Observation
 from maniflex.pipeline.registration import Pipeline
 from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.tracing import Tracing
+
+if TYPE_CHECKING:
+    from maniflex.admin.declare import Admin
+    from maniflex.admin.panel import Panel
+    from maniflex.doctor.subject import Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +39,7 @@ class Declaration:
     config: Config
     clock: Clock
     logger: logging.Logger
+    background_logger: logging.Logger
     registry: Registry
     internal_tables: InternalTables
     pipeline: Pipeline
@@ -43,10 +50,15 @@ class Declaration:
     search: GlobalSearch | None
     durable: Durable
     health: Health
+    admin: Admin | None
+    warnings: list[str]  # of this start so far, where they are collected
+    tracing: Tracing | None
+    access_control: str  # what decides before the server who may call it; empty: nothing does
+    doctor_subject: Callable[[], Subject]  # once the server is sealed
     title: str  # of the API description, when no setting names it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ServerDraft:
     """What features are given to check the declaration and to make their routes."""
 
@@ -56,6 +68,7 @@ class ServerDraft:
     adapters: Sequence[Adapter]
     routes: RouteBuilder
     description: Description
+    panel: Panel | None = None  # once its routes are made
 
     @property
     def stored_models(self) -> list[ModelMeta]:

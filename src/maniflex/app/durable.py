@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from maniflex._logging import guard_logger
 from maniflex._service import Service
 from maniflex.app.audit_trail import AuditTrail
 from maniflex.app.entry_tables import EntryTables
 from maniflex.background.clock import HOLD_OFF, ClockKeeper, ServerClock, shared_clock
 from maniflex.background.environment import Environment
 from maniflex.background.jobs.api import Jobs
-from maniflex.background.metrics import Metrics
+from maniflex.background.metrics import Metrics, measure_replica
 from maniflex.background.outbox.api import Outbox
 from maniflex.background.outbox.inbox import Inbox
 from maniflex.background.part import Part
+from maniflex.background.processes.api import Processes
 from maniflex.background.repair import Repair, Repairer, repair_messages, repair_runs, repair_schedules
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.engine import RunEngine, open_store
@@ -51,6 +51,7 @@ class Durable:
         self.schedules = Schedules(self.work, config)
         self.scheduled = Scheduled(self.work)
         self.jobs = Jobs(self.work, self.schedules)
+        self.processes = Processes(self.work, self.outbox, self.schedules)
         self.files = Files()
         self.entry_tables = EntryTables()
         self.audit = AuditTrail(self.outbox)
@@ -67,11 +68,13 @@ class Durable:
 
     def _all(self) -> Iterator[Part]:
         yield from (self.work, self.outbox, self.schedules, self.scheduled, self.jobs)
-        yield from (self.files, self.entry_tables)
+        yield from (self.processes, self.files, self.entry_tables)
 
-    def note_declarations(self, registry: Registry, actions: Sequence[Action], pipeline: Pipeline) -> None:
+    def note_declarations(
+        self, registry: Registry, actions: Sequence[Action], pipeline: Pipeline, config: Config
+    ) -> None:
         """Find the catalogue entries, which have tables, and tell schedules which actions they can call."""
-        self.entry_tables.collect(pipeline, registry, actions)
+        self.entry_tables.collect(pipeline, registry, actions, config.files_middleware)
         self.audit.collect(self.entry_tables.uses)
         self.schedules.know_actions(schedulable(actions), open_to_clients(actions))
         self._action_problems = schedulable_problems(actions)
@@ -97,7 +100,7 @@ class Durable:
         """The server is sealed: bring the parts to its database."""
         beat = runtime.config.work_lease / 3
         clock = shared_clock(runtime.clock, HOLD_OFF + beat)
-        logger = guard_logger(runtime.logger)
+        logger = runtime.background_logger
         runs = RunEngine(
             open_store(runtime.adapter, logged=runtime.config.work_events),
             self.work.handlers,
@@ -108,6 +111,7 @@ class Durable:
             metrics=self.metrics,
             bind_caller=partial(bind_run, runtime),
         )
+        runs.tracing = runtime.tracing
         environment = Environment(
             runtime.adapter, clock, runtime.config, logger, runtime.stores, runs, self.metrics
         )
@@ -115,9 +119,12 @@ class Durable:
         self.repairer = Repairer(environment, list(self._repairs(environment)))
         self.schedules.call_actions(ActionCaller(runtime, endpoints))
         self.files.use(runtime.file_desk)
+        if runtime.request_numbers is not None:
+            self.processes.requests = runtime.request_numbers.totals
         for part in self._all():
             part.attach(environment)
         self.audit.attach(environment, runtime.tasks.start)
+        measure_replica(self.metrics, getattr(runtime.adapter, "replica", None))
 
     def _repairs(self, environment: Environment) -> Iterator[tuple[str, Repair]]:
         if len(self.work.handlers):
@@ -132,7 +139,8 @@ class Durable:
         return [service for part in self._all() for service in part.services()]
 
     async def close(self) -> None:
-        """Close the connections of external job queues and stores."""
+        """Write what was counted, and close the connections of external job queues and stores."""
+        await self.processes.write_counts()
         await self.jobs.close()
         await self.entry_tables.close()
 
@@ -141,14 +149,15 @@ class Durable:
         if self.keeper is not None and any(part.models() for part in self._all()):
             await self.keeper.tick()
 
-    def with_time_services(self, services: Sequence[Service]) -> list[Service]:
-        """The services, after those that learn the database's time and repair impossible times.
+    def with_helpers(self, services: Sequence[Service], role: str) -> list[Service]:
+        """The services, after those that learn the database's time, repair impossible times and keep the row.
 
         A process that works also sweeps files and the tables of catalogue entries.
         """
+        process_keeper = self.processes.keeper(services, role)
         if not services:
-            return []
-        helpers = [helper for helper in (self.keeper, self.repairer) if helper is not None]
+            return [process_keeper] if process_keeper is not None and role == "server" else []
+        helpers = [one for one in (self.keeper, self.repairer, process_keeper) if one is not None]
         own = (*self.files.services(), *self.entry_tables.services())
         sweepers = [one for one in own if one not in services]
         return [*helpers, *services, *sweepers]
@@ -193,6 +202,11 @@ class WithDurableWork:
     def files(self) -> Files:
         """Files: where they are kept, and storing, reading and removing them from code."""
         return self._durable.files
+
+    @property
+    def processes(self) -> Processes:
+        """The processes of the application, what they did, and why a run waits."""
+        return self._durable.processes
 
     @property
     def metrics(self) -> Metrics:

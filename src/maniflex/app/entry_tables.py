@@ -9,12 +9,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from maniflex._service import Service, call
+from maniflex.audit.tables import AuditRow
 from maniflex.background.environment import Environment
 from maniflex.background.expired_rows import ExpiredRows
+from maniflex.background.history_pruner import HistoryPruner, KeptHistory
 from maniflex.db.listened_store import listen
 from maniflex.db.port import Adapter
 from maniflex.features.actions import Action
+from maniflex.features.history_options import how_long_kept
 from maniflex.model.base import Model
+from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta
 from maniflex.model.registry import Registry
 from maniflex.pipeline.entry import Entry
@@ -34,10 +38,18 @@ class EntryTables:
         self._uses: list[Use] = []
         self._beside_rows: dict[int, list[ModelSql]] = {}
         self._sweeper: ExpiredRows | None = None
+        self._pruner: HistoryPruner | None = None
 
-    def collect(self, pipeline: Pipeline, registry: Registry, actions: Sequence[Action]) -> None:
+    def collect(
+        self,
+        pipeline: Pipeline,
+        registry: Registry,
+        actions: Sequence[Action],
+        files_middleware: Sequence[Any] = (),
+    ) -> None:
         """Find the entries of a server that is about to be sealed, and number those that are alike."""
         self._uses = list(_uses(pipeline, registry, actions))
+        self._uses += [(fn, frozenset[str]()) for fn in files_middleware if isinstance(fn, Entry)]
         numbers: Counter[str] = Counter()
         for entry in {id(entry): entry for entry, _ in self._uses}.values():
             entry.number = numbers[entry.label]
@@ -77,7 +89,16 @@ class EntryTables:
         swept = [(environment.adapter, table) for table in self.models()]
         swept += [(adapter, table) for adapter, tables in others for table in tables]
         places = [(adapter, environment.stores[table].meta) for adapter, table in swept if _expires(table)]
-        self._sweeper = ExpiredRows(places, environment.clock, environment.logger) if places else None
+        logs = [(a, environment.stores[t].meta) for a, t in swept if issubclass(t, AuditRow)]
+        keep_logs = environment.config.audit_retention
+        if places or (logs and keep_logs):
+            self._sweeper = ExpiredRows(
+                places, environment.clock, environment.logger, logs=logs, keep_logs=keep_logs
+            )
+        else:
+            self._sweeper = None
+        histories = list(_limited_histories(environment))
+        self._pruner = HistoryPruner(histories, environment.clock, environment.logger) if histories else None
 
     def _listen(self, environment: Environment) -> None:
         """Let entries be told of writes to the models they are registered for, some also to those reached."""
@@ -94,8 +115,8 @@ class EntryTables:
                     listen(stores[name], entry)
 
     def services(self) -> Sequence[Service]:
-        """The sweeper, where there is anything to sweep."""
-        return () if self._sweeper is None else (self._sweeper,)
+        """The sweepers, where there is anything to sweep."""
+        return [service for service in (self._sweeper, self._pruner) if service is not None]
 
     def beside_rows(self, adapter: Adapter) -> Sequence[ModelSql]:
         """The tables that entries need in a database besides the server's own."""
@@ -158,3 +179,13 @@ def _tables(entry: Entry) -> Iterator[type[Model]]:
 
 def _expires(table: type[Model]) -> bool:
     return EXPIRY in table.model_fields  # type: ignore[attr-defined]  # of pydantic, at run time
+
+
+def _limited_histories(environment: Environment) -> Iterator[KeptHistory]:
+    """The histories that do not keep their versions for good."""
+    for store in environment.stores.values():
+        options = store.meta.options
+        history = environment.stores.get(history_model(store.meta.cls)) if is_versioned(options) else None
+        keep = how_long_kept(options, environment.config.history_retention)
+        if history is not None and keep:
+            yield KeptHistory(adapter=history.adapter, history=history.sql, records=store.sql, keep=keep)

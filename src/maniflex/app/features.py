@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from maniflex._callables import label_of
 from maniflex.app.draft import Declaration, ServerDraft
@@ -19,18 +19,26 @@ from maniflex.features.as_of import with_as_of
 from maniflex.features.computed import computed_problems
 from maniflex.features.export import export_endpoints, export_problems
 from maniflex.features.files.feature import all_file_endpoints, file_route_problems, prepare_file_routes
-from maniflex.features.history import history_endpoints, history_problems
+from maniflex.features.history import history_endpoints
+from maniflex.features.history_options import history_problems
 from maniflex.features.pending import unavailable_options
 from maniflex.features.search import search_endpoints, search_problems
+from maniflex.http.pages import pages_of
 from maniflex.http.probes import Probes
+from maniflex.http.welcome import Welcome
 from maniflex.model.base import Model
 from maniflex.model.file_field import file_fields
 from maniflex.model.history_row import history_model, history_options, is_versioned
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.model_routes import model_endpoints
 from maniflex.pipeline.registration import takes
 from maniflex.pipeline.served import operation_problems
+
+if TYPE_CHECKING:
+    from maniflex.admin.operations.parts import DurableParts
+    from maniflex.doctor.finding import DoctorReport
 
 
 class Feature(Protocol):
@@ -100,8 +108,9 @@ class Histories(Feature):
                 yield history_model(cls), history_options(cls, options)
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
+        models = {meta.name: meta for meta in draft.models}
         for meta in draft.models:
-            yield from history_problems(meta)
+            yield from history_problems(meta, models)
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
         for meta in draft.stored_models:
@@ -159,13 +168,21 @@ class DurableRoutes(Feature):
         return in_groups(refuse_foreign_scopes(endpoints, declaration.internal_tables.models))
 
 
+def _file_entry_problems(entry: Entry) -> Iterator[str]:
+    yield from (f"{entry.name}: {mistake}" for mistake in entry.mistakes)
+    if not entry.in_files:
+        yield f"{entry.name}: it stands in the pipeline; register it there, before the routes of files"
+
+
 class FileFields(Feature):
     """`file(...)` and `storage=`; the tables of files come with durable work."""
 
     def problems(self, draft: ServerDraft) -> Iterator[str]:
         runtime = draft.routes.runtime
         for fn in runtime.config.files_middleware:
-            if not takes(fn, 2):
+            if isinstance(fn, Entry):
+                yield from (f"files_middleware: {problem}" for problem in _file_entry_problems(fn))
+            elif not takes(fn, 2):
                 label = label_of(fn)
                 yield f"files_middleware: {label}: it is called with (ctx, next), which it does not take"
         for meta in draft.stored_models:
@@ -198,7 +215,7 @@ class WorkMetrics(Feature):
         return metrics_problems(draft.declaration.config)
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
-        return metrics_endpoints(draft.routes, draft.declaration.durable.metrics)
+        return metrics_endpoints(draft.routes, draft.declaration.durable.metrics, draft.adapters)
 
 
 class Documentation(Feature):
@@ -206,6 +223,87 @@ class Documentation(Feature):
 
     def routes(self, draft: ServerDraft) -> Iterator[Endpoint]:
         return draft.description.endpoints()
+
+
+class AdminPanel(Feature):
+    """`server.admin`."""
+
+    def models(self, declaration: Declaration) -> Iterator[tuple[type[Model], ModelOptions | None]]:
+        if declaration.admin is not None:
+            from maniflex.admin.tables import TABLES
+
+            yield from ((table, None) for table in TABLES)
+
+    def problems(self, draft: ServerDraft) -> Iterable[str]:
+        admin = draft.declaration.admin
+        if admin is None:
+            return ()
+        from maniflex.admin.feature import panel_problems
+
+        models = draft.models if draft.is_readable else None
+        return panel_problems(admin, draft.declaration.config, models)
+
+    def routes(self, draft: ServerDraft) -> Iterable[Endpoint]:
+        admin, declaration = draft.declaration.admin, draft.declaration
+        if admin is None or any(self.problems(draft)):
+            return ()
+        from maniflex.admin.feature import build_panel
+
+        registrations = declaration.pipeline.auth.registrations
+        draft.panel = build_panel(
+            admin,
+            draft.routes,
+            draft.stored_models,
+            title=declaration.title,
+            api_actions=declaration.actions,
+            own_authenticators=[r.name for r in registrations if not isinstance(r.fn, Entry)],
+            durable=durable_parts(draft) if admin.operations else None,
+            work=declaration.durable.work,
+        )
+        return draft.panel.endpoints()
+
+
+def durable_parts(draft: ServerDraft) -> DurableParts:
+    """Durable work for the pages of the panel, with the requests they make."""
+    from maniflex.admin.operations.parts import DurableParts
+    from maniflex.background_api.operator_endpoints import operator_endpoints
+    from maniflex.doctor.run import examine
+
+    declaration = draft.declaration
+    durable = declaration.durable
+
+    async def examine_server() -> DoctorReport:
+        return await examine(declaration.doctor_subject(), is_running=True)
+
+    return DurableParts(
+        work=durable.work,
+        outbox=durable.outbox,
+        schedules=durable.schedules,
+        scheduled=durable.scheduled,
+        jobs=durable.jobs,
+        processes=durable.processes,
+        endpoints=operator_endpoints(
+            durable.work,
+            durable.outbox,
+            durable.schedules,
+            draft.routes,
+            declaration.internal_tables.models,
+        ),
+        examine=examine_server,
+    )
+
+
+class WelcomePage(Feature):
+    """`/`, where the paths at the root are not the application's and nothing else wants it."""
+
+    def replace_routes(self, draft: ServerDraft, usual: list[Endpoint]) -> list[Endpoint]:
+        config = draft.declaration.config
+        is_taken = not config.path_prefix or any(endpoint.route in ("", "/") for endpoint in usual)
+        if is_taken or not config.welcome_enabled:
+            return usual
+        admin = draft.declaration.admin
+        pages = pages_of(config, "" if admin is None else admin.path)
+        return [*usual, *Welcome(draft.routes, pages).endpoints()]
 
 
 FEATURES: tuple[Feature, ...] = (
@@ -220,4 +318,6 @@ FEATURES: tuple[Feature, ...] = (
     HealthProbes(),
     WorkMetrics(),
     Documentation(),
+    AdminPanel(),
+    WelcomePage(),
 )

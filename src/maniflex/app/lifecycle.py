@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from maniflex._fence import Fence
+from maniflex._logging import log_panic
 from maniflex._service import Service, call
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
@@ -52,6 +53,7 @@ class Lifecycle:
         self._logger = logger
         self._shutdown_timeout = shutdown_timeout
         self._deadline: float | None = None
+        self.accepting = False  # whether it runs and was not told to stop; every request asks
         self._loop: asyncio.AbstractEventLoop
 
     def again(self) -> Lifecycle:
@@ -65,10 +67,6 @@ class Lifecycle:
     def running(self) -> Sequence[Service]:
         """The services that are started."""
         return tuple(self._started)
-
-    @property
-    def accepting(self) -> bool:
-        return self.state is LifecycleState.RUNNING and self._deadline is None
 
     def go(self, fn: Callable[[], Awaitable[Any]]) -> None:
         """Run `fn` beside the server until it stops; its task is cancelled when shutdown begins."""
@@ -93,7 +91,7 @@ class Lifecycle:
             await call(fn)
         except BaseException as error:
             fence.absorb(error)
-            self._logger.exception("%s failed", getattr(fn, "__name__", "a task of server.go"))
+            log_panic(self._logger, f"{getattr(fn, '__name__', 'a task of server.go')} failed", error)
 
     async def start(
         self,
@@ -123,6 +121,7 @@ class Lifecycle:
             await self._take_down(open_adapters)
             raise
         self.state = LifecycleState.RUNNING
+        self.accepting = self._deadline is None
         for fn in self._go if services else ():
             self._launch(fn)
 
@@ -135,6 +134,7 @@ class Lifecycle:
 
     def begin_shutdown(self, timeout: float | None = None) -> None:
         """The moment shutdown begins: the one deadline counts from here."""
+        self.accepting = False
         if self._deadline is None:
             self._deadline = time.monotonic() + (self._shutdown_timeout if timeout is None else timeout)
 

@@ -38,7 +38,7 @@ class RouteDescriptions:
         """What the entries of an endpoint add to its description."""
         entries = dict.fromkeys([*self._entries(endpoint), *self._layers])
         of_route = [docs for entry in entries if (docs := _docs_of(entry, endpoint)) is not None]
-        return [*of_route, *self._refusals_of_reached(endpoint)]
+        return [*of_route, *self._refusals_of_middleware(endpoint), *self._refusals_of_reached(endpoint)]
 
     def security(self, endpoint: Endpoint) -> list[dict[str, list[str]]] | None:
         """The schemes of which a caller needs one, `{}` for none at all; None when no entry says so."""
@@ -66,7 +66,7 @@ class RouteDescriptions:
             registrations = self._placement.pipeline.openapi.auth.registrations
             return any(not isinstance(r.fn, Entry) for r in registrations)
         own = (fn for step, _, fn in self._guards.middleware(endpoint) if step == "auth")
-        return any(not isinstance(fn, Entry) for fn in (*own, *self._reached(endpoint)))
+        return any(not isinstance(fn, Entry) for fn in (*own, *self._entries_of_reachable(endpoint)))
 
     # -- the entries of a route ----------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class RouteDescriptions:
                 if r.matches(endpoint.model, endpoint.operation, item=endpoint.on_one):
                     yield r.fn
 
-    def _reached(self, endpoint: Endpoint) -> Iterator[Middleware]:
+    def _entries_of_reachable(self, endpoint: Endpoint) -> Iterator[Middleware]:
         """The guards of models that the route may lead to; code of an action may touch every bound model."""
         if endpoint.mount is not Mount.API or endpoint.context is not Context:
             return
@@ -102,8 +102,17 @@ class RouteDescriptions:
                 endpoint.model, endpoint.operation, item=endpoint.on_one
             )
 
+    def _refusals_of_middleware(self, endpoint: Endpoint) -> Iterator[EntryDocs]:
+        """What middleware of the application's own says that it refuses with."""
+        if endpoint.mount is not Mount.API or endpoint.context is not Context:
+            return
+        for step in self._placement.pipeline.steps:
+            for r in step.registrations:
+                if r.errors and r.matches(endpoint.model, endpoint.operation, item=endpoint.on_one):
+                    yield EntryDocs(refusals=dict(r.errors))
+
     def _refusals_of_reached(self, endpoint: Endpoint) -> Iterator[EntryDocs]:
-        entries = dict.fromkeys(fn for fn in self._reached(endpoint) if isinstance(fn, Entry))
+        entries = dict.fromkeys(fn for fn in self._entries_of_reachable(endpoint) if isinstance(fn, Entry))
         for entry in (entry for entry in entries if not entry.skips_reached):
             docs = entry.method_docs(endpoint.method, None, Operation.LIST)
             if docs is not None and docs.refusals:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from maniflex._limits import Limits
-from maniflex.config import Config
+from maniflex.app.draft import Declaration
+from maniflex.config import DEFAULT, Config
 from maniflex.features.actions import Action
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import in_order, opens
@@ -14,8 +15,8 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.entry import Entry, Placement
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import UNSEEN_BY, Middleware, Step
-from maniflex.pipeline.scope_rules import ScopeRule
+from maniflex.pipeline.registration import UNSEEN_BY, Middleware, Pipeline, Step
+from maniflex.pipeline.scope_rules import unique_among_all
 
 MOST_ROWS = 10_000  # of one page; a larger limit is as good as none
 
@@ -41,9 +42,12 @@ class RouteGuards:
 class GuardsByRoute:
     """Finds the middleware of the routes of one server."""
 
-    def __init__(self, placement: Placement, actions: Sequence[Action]) -> None:
+    def __init__(
+        self, placement: Placement, actions: Sequence[Action], files_middleware: Sequence[Middleware] = ()
+    ) -> None:
         self._placement = placement
         self._actions: Mapping[tuple[str, str], Action] = {(a.method, a.path): a for a in actions}
+        self._of_files = [fn for fn in files_middleware if isinstance(fn, Entry)]
 
     def of(self, endpoint: Endpoint) -> RouteGuards:
         """The guards of an endpoint."""
@@ -76,6 +80,7 @@ class GuardsByRoute:
         for step in self._placement.pipeline.steps:
             if step.name == "response":
                 yield from (("action", fn.name, fn) for fn in own if not fn.is_exemption)
+                yield from (("files", fn.name, fn) for fn in self._entries_of_files(endpoint))
             for model, operation in endpoint.targets:
                 if operation in UNSEEN_BY.get(step.name, ()):
                     continue
@@ -83,6 +88,11 @@ class GuardsByRoute:
                     is_exemption = isinstance(fn, Entry) and fn.is_exemption
                     if not is_exemption or opens(fn, step, endpoint.targets, item=endpoint.on_one):
                         yield name, label, fn
+
+    def _entries_of_files(self, endpoint: Endpoint) -> Iterator[Entry]:
+        """The entries of `files_middleware` that act on this route; a signed upload passes none of them."""
+        if endpoint.operation in Operation.FILES and endpoint.method != "PUT":
+            yield from (fn for fn in self._of_files if fn.make(None, endpoint.operation) is not None)
 
 
 def _of_step(
@@ -102,20 +112,19 @@ def _with_terms(name: str, fn: Middleware) -> str:
 
 
 def production_problems(
-    config: Config, guards: GuardsByRoute, endpoints: Sequence[Endpoint], placement: Placement
+    declaration: Declaration, guards: GuardsByRoute, endpoints: Sequence[Endpoint], placement: Placement
 ) -> Iterator[str]:
     """What should not be served to the world, one sentence each."""
-    by_path: dict[str, list[str]] = {}
-    for endpoint in endpoints:
-        has_pipeline = endpoint.mount is Mount.API and endpoint.context is Context
-        if has_pipeline and endpoint.method not in ("HEAD", "OPTIONS") and not guards.of(endpoint).is_decided:
-            by_path.setdefault(config.path_prefix + endpoint.path, []).append(endpoint.method)
-    for path, methods in by_path.items():
-        yield f"{', '.join(methods)} {path}: neither an authenticator nor an exemption stands before it"
+    config = declaration.config
+    if not declaration.access_control:
+        yield from _open_routes(config, guards, endpoints)
+        yield from _open_pages(config, declaration.pipeline)
     if not config.query_timeout:
         yield "query_timeout is 0, so a request may run for ever"
     if config.auto_migrate:
         yield "auto_migrate is on, so every start changes the schema; migrate as a step of its own"
+    if config.trace.bodies:
+        yield "trace: bodies=True writes the names of the fields that clients send to the log"
     yield from _limit_problems("limits", config.limits)
     for meta in {e.model.name: e.model for e in endpoints if e.model is not None}.values():
         if meta.options.limits is not None:
@@ -128,24 +137,42 @@ def production_problems(
     yield from dict.fromkeys(entries)
 
 
+def _open_routes(config: Config, guards: GuardsByRoute, endpoints: Sequence[Endpoint]) -> Iterator[str]:
+    by_path: dict[str, list[str]] = {}
+    for endpoint in endpoints:
+        has_pipeline = endpoint.mount is Mount.API and endpoint.context is Context
+        if has_pipeline and endpoint.method not in ("HEAD", "OPTIONS") and not guards.of(endpoint).is_decided:
+            by_path.setdefault(config.path_prefix + endpoint.path, []).append(endpoint.method)
+    for path, methods in by_path.items():
+        yield f"{', '.join(methods)} {path}: neither an authenticator nor an exemption stands before it"
+
+
+def _open_pages(config: Config, pipeline: Pipeline) -> Iterator[str]:
+    """Pages that are open by default, so that somebody has to say that they are meant to be."""
+    if config.openapi_enabled and not pipeline.openapi.auth.registrations:
+        names = ["openapi_enabled", *(["docs_enabled"] if config.docs_enabled else [])]
+        if any(config.origin(name) == DEFAULT for name in names):
+            yield (
+                "the API description is open to everybody by default; guard it with pipeline.openapi.auth, or"
+                f" say that it is meant or not: {', '.join(f'{name}=…' for name in names)}"
+            )
+
+
 def _limit_problems(where: str, limits: Limits) -> Iterator[str]:
     if limits.max_limit > MOST_ROWS:
         yield f"{where}: max_limit={limits.max_limit} lets one request read that many rows"
 
 
-def production_notes(placement: Placement) -> Iterator[str]:
+def production_notes(placement: Placement, access_control: str) -> Iterator[str]:
     """What may be meant, and should be looked at."""
+    if access_control:
+        yield f"who may call which route is decided before the server: {access_control}"
     yield from dict.fromkeys(_wide_uniqueness(placement))
-    yield from placement.warnings
 
 
 def _wide_uniqueness(placement: Placement) -> Iterator[str]:
-    """Values of bound models that must differ from those of rows their callers do not see."""
-    for entry, seat in placement.seats:
-        for meta in entry.bound_models(seat) if isinstance(entry, ScopeRule) else ():
-            for field in meta.fields:
-                if field.unique and not field.unique_within and field.name != "id":
-                    yield (
-                        f"{meta.name}.{field.name} is unique among the rows of all callers, which tells one "
-                        "what another has; where that is not meant, unique= names the field of their scope"
-                    )
+    for _, meta, field in unique_among_all(placement):
+        yield (
+            f"{meta.name}.{field.name} is unique among the rows of all callers, which tells one "
+            "what another has; where that is not meant, unique= names the field of their scope"
+        )

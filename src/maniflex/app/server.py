@@ -6,37 +6,51 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from maniflex._clock import Clock, SystemClock, check_clock
-from maniflex._names import did_you_mean, title_of_module
+from maniflex._logging import GuardedLogger
+from maniflex._names import application_of_module, did_you_mean, title_of_module
 from maniflex._service import Service
+from maniflex._start_warnings import collect_warnings
 from maniflex.app.assembly import Assembly, assemble
 from maniflex.app.data_access import WithDataAccess
 from maniflex.app.declaring import WithDeclarations
 from maniflex.app.draft import Declaration
 from maniflex.app.durable import Durable, WithDurableWork
 from maniflex.app.lifecycle import Lifecycle, LifecycleError, LifecycleState
+from maniflex.app.migrating import SchemaTables
 from maniflex.app.route_guards import RouteGuards
+from maniflex.app.strict_start import refuse_table_warnings
 from maniflex.background.loop import stalled
 from maniflex.background.watch import dead_parts
 from maniflex.config import Config
 from maniflex.db.current import detached_context
-from maniflex.db.decimal_schema import use_order_keys_if_there
-from maniflex.db.drift import check_drift
-from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter
-from maniflex.db.query_models import check_queries
 from maniflex.errors import ConfigError, DeclarationError, ManiflexError
 from maniflex.http.asgi import App
+from maniflex.http.late_requests import LateRequests
+from maniflex.http.observing import Observed
 from maniflex.http.probes import Health
-from maniflex.http.signals import on_stop_signal
+from maniflex.http.signals import LONGEST, Delay, on_stop_signal
 from maniflex.http.streaming import Send
+from maniflex.model.base import Model
 from maniflex.pipeline.context import AsgiScope, Receive
+from maniflex.pipeline.observation import Observation
 from maniflex.server_keywords import Settings
+
+if TYPE_CHECKING:
+    from maniflex.doctor.subject import Subject
+    from maniflex.migrations.target import LockPatience, MigrationTarget
 
 
 class Server(WithDeclarations, WithDurableWork, WithDataAccess):
@@ -52,19 +66,23 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
     ) -> None:
         self.config = _config(database, config, dict(settings))
         super().__init__()
-        self._title = title_of_module(sys._getframe(1).f_globals)
+        module = sys._getframe(1).f_globals
+        self._title = title_of_module(module)
+        self._home, self._application = application_of_module(module)
         self._clock = SystemClock() if clock is None else check_clock(clock)
         self._logger = self.config.logger or logging.getLogger("maniflex")
         self._durable = Durable(self.config)
-        self._lifecycle = Lifecycle(self._logger, self.config.shutdown_timeout.total_seconds())
+        self._background_logger = GuardedLogger(self._logger, self.config.panic_logger, self._panic_hooks)
+        self._lifecycle = Lifecycle(self._background_logger, self.config.shutdown_timeout.total_seconds())
         self._starting: asyncio.Task[None] | None = None
+        self._late_requests = LateRequests()
         self._lifecycle.on_shutdown.append(self._durable.close)
-        for hook, hooks in (
-            (self.config.on_start, self._lifecycle.on_start),
-            (self.config.on_shutdown, self._lifecycle.on_shutdown),
-        ):
-            if hook is not None:
-                hooks.append(hook)
+        if self.config.on_start is not None:
+            self._lifecycle.on_start.append(self.config.on_start)
+        if self.config.on_shutdown is not None:
+            self._lifecycle.on_shutdown.append(self.config.on_shutdown)
+        if self.config.on_background_panic is not None:
+            self._panic_hooks.append(self.config.on_background_panic)
 
     def __repr__(self) -> str:
         return f"<Server {self._lifecycle.state} {self.config.path_prefix or '/'}>"
@@ -85,23 +103,34 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         if self._assembly is None:
             with self._sealing:
                 if self._assembly is None:
-                    self._durable.note_declarations(self._registry, self._actions, self.pipeline)
-                    self._durable.files.declare(self._registry, self.config, self._logger, self._clock)
-                    assembly = self._assembly = assemble(self._declaration())
+                    assembly = self._assembly = self._assemble()
                     self._durable.attach(assembly.runtime, assembly.endpoints)
         return self._assembly
 
-    def _declaration(self) -> Declaration:
+    def _assemble(self) -> Assembly:
+        warnings: list[str] = []
+        try:
+            with collect_warnings(self._logger) as warnings:
+                self._durable.note_declarations(self._registry, self._actions, self.pipeline, self.config)
+                self._durable.files.declare(self._registry, self.config, self._logger, self._clock)
+                return assemble(self._declaration(warnings))
+        finally:
+            for warning in () if self.config.is_strict else warnings:
+                self._logger.warning("%s", warning)
+
+    def _declaration(self, warnings: list[str]) -> Declaration:
         # Asked when a probe comes: another life has another lifecycle.
         health = Health(
             accepting=lambda: self._lifecycle.accepting,
             stalled=lambda: stalled(self._lifecycle.running),
             dead=lambda: dead_parts(self._lifecycle.running),
+            checks=self._readiness,
         )
         return Declaration(
             config=self.config,
             clock=self._clock,
             logger=self._logger,
+            background_logger=self._background_logger,
             registry=self._registry,
             internal_tables=self._internal_tables,
             pipeline=self.pipeline,
@@ -112,6 +141,11 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             search=self._search,
             durable=self._durable,
             health=health,
+            admin=self._admin,
+            doctor_subject=self.doctor_subject,
+            warnings=warnings,
+            tracing=self._tracing,
+            access_control=self._access_control,
             title=self._title,
         )
 
@@ -129,26 +163,58 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         assembly.runtime.watch.attach()
 
         async def prepare_tables() -> None:
-            for adapter, own_models in assembly.schemas():
-                models = [*own_models, *self._durable.entry_tables.beside_rows(adapter)]
-                if self.config.auto_migrate:
-                    own = self._durable.schema(adapter.dialect) if adapter is assembly.runtime.adapter else ()
-                    await migrate(adapter, [model for model in models if not model.readonly], own)
-                else:
-                    await use_order_keys_if_there(adapter, models)
-                    await check_drift(adapter, [model for model in models if not model.readonly])
-                await check_queries(adapter, models)
+            if self.config.is_strict:
+                schemas, application = assembly.schemas(), self._application
+                await refuse_table_warnings(schemas, warnings, config=self.config, application=application)
+            await self._tables(assembly).prepare()
             await self._durable.learn_time()
             await self._durable.files.prepare()
 
-        works = self._durable.services if role == "server" and self.config.background else tuple
+        own_work = self._durable.services if role == "server" and self.config.background else tuple
 
         def background() -> Sequence[Service]:
-            return self._durable.with_time_services((work or works)())
+            return self._durable.with_helpers((work or own_work)(), role)
 
-        await self._lifecycle.start(
-            assembly.adapters, prepare_tables, services=role != "client", background=background
+        strict: AbstractContextManager[list[str]] = nullcontext([])
+        if self.config.is_strict:
+            strict = collect_warnings(self._logger)
+        with strict as warnings:
+            await self._lifecycle.start(
+                assembly.adapters, prepare_tables, services=role != "client", background=background
+            )
+        works = len(self._lifecycle.running) > len(self._lifecycle.services)
+        for adapter in assembly.adapters:
+            report_needs = getattr(adapter, "report_needs", None)
+            if report_needs is not None:  # a server with connections that run out
+                report_needs(works=works and adapter is assembly.runtime.adapter)
+
+    def _tables(self, assembly: Assembly, application: str | None = None) -> SchemaTables:
+        return SchemaTables(
+            assembly,
+            self._durable,
+            self.config,
+            home=self._home,
+            application=application or self._application,
         )
+
+    @asynccontextmanager
+    async def migration_targets(
+        self, application: str, patience: LockPatience | None = None
+    ) -> AsyncIterator[list[MigrationTarget]]:
+        """The databases, open and with time for long statements, for the commands that migrate them."""
+        settings: Settings = {
+            "read_database": None,
+            "statement_timeout": timedelta(days=7),
+            "lock_timeout": timedelta(minutes=30),
+            "idle_in_transaction_timeout": timedelta(days=7),
+        }
+        with self.on_database(self.config.database, **settings):
+            assembly = self._seal()
+            async with AsyncExitStack() as stack:
+                for adapter in assembly.adapters:
+                    stack.push_async_callback(adapter.close)
+                    await adapter.open()
+                yield self._tables(assembly, application).targets(patience)
 
     async def stop(self, timeout: timedelta | None = None) -> None:
         """Stop services, await background work and close the databases, all before one deadline."""
@@ -186,9 +252,19 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             if self._assembly is not None:
                 self._durable.attach(self._assembly.runtime, self._assembly.endpoints)
 
+    def assembled_on(self, database: str) -> Assembly:
+        """The sealed parts on another database, which no replica is read for; for commands that move data."""
+        with self.on_database(database, read_database=None):
+            return self._seal()
+
+    async def make_tables(self, assembly: Assembly) -> None:
+        """Make the tables of an assembly in its default database, which is open."""
+        await self._tables(assembly).make()
+
     def begin_shutdown(self) -> None:
-        """Stop being ready; the shutdown deadline counts from here."""
-        self._lifecycle.begin_shutdown()
+        """Stop being ready; the shutdown deadline counts from here, and leaves room for `drain_delay`."""
+        wait = LONGEST * self.config.drain_delay + self.config.shutdown_timeout
+        self._lifecycle.begin_shutdown(wait.total_seconds())
 
     def run(self, *, host: str | None = None, port: int | None = None) -> None:
         """Serve until SIGINT or SIGTERM."""
@@ -196,7 +272,9 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
 
         port = self.config.port if port is None else port
         try:
-            serve(self, self.config.with_(host=host or self.config.host, port=port))
+            config = self.config.with_(host=host or self.config.host, port=port)
+            self._check_panel_address(config.host)
+            serve(self, config)
         except ConfigError as error:  # in a script, one sentence says more than a traceback
             raise SystemExit(f"maniflex: {error}") from None
 
@@ -205,16 +283,30 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http":
-            state = self._lifecycle.state
-            if state is LifecycleState.NEW or (
-                state is LifecycleState.STARTING and self._starting is not None
-            ):
-                await self._start_late()
+            if not self._lifecycle.accepting:
+                send = await self._start_or_note(scope, send)
             await self._seal().app(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._asgi_lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
+
+    def serve_logged(self, scope: AsgiScope, receive: Receive, send: Send) -> Awaitable[None]:
+        """An HTTP request of a listener that keeps an access log."""
+        if self._lifecycle.accepting and self._assembly is not None:
+            return self._assembly.logged.serve(scope, receive, send)
+        return self._serve_late(scope, receive, send)
+
+    async def _serve_late(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        send = await self._start_or_note(scope, send)
+        await self._seal().logged.serve(scope, receive, send)
+
+    async def _start_or_note(self, scope: AsgiScope, send: Send) -> Send:
+        """Start if nobody has; how to answer a request that comes although the server is to stop."""
+        state = self._lifecycle.state
+        if state is LifecycleState.NEW or (state is LifecycleState.STARTING and self._starting is not None):
+            await self._start_late()
+        return send if self._lifecycle.accepting else self._late_requests.note(scope, send)
 
     async def _start_late(self) -> None:
         """Start with the first request: an application that mounts this one sends it no lifespan messages."""
@@ -247,11 +339,42 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             await self.stop()
             await send({"type": "lifespan.startup.failed", "message": ""})
             return
-        with on_stop_signal(self.begin_shutdown):
+        delay = Delay(self.config.drain_delay.total_seconds(), lambda: self._late_requests.are_coming)
+        with on_stop_signal(self.begin_shutdown, delay):
+            self._seal().description.make_early()
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+    def note_refused(self, seen: Observation) -> None:
+        """Tell the observers of a request that the HTTP server refused before it could be handed over."""
+        app = self._seal().app
+        if isinstance(app, Observed):
+            app.note_refused(seen)
+
+    @property
+    def metrics_page(self) -> App:
+        """`/metrics` alone: an ASGI application for a port of its own."""
+        return self._seal().metrics
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """What people look for, each with its path: the API, its reference and the panel."""
+        paths = {path for _, path, _ in self.routes}
+        pages = (("reference", "/docs"), ("panel", "/admin/"))
+        return [("API", self.config.path_prefix or "/"), *(page for page in pages if page[1] in paths)]
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The databases, the default one first."""
+        return self._seal().adapters
+
+    @property
+    def models(self) -> list[type[Model]]:
+        """The model classes of the application, without the tables of features."""
+        stores = self._seal().runtime.stores.values()
+        return [store.meta.cls for store in stores if not store.meta.is_internal]
 
     @property
     def probes(self) -> App:
@@ -271,6 +394,21 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
     def production_report(self) -> tuple[list[str], list[str]]:
         """What should not be served to the world, and what should be looked at before it is."""
         return self._seal().production_report()
+
+    def doctor_subject(self) -> Subject:
+        """The application as `maniflex.doctor.run.examine` looks at it."""
+        from maniflex.app.doctor_subject import subject_of
+
+        assembly = self._seal()
+        return subject_of(
+            assembly,
+            self._durable,
+            self._tables(assembly),
+            actions=self._actions,
+            layers=self._layers,
+            computed=self._computed,
+            ignores=self._ignores,
+        )
 
 
 def _why(error: Exception) -> str:

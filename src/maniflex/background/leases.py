@@ -166,7 +166,7 @@ class LeaseKeeper(Generic[L]):
     async def _beat(self, connection: AsyncExitStack) -> None:
         adapter: L | None = None
         is_open = failing = False
-        fence = Fence()
+        task = asyncio.current_task()
         while True:
             await asyncio.sleep(self._interval / 4 if failing or self._hurried else self._interval)
             self._hurried, began = False, monotonic()
@@ -182,7 +182,7 @@ class LeaseKeeper(Generic[L]):
                 if monotonic() - began > self._interval / 4:
                     self.hurry()  # it waited, and what it wrote in the end was of the beginning
             except BaseException as error:  # the database is away: the leases may still outlast it
-                fence.absorb(error)
+                Fence(task).absorb(error)
                 self._on_error(error)
                 if not failing:
                     self._logger.warning("leases could not be renewed: %s", error, exc_info=error)

@@ -16,7 +16,9 @@ from random import random
 from maniflex._backoff import Backoff
 from maniflex._clock import Clock
 from maniflex._fence import Fence
+from maniflex._logging import log_panic
 from maniflex.background.watch import LastingTask, WatchedPart
+from maniflex.errors import Timeout, Unavailable
 
 PATIENCE = timedelta(seconds=30)
 
@@ -122,7 +124,7 @@ class Loop:
             self._streak += 1
             self.on_failure(error)
             if self._streak == 1:  # once per streak: a database that is away would fill the log
-                self.logger.error("%s: a tick failed; it goes on trying", self.name, exc_info=error)
+                self._log_failure(error)
             return False, self._backoff(self._streak)
         if self._streak:
             self.logger.info("%s: works again after %d failed ticks", self.name, self._streak)
@@ -130,6 +132,13 @@ class Loop:
         self._streak = 0
         self.last_ok, self._good_at = self.clock.now(), self.clock.monotonic()
         return again, self.pause()
+
+    def _log_failure(self, error: BaseException) -> None:
+        what = f"{self.name}: a tick failed; it goes on trying"
+        if isinstance(error, Unavailable | Timeout):  # an outage is foreseen, and each loop would tell of it
+            self.logger.error("%s: %s", what, error)
+        else:
+            log_panic(self.logger, what, error)
 
     def on_failure(self, error: BaseException) -> None:
         """A tick failed; for counting."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from maniflex._backoff import Backoff
 from maniflex._fence import Fence
+from maniflex._logging import log_panic
 from maniflex.db.current import detached_context
 
 _PAUSE = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=30))
@@ -77,7 +78,11 @@ class LastingTask:
             self._logger.warning("%s: its task was cancelled, and stays so until the next start", self.name)
             return
         self._deaths += 1
-        self._logger.error("%s: its task ended; it is begun again", self.name, exc_info=task.exception())
+        ended, error = f"{self.name}: its task ended; it is begun again", task.exception()
+        if error is None:
+            self._logger.error("%s", ended)
+        else:
+            log_panic(self._logger, ended, error)
         pause = _PAUSE(self._deaths).total_seconds()
         self._again = task.get_loop().call_later(pause, self._begin)
 

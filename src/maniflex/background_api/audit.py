@@ -14,7 +14,8 @@ from maniflex.background_api.reach import CallerReach, reach_of, require_identit
 from maniflex.errors import Forbidden
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
-from maniflex.pipeline.context import Context
+from maniflex.model.secrets import secret_names
+from maniflex.pipeline.context import Context, Page
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
@@ -41,6 +42,21 @@ class AuditReaders:
         await next()
 
 
+async def take_out_secrets(ctx: Context, next: Next) -> None:
+    """Show no value of a field that became a secret after its records were written."""
+    await next()
+    if ctx.operation not in (Operation.LIST, Operation.READ):
+        return
+    secrets = {store.meta.name: secret_names(store.meta) for store in ctx.runtime.stores.values()}
+    records = ctx.result.items if isinstance(ctx.result, Page) else [ctx.result]
+    for record in records:
+        names = secrets.get(getattr(record, "model", None) or "")
+        for part in ("result", "changes") if names else ():
+            values = record.__dict__.get(part)
+            if values:
+                setattr(record, part, {name: v for name, v in values.items() if name not in (names or ())})
+
+
 class AuditRoutes:
     """The routes of the tables that a `TableSink(routes=True)` writes."""
 
@@ -50,7 +66,10 @@ class AuditRoutes:
     def options(self) -> Mapping[type[Model], ModelOptions]:
         routed = self._routed_tables()
         return {
-            table: ModelOptions(operations=_READS, middleware={"auth": AuditReaders(routed[table])})
+            table: ModelOptions(
+                operations=_READS,
+                middleware={"auth": AuditReaders(routed[table]), "db": take_out_secrets},
+            )
             if table in routed
             else ModelOptions(headless=True)
             for table in TABLES.values()

@@ -58,9 +58,8 @@ class JobRoutes:
         await next()
 
     def _bind(self, ctx: Context, reach: CallerReach) -> None:
-        auth = require_identity(ctx)
         if ctx.operation is not Operation.OPTIONS and reach is not CallerReach.ALL:
-            bind_to_caller(ctx.query.force, auth, reach)
+            bind_to_caller(ctx.query.force, require_identity(ctx), reach)
 
     async def _hide_texts(self, ctx: Context, next: Next) -> None:
         """Show the texts of exceptions to operators alone."""

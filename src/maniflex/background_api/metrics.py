@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import accumulate
 
 from maniflex.background.metrics import Metrics, Sample
 from maniflex.config import Config
+from maniflex.db.port import Adapter
+from maniflex.db.statements import BUCKETS as STATEMENT_BUCKETS
+from maniflex.db.statements import StatementDurations
+from maniflex.pipeline.bearer_token import require_token
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
-from maniflex.pipeline.request_numbers import BUCKETS, Durations, RequestNumbers
+from maniflex.pipeline.request_numbers import BUCKETS, RequestNumbers
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
@@ -21,6 +25,11 @@ PREFIX = "maniflex_"
 HELP = {
     "requests_total": "HTTP requests, by the template of their route; without one for paths that have none.",
     "request_duration_seconds": "Time until the last byte of an answer was sent.",
+    "requests_in_flight": "HTTP requests that are being answered right now.",
+    "errors_total": "Refusals and failures, by the code in their answer.",
+    "admin_logins_total": "Attempts to sign in to the panel: ok, refused, no_role or limited.",
+    "db_pool_connections": "Connections to a database, or threads that read and write SQLite.",
+    "db_statement_seconds": "Time from handing a statement to the database until its answer is there.",
     "runs_claimed_total": "Runs this process began to work on.",
     "runs_succeeded_total": "Runs that ended well here.",
     "runs_failed_total": "Runs that failed for good here.",
@@ -44,6 +53,8 @@ HELP = {
     "outbox_pending": "Messages that wait to be delivered.",
     "outbox_oldest_seconds": "How long the oldest of them has waited.",
     "outbox_dead": "Messages that were given up.",
+    "replica_up": "Whether the read replica answers: 1 or 0.",
+    "replica_lag_seconds": "How old what the read replica shows was when it was last asked.",
     "files_cleanup_failing": "Files that could not be removed yet, though it was tried.",
 }
 _MISSING = "metrics_enabled needs prometheus-client: pip install 'maniflex[observability]'"
@@ -65,68 +76,105 @@ def metrics_problems(config: Config) -> Iterator[str]:
         yield _MISSING
 
 
-def metrics_endpoints(routes: RouteBuilder, metrics: Metrics) -> Iterator[Endpoint]:
+def metrics_endpoints(
+    routes: RouteBuilder, metrics: Metrics, adapters: Sequence[Adapter]
+) -> Iterator[Endpoint]:
     """The route, where the application has opted in."""
     runtime = routes.runtime
-    if not runtime.config.metrics_enabled:
+    config, numbers = runtime.config, runtime.request_numbers
+    if numbers is None:
         return
-    patience = runtime.config.health_timeout.total_seconds()
+    patience = config.health_timeout.total_seconds()
 
     async def show(ctx: Context) -> None:
+        if config.metrics_token is not None:
+            require_token(ctx, config.metrics_token)
         gauges: Sequence[Sample] = ()
         try:
             async with asyncio.timeout(patience):
                 gauges = await metrics.gauges()
         except Exception as error:  # the counters are worth most when the database is away
             runtime.logger.warning("some numbers could not be read: %r", error)
-        body, kind = exposition([*metrics.counters()], gauges, runtime.request_numbers)
+        page = MetricsPage([*metrics.counters()], [*gauges, *_connections(adapters)], numbers)
+        body, kind = page.write(runtime.statement_durations)
         ctx.response = Response(200, body=body, content_type=kind)
 
+    guarded = config.metrics_token is not None
     for method, about in (("GET", _ABOUT), ("HEAD", _ABOUT_HEAD)):
-        yield routes.bare(method, "/metrics", show, owner="metrics", about=about, mount=Mount.PROBE)
+        docs = replace(about, errors=(401,)) if guarded else about
+        yield routes.bare(method, "/metrics", show, owner="metrics", about=docs, mount=Mount.METRICS)
 
 
-def exposition(
-    counters: Sequence[Sample], gauges: Sequence[Sample], requests: RequestNumbers | None = None
-) -> tuple[bytes, str]:
-    """The numbers as text, and its content type."""
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+def _connections(adapters: Sequence[Adapter]) -> Iterator[Sample]:
+    for adapter in adapters:
+        connections = getattr(adapter, "connections", None)  # an adapter of the application may have none
+        for state, count in connections().items() if connections is not None else ():
+            labels = (("database", adapter.label), ("state", state))
+            yield Sample("db_pool_connections", labels, count)
 
-    all_counters = [*counters, *(_request_counts(requests) if requests is not None else ())]
 
-    class Once:
-        def collect(self) -> Iterable[Metric]:
-            if requests is not None:
+class MetricsPage:
+    """All numbers as Prometheus reads them."""
+
+    def __init__(
+        self, counters: Sequence[Sample], gauges: Sequence[Sample], requests: RequestNumbers
+    ) -> None:
+        self._counters = [*counters, *_request_counts(requests)]
+        self._gauges = [*gauges, Sample("requests_in_flight", (), requests.in_flight)]
+        self._requests = requests
+
+    def write(self, statements: Mapping[str, StatementDurations]) -> tuple[bytes, str]:
+        """The page as text, and its content type."""
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+            Metric,
+        )
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+        counters, gauges, routes = self._counters, self._gauges, self._requests.routes
+
+        class Once:
+            def collect(self) -> Iterable[Metric]:
                 name = "request_duration_seconds"
                 times = HistogramMetricFamily(PREFIX + name, HELP[name], labels=["method", "route"])
-                for key, durations in list(requests.durations.items()):
-                    times.add_metric(list(key), _buckets(durations), durations.total[0])
+                for key, numbers in list(routes.items()):
+                    times.add_metric(list(key), _buckets(BUCKETS, numbers.durations), numbers.seconds)
                 yield times
-            for samples, family in ((all_counters, CounterMetricFamily), (gauges, GaugeMetricFamily)):
-                for name, same in _by_name(samples):
-                    labels = [label for label, _ in same[0].labels]
-                    metric = family(PREFIX + name, HELP.get(name, _words(name)), labels=labels)
-                    for sample in same:
-                        metric.add_metric([value for _, value in sample.labels], sample.value)
-                    yield metric
+                name = "db_statement_seconds"
+                times = HistogramMetricFamily(PREFIX + name, HELP[name], labels=["database"])
+                for label, durations in statements.items():
+                    times.add_metric([label], _buckets(STATEMENT_BUCKETS, durations.counts), durations.total)
+                yield times
+                for samples, family in ((counters, CounterMetricFamily), (gauges, GaugeMetricFamily)):
+                    for name, same in _by_name(samples):
+                        labels = [label for label, _ in same[0].labels]
+                        metric = family(PREFIX + name, HELP.get(name, _words(name)), labels=labels)
+                        for sample in same:
+                            metric.add_metric([value for _, value in sample.labels], sample.value)
+                        yield metric
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Once())
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(Once())
+        return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 def _request_counts(requests: RequestNumbers) -> Iterator[Sample]:
-    for (method, route, status), count in sorted(requests.counts.items()):
-        labels = (("method", method), ("route", route), ("status", status))
-        yield Sample("requests_total", labels, count)
+    for (method, route), numbers in sorted(requests.routes.items()):
+        for status, count in sorted(numbers.statuses.items()):
+            labels = (("method", method), ("route", route), ("status", str(status)))
+            yield Sample("requests_total", labels, count)
+    for outcome, count in sorted(requests.admin_logins.items()):
+        yield Sample("admin_logins_total", (("outcome", outcome),), count)
+    for code, count in sorted(requests.errors.items()):
+        yield Sample("errors_total", (("code", code),), count)
 
 
-def _buckets(durations: Durations) -> list[tuple[str, float]]:
-    """Each bound with how many requests took no longer."""
-    sums = accumulate(durations.counts)
-    return list(zip([*map(str, BUCKETS), "+Inf"], map(float, sums), strict=True))
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Each bound with how many took no longer."""
+    return list(zip([*map(str, bounds), "+Inf"], map(float, accumulate(counts)), strict=True))
 
 
 def _by_name(samples: Iterable[Sample]) -> Iterator[tuple[str, list[Sample]]]:

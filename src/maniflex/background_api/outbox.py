@@ -40,10 +40,8 @@ class OutboxRoutes:
         self._outbox = outbox
 
     def options(self) -> Mapping[type[Model], ModelOptions]:
-        if not self._outbox.routes:
-            return {OutboxMessage: ModelOptions(headless=True)}
         guard = AdminsOnly(lambda: self._outbox.admin_role)
-        return {OutboxMessage: ModelOptions(middleware={"auth": guard})}
+        return {OutboxMessage: ModelOptions(middleware={"auth": guard}, headless=not self._outbox.routes)}
 
     def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
         store = routes.runtime.stores.get(OutboxMessage)
@@ -53,6 +51,10 @@ class OutboxRoutes:
         reading = [e for e in usual if e.model is store.meta and e.operation in Operation.READS]
         own = [rename_route("outbox_event", "outbox_events", e) for e in (*reading, *routes.options(reading))]
         return [*others, *own, self._redrive_endpoint(routes, store)]
+
+    def private_endpoints(self, routes: RouteBuilder) -> dict[str, Endpoint]:
+        """What operators do in the panel, on no path."""
+        return {"message.redrive": self._redrive_endpoint(routes, routes.runtime.stores[OutboxMessage])}
 
     def _redrive_endpoint(self, routes: RouteBuilder, store: Store) -> Endpoint:
         serializer = routes.runtime.serializers[OutboxMessage]

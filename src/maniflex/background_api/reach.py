@@ -2,7 +2,8 @@
 
 The only home of that rule. An identity with a tenant never gets beyond it, with any role: a role is a word
 of the application, and one tenant's admin is a stranger to another tenant. All rows are for operators, who
-have the admin role and no tenant.
+have the admin role and no tenant. The panel says of its requests who looks after durable work there; that
+is `OPERATES` in the scope of the request, which only code of this process can set.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from enum import StrEnum
 
 from maniflex.errors import Forbidden, Unauthorized
 from maniflex.pipeline.context import AuthInfo, Context
+from maniflex.pipeline.exchange import OPERATES
 from maniflex.pipeline.operation import Operation
 
 
@@ -29,8 +31,17 @@ def require_identity(ctx: Context) -> AuthInfo:
     return ctx.auth
 
 
+def actor_of(ctx: Context) -> str | None:
+    """The id of the caller, which the open panel of a developer has none of; others are `Unauthorized`."""
+    if ctx.auth is None and ctx.scope.get(OPERATES):
+        return None
+    return require_identity(ctx).user_id
+
+
 def reach_of(ctx: Context, admin_role: str) -> CallerReach:
     """How far the caller gets; `Unauthorized` without an identity."""
+    if ctx.scope.get(OPERATES):
+        return CallerReach.TENANT if ctx.auth is not None and ctx.auth.tenant_id else CallerReach.ALL
     auth = require_identity(ctx)
     if not ctx.has_role(admin_role):
         return CallerReach.OWN
@@ -39,6 +50,8 @@ def reach_of(ctx: Context, admin_role: str) -> CallerReach:
 
 def is_operator(ctx: Context, admin_role: str) -> bool:
     """Whether the caller reaches all rows; a caller without an identity does not."""
+    if ctx.scope.get(OPERATES):
+        return ctx.auth is None or not ctx.auth.tenant_id
     return ctx.has_role(admin_role) and ctx.auth is not None and not ctx.auth.tenant_id
 
 

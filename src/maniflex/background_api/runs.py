@@ -26,6 +26,7 @@ from maniflex.background_api.own_rows import Guard, HideInternals
 from maniflex.background_api.part_routes import add_options
 from maniflex.background_api.payloads import run_payload
 from maniflex.background_api.reach import CallerReach, reach_of, require_identity
+from maniflex.background_api.run_steps import steps_endpoint
 from maniflex.errors import Detail, Forbidden, InvalidJson, InvalidQuery, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
@@ -46,13 +47,15 @@ LONGEST_REASON = 1000
 _OWN = ("actor_id", "tenant_id", "trace_id", "parent_id")  # the server's to say
 
 
-def _text(value: Any) -> Any:
+def check_instant_text(value: Any) -> Any:
+    """Refuse an instant that is written as anything but a text."""
     if not isinstance(value, str | datetime | None):
         raise PydanticCustomError("instant", "is a text such as 2026-01-31T08:00:00Z")
     return value
 
 
-def _in_utc(value: datetime | None) -> datetime | None:
+def check_zone(value: datetime | None) -> datetime | None:
+    """The instant in UTC; one without a zone is refused."""
     if value is None:
         return None
     if value.tzinfo is None:
@@ -72,7 +75,7 @@ class Submission(BaseModel):
     payload: JsonValue = Field(default_factory=dict)
     priority: int = Field(default=0, ge=-PRIORITIES, le=PRIORITIES)
     run_at: Annotated[
-        datetime | None, Field(strict=False), BeforeValidator(_text), AfterValidator(_in_utc)
+        datetime | None, Field(strict=False), BeforeValidator(check_instant_text), AfterValidator(check_zone)
     ] = None
     delay: float | None = Field(default=None, ge=0, le=CENTURY, allow_inf_nan=False)
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=200)
@@ -133,20 +136,21 @@ class RunRoutes:
         self._work = work
 
     def options(self) -> Mapping[type[Model], ModelOptions]:
-        if not self._work.access.routes:
-            return dict.fromkeys((WorkflowRun, WorkflowEvent), ModelOptions(headless=True))
         hide_internals = HideInternals(self._work)
         guards: dict[type[Model], Guard] = {
             WorkflowRun: Guard(self._work),
             WorkflowEvent: Guard(self._work, "workflow."),
         }
         return {
-            model: ModelOptions(middleware={"auth": guard, "response": hide_internals})
+            model: ModelOptions(
+                middleware={"auth": guard, "response": hide_internals},
+                headless=not self._work.has_routes,
+            )
             for model, guard in guards.items()
         }
 
     def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
-        if not (self._work.used and self._work.access.routes and WorkflowRun in routes.runtime.stores):
+        if not (self._work.used and self._work.has_routes and WorkflowRun in routes.runtime.stores):
             return usual
         remaining = [
             e
@@ -155,6 +159,10 @@ class RunRoutes:
         ]
         own = _RunEndpoints(self._work, routes).endpoints()
         return add_options(routes, [*remaining, *own], _MODELS)
+
+    def private_endpoints(self, routes: RouteBuilder) -> dict[str, Endpoint]:
+        """What operators do in the panel, on no path."""
+        return _RunEndpoints(self._work, routes).private()
 
 
 _MODELS: frozenset[type[Model]] = frozenset({WorkflowRun, WorkflowEvent})
@@ -175,7 +183,22 @@ class _RunEndpoints:
         submits = self._work.access.public_types(self._work.handlers)
         if submits:
             yield self._submission(submits)
-        yield self._routes.endpoint(
+        yield self._deletion()
+        yield self._command("cancel", self._work.cancel, _CANCEL)
+        yield self._command("retry", self._work.retry, _RETRY)
+        yield steps_endpoint(self._work, self._routes)
+
+    def private(self) -> dict[str, Endpoint]:
+        return {
+            "run.cancel": self._command("cancel", self._work.cancel, _CANCEL),
+            "run.retry": self._command("retry", self._work.retry, _RETRY),
+            "run.now": self._command("now", self._work.run_now, RouteDocs(hidden=True)),
+            "run.delete": self._deletion(),
+            "run.steps": steps_endpoint(self._work, self._routes),
+        }
+
+    def _deletion(self) -> Endpoint:
+        return self._routes.endpoint(
             "DELETE",
             f"/{self._meta.table}/{{id}}",
             Operation.DELETE,
@@ -184,8 +207,6 @@ class _RunEndpoints:
             respond=self._respond.answer_empty,
             about=_DELETE,
         )
-        yield self._command("cancel", self._work.cancel, _CANCEL)
-        yield self._command("retry", self._work.retry, _RETRY)
 
     def _submission(self, types: Sequence[str]) -> Endpoint:
         return self._routes.endpoint(

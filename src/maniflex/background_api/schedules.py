@@ -18,13 +18,14 @@ from maniflex.background_api import schedule_docs as docs
 from maniflex.background_api.admins_only import AdminsOnly
 from maniflex.background_api.part_routes import add_options
 from maniflex.background_api.payloads import schedule_payload
-from maniflex.background_api.reach import require_identity
+from maniflex.background_api.reach import actor_of
 from maniflex.errors import InvalidQuery, InvalidSchedule, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.model_routes import private_endpoints
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response
@@ -47,12 +48,11 @@ class ScheduleRoutes:
         self._guard = AdminsOnly(lambda: schedules.admin_role)
 
     def options(self) -> Mapping[type[Model], ModelOptions]:
-        if not self._schedules.routes:
-            return dict.fromkeys(_MODELS, ModelOptions(headless=True))
         keep: Mapping[str, Any] = {"auth": self._guard, "service": self._keep}
+        headless = not self._schedules.routes
         return {
-            Schedule: ModelOptions(middleware=keep),
-            ScheduleFiring: ModelOptions(middleware={"auth": self._guard}),
+            Schedule: ModelOptions(middleware=keep, headless=headless),
+            ScheduleFiring: ModelOptions(middleware={"auth": self._guard}, headless=headless),
         }
 
     def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
@@ -68,6 +68,15 @@ class ScheduleRoutes:
         own = _ScheduleEndpoints(self._schedules, routes).endpoints()
         return add_options(routes, [*remaining, *puts, *own], _MODELS)
 
+    def private_endpoints(self, routes: RouteBuilder) -> dict[str, Endpoint]:
+        """What operators do in the panel, on no path."""
+        usual = {e.method: e for e in private_endpoints(routes, routes.runtime.models[Schedule])}
+        own = {e.path.rpartition("/")[2]: e for e in _ScheduleEndpoints(self._schedules, routes).endpoints()}
+        names = {"pause": "deactivate", "resume": "activate", "run": "run"}
+        commands = {f"schedule.{name}": own[path] for name, path in names.items()}
+        writes = {"create": "POST", "update": "PATCH", "delete": "DELETE"}
+        return {**commands, **{f"schedule.{name}": usual[method] for name, method in writes.items()}}
+
     async def _keep(self, ctx: Context, next: Next) -> None:
         """Check what a schedule says, and stamp when it is due."""
         if "fires" in ctx.state:
@@ -80,7 +89,7 @@ class ScheduleRoutes:
             ctx.set_field("payload", values["payload"])
             ctx.set_field("next_run_at", self._schedules.new(values)["next_run_at"])
             for name in ("created_by", "updated_by"):
-                ctx.set_field(name, require_identity(ctx).user_id)
+                ctx.set_field(name, actor_of(ctx))
             await next()
         elif ctx.operation is Operation.UPDATE:
             async with ctx.transaction():
@@ -96,7 +105,7 @@ class ScheduleRoutes:
                 for name, value in self._schedules.changed_fields(before, changes).items():
                     if name not in client_changes:
                         ctx.set_field(name, value)
-                ctx.set_field("updated_by", require_identity(ctx).user_id)
+                ctx.set_field("updated_by", actor_of(ctx))
                 await next()
         else:
             await next()

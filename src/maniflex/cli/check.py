@@ -9,7 +9,7 @@ from maniflex.cli.target import load
 from maniflex.errors import ManiflexError
 
 
-@click.command()
+@click.command(epilog="Example: maniflex check app:server --production")
 @click.argument("target", metavar="MODULE:SERVER")
 @click.option("--production", is_flag=True, help="Also name what should not be served to the world.")
 def check(target: str, production: bool) -> None:

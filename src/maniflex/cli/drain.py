@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import click
 
 from maniflex.app.server import Server
-from maniflex.cli.process import end_process, run_once
+from maniflex.cli.process import run_once
 from maniflex.cli.progress import Progress
 from maniflex.cli.target import load_sealed
 
@@ -26,7 +27,7 @@ JOBS = ("jobs_succeeded_total", "jobs_retried_total", "jobs_dead_total", "jobs_l
 _BAD = ("to be tried again", "failed", "given up")
 
 
-@click.command()
+@click.command(epilog="Example: maniflex drain app:server --only runs")
 @click.argument("target", metavar="MODULE:SERVER")
 @click.option("--only", type=click.Choice(["runs", "outbox", "jobs"]), help="Leave the others alone.")
 def drain(target: str, only: str | None) -> None:
@@ -38,7 +39,7 @@ def drain(target: str, only: str | None) -> None:
         server, lambda: _drain(server, only), so_far=lambda: _print_summary(server, only, "not finished")
     )
     has_failures = _print_summary(server, only, "paused")
-    end_process(1 if has_failures else 0)
+    sys.exit(1 if has_failures else 0)
 
 
 async def _drain(server: Server, only: str | None) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import click
 
 from maniflex.app.server import Server
-from maniflex.cli.process import end_process, run_once
+from maniflex.cli.output import json_option, print_json
+from maniflex.cli.process import run_once
 from maniflex.cli.progress import Progress
 from maniflex.cli.target import load_sealed
+from maniflex.files.cleaner import CleanReport
 from maniflex.files.inventory import FileCheck
 
 T = TypeVar("T")
@@ -22,29 +25,41 @@ def files() -> None:
     """Compare stored files with records, remove those nobody needs, take in others."""
 
 
-@files.command()
+@files.command(epilog="Example: maniflex files check app:server")
 @_target
-def check(target: str) -> None:
+@json_option
+def check(target: str, as_json: bool) -> None:
     """Compare storage, tables and records both ways; ends with 1 if they differ."""
     server = _load(target)
     report = _with_progress(server, server.files.check)
-    _print_check(report)
-    end_process(0 if report.is_clean else 1)
+    if as_json:
+        print_json(
+            {name: list(getattr(report, name)) for name in ("orphans", "missing", "dangling", "unlinked")}
+        )
+    else:
+        _print_check(report)
+    sys.exit(0 if report.is_clean else 1)
 
 
-@files.command()
+@files.command(epilog="Example: maniflex files sweep app:server")
 @_target
 def sweep(target: str) -> None:
     """Remove files that were given up, or that no record named in time; ends with 1 if one could not be."""
     server = _load(target)
     report = run_once(server, server.files.sweep)
+    print_clean_report(report)
+    sys.exit(1 if report.failed else 0)
+
+
+def print_clean_report(report: CleanReport) -> None:
+    """Say what one sweep of files removed."""
     click.echo(
-        f"{report.removed} removed, {report.failed} failed, {report.temporaries} temporary files removed"
+        f"{report.removed} files removed, {report.failed} failed,"
+        f" {report.temporaries} remains of killed uploads removed"
     )
-    end_process(1 if report.failed else 0)
 
 
-@files.command()
+@files.command(epilog="Example: maniflex files adopt app:server --prefix uploads/")
 @_target
 @click.option("--prefix", default="", help="Only objects whose key begins like this.")
 def adopt(target: str, prefix: str) -> None:

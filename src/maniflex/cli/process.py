@@ -35,7 +35,6 @@ def run_services(
     configure_logging(server.config)
     freeze_objects()
     run_loop(_ServiceProcess(server, services, what, probe_port).run())
-    end_process()
 
 
 def freeze_objects() -> None:
@@ -119,6 +118,7 @@ class _ServiceProcess:
         self._probe_port = probe_port
         self._started: Sequence[Service] = ()
         self._is_stopping = asyncio.Event()
+        server.processes.role = what
         self._logger = server.config.logger or logging.getLogger("maniflex")
 
     async def run(self) -> None:
@@ -156,12 +156,11 @@ class _Unjoined(ThreadPoolExecutor):
         super().shutdown(wait=False, cancel_futures=True)
 
 
-def end_process(code: int = 0) -> None:
-    """End the process with this code, also when something still runs on a thread and will not stop."""
+def end_process(stop: SystemExit) -> NoReturn:
+    """End as `stop` says, also when something still runs on a thread and will not stop."""
     if any(_is_running(thread) for thread in threading.enumerate() if thread is not threading.main_thread()):
-        _exit(code)
-    if code:
-        sys.exit(code)
+        _exit(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+    raise stop
 
 
 def _is_running(thread: threading.Thread) -> bool:

@@ -11,7 +11,7 @@ from maniflex.cli.process import run_services
 from maniflex.cli.target import load_sealed
 
 
-@click.command()
+@click.command(epilog="Example: maniflex scheduler app:server --probe-port 9001")
 @click.argument("target", metavar="MODULE:SERVER")
 @click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live, /ready and /metrics here.")
 def scheduler(target: str, probe_port: int | None) -> None:

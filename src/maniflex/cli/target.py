@@ -13,6 +13,12 @@ from maniflex.app.server import Server
 from maniflex.errors import ManiflexError
 
 
+class NoSuchTarget(click.ClickException):
+    """What was named is not there: the command was used wrongly."""
+
+    exit_code = 2
+
+
 def load_sealed(target: str) -> Server:
     """The server, its whole declaration checked."""
     server = load(target)
@@ -36,12 +42,12 @@ def load(target: str) -> Server:
     except ModuleNotFoundError as error:
         if error.name and not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there; something it imports is not
-        raise click.ClickException(f"there is no module {module_name!r} here") from None
+        raise NoSuchTarget(f"there is no module {module_name!r} here") from None
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
     server = getattr(module, attribute, None)
     if not isinstance(server, Server):
         servers = [name for name, value in vars(module).items() if isinstance(value, Server)]
         hint = did_you_mean(attribute, servers) or (f"; it has {', '.join(servers)}" if servers else "")
-        raise click.ClickException(f"{module_name} has no server called {attribute!r}{hint}")
+        raise NoSuchTarget(f"{module_name} has no server called {attribute!r}{hint}")
     return server

@@ -19,7 +19,7 @@ def prefixes(context: click.Context, option: click.Parameter, text: str | None) 
     return parts
 
 
-@click.command()
+@click.command(epilog="Example: maniflex worker app:server --types billing.,email. --concurrency 4")
 @click.argument("target", metavar="MODULE:SERVER")
 @click.option("--types", callback=prefixes, help="Prefixes of the types to work on, such as billing.,email.")
 @click.option("--concurrency", type=click.IntRange(1), help="How many runs at once.")

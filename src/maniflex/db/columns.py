@@ -23,6 +23,8 @@ class Column:
     type: str
     not_null: bool
     has_default: bool
+    default: str | None = None  # as the database writes it
+    collation: str | None = None  # on PostgreSQL
 
     @property
     def required(self) -> bool:
@@ -32,7 +34,9 @@ class Column:
 
 Columns = Mapping[str, Column]
 
-_SQLITE_COLUMNS = "SELECT name, type, \"notnull\", dflt_value IS NOT NULL, 'r' FROM pragma_table_info(?)"
+_SQLITE_COLUMNS = """
+SELECT name, type, "notnull", dflt_value IS NOT NULL, dflt_value, NULL, 'r' FROM pragma_table_info(?)
+"""
 # An enum takes texts, and a domain what the type takes that it stands on.
 _POSTGRES_COLUMNS = """
 SELECT a.attname,
@@ -40,27 +44,35 @@ SELECT a.attname,
                       ELSE format_type(a.atttypid, NULL) END,
        a.attnotnull OR (t.typtype = 'd' AND t.typnotnull),
        a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
+       CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+       l.collname::text,
        c.relkind,
        n.nspname::text
   FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type t ON t.oid = a.atttypid
   JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  LEFT JOIN pg_collation l ON l.oid = a.attcollation
  WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum
 """
 _WITH_VERSIONS = ("r", "p")  # kinds of PostgreSQL's tables; a view has no row versions
 
 
-async def read_columns(run: Executor, model: ModelSql) -> Columns:
-    """The columns of the model's table by name; none when there is no such table."""
+async def read_columns(run: Executor, model: ModelSql, table: str | None = None) -> Columns:
+    """The columns of the model's table, or of its old `table`, by name; none when there is no such table."""
+    name = table or model.table.name
     if model.dialect is Dialect.SQLITE:
-        rows = await run.fetch(Sql(_SQLITE_COLUMNS, (model.table.name,)))
+        rows = await run.fetch(Sql(_SQLITE_COLUMNS, (name,)))
     elif model.dialect is Dialect.POSTGRES:
-        rows = await run.fetch(Sql(_POSTGRES_COLUMNS, (quote(model.table.name, model.dialect),)))
-        model.versioned = all(_text(row[4]) in _WITH_VERSIONS for row in rows)
-        model.schema = next((row[5] for row in rows), None)
+        rows = await run.fetch(Sql(_POSTGRES_COLUMNS, (quote(name, model.dialect),)))
+        model.versioned = all(_text(row[6]) in _WITH_VERSIONS for row in rows)
+        model.schema = next((row[7] for row in rows), None)
     else:
         assert_never(model.dialect)
-    return {row[0]: Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3])) for row in rows}
+    return {
+        row[0]: Column(row[0], str(row[1]).lower(), bool(row[2]), bool(row[3]), row[4], row[5])
+        for row in rows
+    }
 
 
 def _text(value: str | bytes) -> str:

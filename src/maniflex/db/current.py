@@ -1,7 +1,12 @@
-"""The transaction that is open right now, found by context: helper code joins it unasked."""
+"""What is found by context: the transaction that is open right now, and the request or run that reads.
+
+Helper code joins the transaction unasked. The reader says how current its reads must be, where a replica
+could answer them.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import Context, ContextVar, copy_context
@@ -23,6 +28,34 @@ class _Open:
 _open: ContextVar[_Open | None] = ContextVar("maniflex_open_transaction", default=None)
 
 
+@dataclass(slots=True, kw_only=True)
+class ReplicaReader:
+    """One request or run, and how current its reads must be."""
+
+    position: int = 0  # in the primary's log; a replica must have got that far
+    written_at: float = 0.0  # on the monotonic clock: a write whose position is not known yet
+    needs_primary: bool = False
+    outer: ReplicaReader | None = None
+    has_written: bool = False
+    open_writes: int = 0
+
+    def begin_write(self) -> None:
+        """Something may be committed from now on."""
+        self.open_writes += 1
+        if self.outer is not None:
+            self.outer.begin_write()
+
+    def end_write(self) -> None:
+        """It is committed by now, or never will be."""
+        self.open_writes -= 1
+        self.written_at, self.has_written = time.monotonic(), True
+        if self.outer is not None:
+            self.outer.end_write()
+
+
+current_reader: ContextVar[ReplicaReader | None] = ContextVar("maniflex_reader", default=None)
+
+
 def current_tx(adapter: Adapter) -> Tx | None:
     """The open transaction on this database, if there is one."""
     block = _open.get()
@@ -35,6 +68,7 @@ def detached_context() -> Context:
     """This context without its transaction and its request, for work that outlives both."""
     context = copy_context()
     context.run(_open.set, None)
+    context.run(current_reader.set, None)
     context.run(asking.set, None)
     return context
 

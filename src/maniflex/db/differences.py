@@ -26,9 +26,9 @@ class Differences:
     def __init__(self, meta: ModelMeta, without: Collection[str] = ()) -> None:
         marker = meta.soft_delete
         untold = {"id", "created_at", "updated_at", marker.field if marker else "id", *without}
-        self._told = [
-            (i, f.api, f.kind is Kind.JSON) for i, f in Redaction(meta).kept if f.name not in untold
-        ]
+        kept = [(i, f) for i, f in Redaction(meta).kept if f.name not in untold]
+        self.fields = [f for _, f in kept]
+        self._told = [(i, f.api, f.kind is Kind.JSON) for i, f in kept]
 
     def of(self, change: Change) -> Difference:
         """All fields that have a value for a row that came or went; those that differ for an update."""

@@ -31,22 +31,25 @@ from maniflex.sql.tables import quote
 log = logging.getLogger("maniflex.migrate")
 
 
-async def check_drift(adapter: Adapter, models: Sequence[ModelSql]) -> None:
-    """The same look at tables that migrations of the application's own keep, and at what they left out."""
+async def check_drift(adapter: Adapter, models: Sequence[ModelSql], application: str = "app:server") -> None:
+    """The same look at tables that this start may not change, and at what they lack."""
     tables = [(model, await read_columns(adapter, model)) for model in models]
     await refuse_drift(adapter, tables, migrates=False)
     old_tables = await find_old_tables(adapter, tables)
+    problems = []
     for model, columns in tables:
         if columns:
             await warn_of_missing_promises(adapter, model)
             continue
-        ways = ["start once with auto_migrate=True, or make it in a migration"]
+        ways = [f"run `maniflex migrate up {application}`, or start once with auto_migrate=True"]
         if keep := keeping_advice(model, old_tables.get(model.meta.name, ())):
             ways.insert(0, keep)
-        log.warning(
-            "%s: there is no table %r, so every request for it fails; %s",
-            *(model.meta.name, model.table.name, "; otherwise ".join(ways)),
+        problems.append(
+            f"{model.meta.name}: there is no table {model.table.name!r}, so every request for it would fail;"
+            f" {'; otherwise '.join(ways)}"
         )
+    if problems:
+        raise DeclarationError(*problems)
 
 
 async def refuse_drift(

@@ -20,7 +20,10 @@ from maniflex.db.port import Row, Tx
 from maniflex.db.redacted import Redaction
 from maniflex.db.store import Store
 from maniflex.model.history_row import HistoryOperation
+from maniflex.sql.bindings import BEFORE, THEN
 from maniflex.sql.history import Author, HistoryEntry, append
+from maniflex.sql.history_of_delete import ToldFields
+from maniflex.sql.json_forms import MOST_FIELDS
 from maniflex.sql.statement import Sql
 
 Diff = dict[str, dict[str, Any]]
@@ -41,8 +44,18 @@ class HistoryWriter:
         self._clock = store.clock
         self._redaction = Redaction(meta)
         self._differences = Differences(meta)
+        self.told_of_delete = self._told_of_delete()
         self._moment = store.sql.names.index("updated_at")
         self._marker = None if marker is None else store.sql.names.index(marker.field)
+        own_names = dict.fromkeys(place.own_name for place in history.sql.binding_places)
+        self._own_places = [(name, store.sql.names.index(name)) for name in own_names]
+
+    def _told_of_delete(self) -> ToldFields | None:
+        """The fields that the version of a delete has; None where there are too many for one statement."""
+        kept = [field for _, field in self._redaction.kept]
+        if len(kept) > MOST_FIELDS:
+            return None
+        return ToldFields(self._differences.fields, kept if self._snapshots else None)
 
     async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
         """Add a version of every record that has really changed."""
@@ -78,8 +91,8 @@ class HistoryWriter:
         """What adds those that `append` left out: they come behind the states that their changes found."""
         if len(rows) == len(entries):
             return None
-        told = {row[0] for row in rows}
-        missing = {entry.record_id: entry for entry in entries if entry.record_id not in told}
+        told_ids = {row[0] for row in rows}
+        missing = {entry.record_id: entry for entry in entries if entry.record_id not in told_ids}
         return append(self.history.sql, list(self._with_baselines(changes, missing)), author, known=False)
 
     def _with_baselines(
@@ -121,6 +134,7 @@ class HistoryWriter:
         self, change: Change, operation: HistoryOperation, diff: Diff, row: Row, moment: datetime
     ) -> HistoryEntry:
         snapshot = _encode(self._redaction(row)).decode() if self._snapshots else None
+        before = change.before if operation is HistoryOperation.UPDATE else None
         return HistoryEntry(
             new_id(),
             change.id or "",
@@ -130,7 +144,13 @@ class HistoryWriter:
             change.source.value,
             _encode(diff).decode(),
             snapshot,
+            self._own_values(row, before or row) if self._own_places else None,
         )
+
+    def _own_values(self, row: Row, before: Row) -> str:
+        """What the record is bound by, in the version and in the state that it found."""
+        values = {name: {THEN: row[place], BEFORE: before[place]} for name, place in self._own_places}
+        return _encode(values).decode()
 
     def _all_values(self, row: Row, side: str) -> Diff:
         """The fields that have a value, all on one side."""
@@ -145,6 +165,6 @@ def author_of_changes() -> Author:
 
 def _by_beginning(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
     """New records apart from those that were there."""
-    begun = [change for change in changes if change.operation is ChangeKind.CREATE]
+    new_records = [change for change in changes if change.operation is ChangeKind.CREATE]
     others = [change for change in changes if change.operation is not ChangeKind.CREATE]
-    yield from (some for some in (begun, others) if some)
+    yield from (some for some in (new_records, others) if some)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,6 +34,7 @@ class ExistingIndex:
     columns: tuple[str, ...]
     unique: bool
     predicate: str  # "" when it covers every row
+    valid: bool = field(default=True, compare=False)  # False: PostgreSQL was interrupted while building it
 
     def __str__(self) -> str:
         kind = "unique" if self.unique else "not unique"
@@ -47,13 +48,14 @@ class ExistingIndex:
 
 
 _SQLITE_INDEXES = """
-SELECT l.name, l."unique", i.name, m.sql
+SELECT l.name, l."unique", i.name, m.sql, 1
   FROM pragma_index_list(?) l JOIN pragma_index_info(l.name) i
   LEFT JOIN sqlite_master m ON m.type = 'index' AND m.name = l.name
  ORDER BY l.name, i.seqno
 """
 _POSTGRES_INDEXES = """
-SELECT c.relname, i.indisunique AND i.indisvalid, a.attname, pg_get_expr(i.indpred, i.indrelid)
+SELECT c.relname, i.indisunique AND i.indisvalid, a.attname, pg_get_expr(i.indpred, i.indrelid),
+       i.indisvalid
   FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   CROSS JOIN LATERAL unnest(i.indkey[0 : i.indnkeyatts - 1]) WITH ORDINALITY k (attnum, place)
   LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum AND k.attnum <> 0
@@ -61,9 +63,9 @@ SELECT c.relname, i.indisunique AND i.indisvalid, a.attname, pg_get_expr(i.indpr
 """
 
 
-async def read_indexes(run: Executor, model: ModelSql) -> dict[str, ExistingIndex]:
-    """The indexes of the table by name."""
-    name = model.table.name
+async def read_indexes(run: Executor, model: ModelSql, table: str | None = None) -> dict[str, ExistingIndex]:
+    """The indexes of the model's table, or of its old `table`, by name."""
+    name = table or model.table.name
     rows = await run.fetch(
         by_dialect(
             model.dialect,
@@ -72,10 +74,12 @@ async def read_indexes(run: Executor, model: ModelSql) -> dict[str, ExistingInde
         )
     )
     columns: dict[str, list[str]] = {}
-    for name, _, column, _ in rows:
+    for name, _, column, *_ in rows:
         columns.setdefault(name, []).append(column or "an expression")
     return {
-        row[0]: ExistingIndex(tuple(columns[row[0]]), bool(row[1]), _predicate(row[3], model.dialect))
+        row[0]: ExistingIndex(
+            tuple(columns[row[0]]), bool(row[1]), _predicate(row[3], model.dialect), bool(row[4])
+        )
         for row in rows
     }
 
@@ -100,15 +104,27 @@ def _predicates(model: ModelSql) -> tuple[str, ...]:
     return tuple(form.format(name) for form in forms)
 
 
-def compare_index(model: ModelSql, index: sa.Index, existing: ExistingIndex) -> None:
-    """Stop where a promise of uniqueness would not be kept; warn about any other difference."""
+def _declared_index(model: ModelSql, index: sa.Index, existing: ExistingIndex) -> ExistingIndex:
+    """The index as the model declares it, with the condition written as the existing one has it."""
     predicates = _predicates(model) if index.unique else ("",)
     if index.info.get(NAMED_BY_CONDITION):  # another condition would be another index
         predicates = (existing.predicate,)
     columns = tuple(column.name for column in index.columns)
-    declared_index = ExistingIndex(columns, bool(index.unique), predicates[0])
-    if existing.predicate in predicates:
-        existing = replace(existing, predicate=declared_index.predicate)
+    predicate = existing.predicate if existing.predicate in predicates else predicates[0]
+    return ExistingIndex(columns, bool(index.unique), predicate)
+
+
+def index_difference(model: ModelSql, index: sa.Index, existing: ExistingIndex) -> str:
+    """How an index differs from its declaration; empty when it does not."""
+    declared_index = _declared_index(model, index, existing)
+    return (
+        "" if existing == declared_index else f"is {existing} in the database and {declared_index} declared"
+    )
+
+
+def compare_index(model: ModelSql, index: sa.Index, existing: ExistingIndex) -> None:
+    """Stop where a promise of uniqueness would not be kept; warn about any other difference."""
+    declared_index = _declared_index(model, index, existing)
     if existing == declared_index:
         return
     text = (
@@ -121,16 +137,27 @@ def compare_index(model: ModelSql, index: sa.Index, existing: ExistingIndex) -> 
     log.warning("%s", text)
 
 
+def is_old_index(model: ModelSql, name: str, existing: ExistingIndex) -> bool:
+    """Whether it is an index that we made for fields of the model and that is declared no longer."""
+    if name in {str(index.name) for index in model.table.indexes}:
+        return False
+    columns = [decimal_column(column) for column in existing.columns]
+    if not {field.column for field in model.meta.fields}.issuperset(columns):
+        return False
+    made_for = index_name("due", model.table.name, *columns[:-1])
+    return name == index_name("uq" if existing.unique else "idx", model.table.name, *columns) or (
+        bool(existing.predicate) and re.fullmatch(rf"{re.escape(made_for)}_[0-9a-f]{{8}}", name) is not None
+    )
+
+
 async def refuse_old_promises(run: Executor, model: ModelSql, existing: Mapping[str, ExistingIndex]) -> None:
     """Stop at a unique index that we made and the model no longer declares: it would refuse equal values."""
-    declared_names = {str(index.name) for index in model.table.indexes}
-    field_columns = {field.column for field in model.meta.fields}
     for name, existing_index in existing.items():
+        if not existing_index.unique or not is_old_index(model, name, existing_index):
+            continue
+        if await _is_constraint(run, model, name):
+            continue
         columns = [decimal_column(column) for column in existing_index.columns]
-        if name in declared_names or not existing_index.unique or not field_columns.issuperset(columns):
-            continue
-        if name != index_name("uq", model.table.name, *columns) or await _is_constraint(run, model, name):
-            continue
         raise DeclarationError(
             f"{model.meta.name}: {', '.join(columns)} of {model.table.name!r} is unique in the database and"
             f" no longer on {model.meta.name}, so equal values would be refused. Declare it unique again, or"

@@ -1,7 +1,8 @@
 """Bring a database up to its models at start: add missing tables and columns, stop where the two contradict.
 
-Nothing is ever dropped, renamed or rewritten. Everything happens in one transaction under one lock,
-so two processes that start together do not collide and a failure leaves no half-made schema.
+Nothing is ever dropped or rewritten, and renamed only where `renamed_from` says so. Everything happens in
+one transaction under one lock, so two processes that start together do not collide and a failure leaves no
+half-made schema.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from maniflex.db.drift import old_names, refuse_drift
 from maniflex.db.indexes import compare_index, ddl, duplicates, read_indexes, refuse_old_promises
 from maniflex.db.port import Adapter, Tx
 from maniflex.db.renamed_tables import find_old_tables, keeping_advice
+from maniflex.db.renames import rename_as_declared
 from maniflex.db.search_schema import migrate_search
 from maniflex.errors import ConstraintViolation, DeclarationError, ValidationFailed
 from maniflex.model.meta import FieldMeta, Kind
+from maniflex.sql.defaults import ALWAYS_EQUAL
 from maniflex.sql.literal import literal
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
@@ -44,6 +47,7 @@ async def migrate(adapter: Adapter, models: Sequence[ModelSql], extra: Sequence[
     async with adapter.transaction() as tx:
         if by_dialect(adapter.dialect, sqlite=False, postgres=True):  # on SQLite, only one writes anyway
             await _take_turn(tx)
+        await rename_as_declared(tx, models)
         tables = [(model, await read_columns(tx, model)) for model in models]
         await refuse_drift(tx, tables)
         old_tables = await find_old_tables(tx, tables)
@@ -52,22 +56,28 @@ async def migrate(adapter: Adapter, models: Sequence[ModelSql], extra: Sequence[
                 log.warning("%s gets the new table %r, and %s", model.meta.name, model.table.name, advice)
             await _migrate_model(tx, model, columns)
         for statement in extra:
-            if not await _index_exists(tx, statement):
+            if not await _is_index_settled(tx, statement):
                 await tx.execute(statement)
 
 
-_INDEX_UNLESS_THERE = re.compile(
-    r"\s*CREATE\s+(?:UNIQUE\s+)?INDEX\s+IF\s+NOT\s+EXISTS\s+(\w+|\"[^\"]+\")", re.IGNORECASE
+_INDEX_IF_NEEDED = re.compile(
+    r"\s*(?:(?P<drop>DROP\s+INDEX\s+IF)|CREATE\s+(?:UNIQUE\s+)?INDEX\s+IF\s+NOT)\s+EXISTS\s+"
+    r"(?P<name>\w+|\"[^\"]+\")",
+    re.IGNORECASE,
 )
 
 
-async def _index_exists(tx: Tx, statement: Sql) -> bool:
-    """Whether `statement` would make an index that exists: asking, PostgreSQL would lock out all writers."""
-    match = _INDEX_UNLESS_THERE.match(statement.text)
+async def _is_index_settled(tx: Tx, statement: Sql) -> bool:
+    """Whether `statement` makes an index that exists, or drops one that does not.
+
+    PostgreSQL would lock out all writers to find that out.
+    """
+    match = _INDEX_IF_NEEDED.match(statement.text)
     if match is None or by_dialect(tx.dialect, sqlite=True, postgres=False):
         return False
-    row = await tx.fetch_one(Sql("SELECT to_regclass($1) IS NOT NULL", (match[1],)))
-    return row is not None and bool(row[0])
+    row = await tx.fetch_one(Sql("SELECT to_regclass($1) IS NOT NULL", (match["name"],)))
+    exists = row is not None and bool(row[0])
+    return exists is (match["drop"] is None)
 
 
 async def _take_turn(tx: Tx) -> None:
@@ -94,7 +104,7 @@ async def _migrate_model(tx: Tx, model: ModelSql, columns: Columns) -> None:
     for index in sorted(model.table.indexes, key=lambda index: str(index.name)):
         existing_index = existing.get(str(index.name))
         if existing_index is None:
-            await _create_index(tx, model, index)
+            await _create_index(tx, model, index, has_rows=bool(columns))
         else:
             compare_index(model, index, existing_index)
     await refuse_old_promises(tx, model, existing)
@@ -109,9 +119,10 @@ async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta, columns: Column
     log.info("adding column %s.%s", model.table.name, field.column)
     await tx.execute(Sql(clause))
     if field.default_factory is not None:
-        if field.nullable or field.default_factory not in _ALWAYS_EQUAL:
+        is_constant = field.default_factory in ALWAYS_EQUAL
+        if field.nullable or not is_constant:
             await _fill(tx, model, field)
-        if not field.nullable and by_dialect(model.dialect, sqlite=False, postgres=True):
+        if not field.nullable and not is_constant and by_dialect(model.dialect, sqlite=False, postgres=True):
             await tx.execute(Sql(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT"))
 
 
@@ -148,7 +159,6 @@ async def _value_for_old_rows(tx: Tx, model: ModelSql, field: FieldMeta, columns
     return literal(_EMPTY[field.kind], field.kind, model.dialect)
 
 
-_ALWAYS_EQUAL = (list, dict)
 _BATCH = 500
 
 
@@ -219,9 +229,9 @@ _EMPTY: dict[Kind, Any] = {
 }
 
 
-async def _create_index(tx: Tx, model: ModelSql, index: sa.Index) -> None:
+async def _create_index(tx: Tx, model: ModelSql, index: sa.Index, *, has_rows: bool) -> None:
     names = ", ".join(column.name for column in index.columns)
-    if index.unique and (problem := await duplicates(tx, model, index)):
+    if has_rows and index.unique and (problem := await duplicates(tx, model, index)):
         raise DeclarationError(problem)
     log.info("creating index %s on %s (%s)", index.name, model.table.name, names)
     try:

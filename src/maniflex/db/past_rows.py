@@ -18,12 +18,12 @@ import msgspec
 from maniflex.db.budget import Budget
 from maniflex.db.current import executor
 from maniflex.db.port import Row
+from maniflex.db.redacted import redacted
 from maniflex.db.store import Store
 from maniflex.errors import NotFound
 from maniflex.model.history_row import HistoryOperation
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.query.match import holds
-from maniflex.query.query import Compare, Query, Scope
+from maniflex.query.query import Query, Scope
 from maniflex.sql import past, select
 from maniflex.sql.codec import encode_json
 
@@ -91,7 +91,6 @@ class PastRows:
         self.store = store
         self.history = history
         self.snapshots = snapshots
-        self._places = {f.name: i for i, f in enumerate(store.meta.fields)}
 
     async def list(
         self, query: Query, scope: Scope, moment: datetime, budget: Budget | None = None
@@ -126,7 +125,7 @@ class PastRows:
         rows = await self._versions(filters, limit=1 if self.snapshots else None)
         if not rows or rows[0].version != version:
             return None
-        return rows[0].snapshot if self.snapshots else _replayed(self.store.meta, reversed(rows))[0]
+        return rows[0].snapshot if self.snapshots else _replay_diffs(self.store.meta, reversed(rows))[0]
 
     async def _page(
         self,
@@ -144,22 +143,23 @@ class PastRows:
         self, record_id: str, moment: datetime, query: Query, scope: Scope
     ) -> PastRecord | None:
         if scope:
-            inside = select.kept(self.store.sql, record_id, (), scope)
+            inside = select.kept_one(self.store.sql, record_id, (), scope)
             if await executor(self.store.adapter).fetch_one(inside) is None:
                 return None
         rows = await self._versions([("record_id", "eq", record_id), ("timestamp", "lte", moment)])
-        values, is_there = _replayed(self.store.meta, reversed(rows))
+        values, is_there = _replay_diffs(self.store.meta, reversed(rows))
         if not is_there:
             return None
         record = past_record(self.store.meta, rows[0].version, values)
-        conditions = [*query.filters, *(condition.on(self.store.meta) for condition in scope)]
-        return record if all(self._holds(record, one) for one in conditions) else None
-
-    def _holds(self, record: PastRecord, condition: Any) -> bool:
-        """Whether the record as it was satisfies a condition, as far as its history tells."""
-        if not isinstance(condition, Compare) or condition.path or condition.field.name in record.missing:
-            return True
-        return holds(condition.op, record.row[self._places[condition.field.name]], condition.value)
+        if not query.filters and not scope:
+            return record
+        binding = rows[0].binding
+        state = past.PastState(
+            msgspec.json.encode(redacted(self.store.meta, record.row)).decode(),
+            None if binding is None else msgspec.json.encode(binding).decode(),
+        )
+        is_inside = past.inside(self.store.sql, record_id, state, query.filters, scope)
+        return None if await executor(self.store.adapter).fetch_one(is_inside) is None else record
 
     async def _versions(self, filters: Sequence[Any], limit: int | None = None) -> Sequence[Any]:
         """Rows of the history as records, newest first."""
@@ -170,7 +170,7 @@ class PastRows:
         return [self.history.record(row) for row in rows]
 
 
-def _replayed(meta: ModelMeta, rows: Any) -> tuple[dict[str, Any], bool]:
+def _replay_diffs(meta: ModelMeta, rows: Any) -> tuple[dict[str, Any], bool]:
     """The values after all these diffs, oldest first, and whether the record was there then."""
     values: dict[str, Any] = {}
     is_there = False

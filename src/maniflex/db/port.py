@@ -92,7 +92,8 @@ class Adapter(Executor, Protocol):
     def label(self) -> str:
         """A name for logs and messages, without credentials."""
 
-    async def open(self) -> None: ...
+    async def open(self, *, read_only: bool = False) -> None:
+        """Connect; with `read_only` nothing is made, and no statement can change the database."""
 
     async def close(self) -> None: ...
 
@@ -113,12 +114,12 @@ class Adapter(Executor, Protocol):
         It joins no transaction and no statement timeout ends it; a caller that stops early closes it.
         """
 
-    def sibling(self, *, steady: bool = False) -> Adapter:
+    def sibling(self, *, steady: bool = False, patient: bool = False) -> Adapter:
         """One more adapter for the same database, not open yet and small, for another event loop.
 
         A `steady` one runs statements along keys and indexes as they are written, no matter
         what sizes the database believes its tables to have: for queues, whose tables are empty one
-        minute and huge the next.
+        minute and huge the next. A `patient` one lets a statement take and wait as long as it needs.
         """
 
     def listen(self, channel: str, wake: Wake) -> AbstractAsyncContextManager[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from maniflex.db.port import Tx
+from maniflex.db.port import Executor, Row, Tx
 from maniflex.errors import DeclarationError
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import (
@@ -132,16 +132,29 @@ async def _fill(tx: Tx, model: ModelSql) -> None:
 # -- Postgres
 
 
-async def _on_postgres(tx: Tx, model: ModelSql) -> None:
-    table = quote(model.table.name, model.dialect)
-    definition = _definition(model) if searchable_fields(model.meta) else None
-    row = await tx.fetch_one(
+async def adds_search_column(run: Executor, model: ModelSql) -> bool:
+    """Whether `migrate_search` would add the column on PostgreSQL, which writes the whole table anew."""
+    if model.readonly or not searchable_fields(model.meta):
+        return False
+    row = await _read_vector(run, model)
+    return row is None or (bool(row[1]) and row[0] != _definition(model))
+
+
+async def _read_vector(run: Executor, model: ModelSql) -> Row | None:
+    """The comment on the column, and whether the database fills it."""
+    return await run.fetch_one(
         Sql(
             "SELECT col_description(attrelid, attnum), attgenerated <> '' FROM pg_attribute"
             " WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped",
-            (table, VECTOR),
+            (quote(model.table.name, model.dialect), VECTOR),
         )
     )
+
+
+async def _on_postgres(tx: Tx, model: ModelSql) -> None:
+    table = quote(model.table.name, model.dialect)
+    definition = _definition(model) if searchable_fields(model.meta) else None
+    row = await _read_vector(tx, model)
     comment, is_generated = row if row is not None else (None, False)
     ours = is_generated and str(comment or "").startswith(_OURS)
     if row is not None and not ours:

@@ -187,9 +187,11 @@ class Store:
         *,
         scope: Scope = (),
         search: str | None = None,
+        most: int | None = None,
         tx: Tx | None = None,
     ) -> int:
-        row = await executor(self.adapter, tx).fetch_one(select.count(self.sql, filters, scope, search))
+        statement = select.count(self.sql, filters, scope, search, most)
+        row = await executor(self.adapter, tx).fetch_one(statement)
         return int(row[0]) if row is not None else 0
 
     async def search(

@@ -1,8 +1,9 @@
 """The store of a versioned model: its single writes and their history go to the database together.
 
 On SQLite that is one batch, on PostgreSQL one statement behind the read of the row, instead of a transaction
-of many calls. Where a transaction is open, where others listen too, where a delete reaches other records and
-where such a write finds anything unusual, the write seam tells the history as it tells everybody.
+of many calls; a deleted row does not even leave the database. Where a transaction is open, where others
+listen too, where a delete reaches other records and where such a write finds anything unusual, the write seam
+tells the history as it tells everybody.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maniflex._caller import caller
+from maniflex._ids import new_id
 from maniflex.db.cascade import deletion
 from maniflex.db.changes import Change, ChangeKind
 from maniflex.db.current import current_tx
@@ -19,10 +21,12 @@ from maniflex.db.listened_store import ListenedStore
 from maniflex.db.port import Row, Tx
 from maniflex.db.store import Store
 from maniflex.db.write_with_history import BatchWithHistory
+from maniflex.errors import ConstraintViolation
 from maniflex.model.base import Model
 from maniflex.sql import history as sql
 from maniflex.sql import select, write
 from maniflex.sql.codec import returned_value
+from maniflex.sql.history_of_delete import delete_with_version
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.where import Scope, parent_keys
 
@@ -45,6 +49,28 @@ class VersionedStore(ListenedStore):
     def _writes_alone(self, tx: Tx | None) -> bool:
         """Whether a write is a transaction of its own that nobody else is told of."""
         return tx is None and len(self.listeners) == 1 and current_tx(self.adapter) is None
+
+    async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
+        fields = self.writer.told_of_delete
+        is_quick = not self.links and fields is not None and self._writes_alone(tx)
+        if not is_quick or not await self._delete_quickly(record_id, scope):
+            await super().delete(record_id, scope=scope, tx=tx)
+
+    async def _delete_quickly(self, record_id: str, scope: Scope) -> bool:
+        """Delete the row unseen; False, with nothing changed, where that is not possible."""
+        writer, now = self.writer, self.clock.now()
+        fields, stamps = writer.told_of_delete, deletion(self.meta, now)
+        assert fields is not None
+        version = (new_id(), now, caller())
+        statements = delete_with_version(
+            self.sql, writer.history.sql, fields, record_id, stamps, scope, version
+        )
+        try:
+            if len(statements) == 1:
+                return bool(await self.adapter.write(statements[0]))
+            return bool((await self.adapter.batch(statements))[-1])
+        except ConstraintViolation:  # another has changed the row at the same time, and made that version
+            return False
 
 
 class SqliteVersionedStore(VersionedStore):
@@ -70,16 +96,6 @@ class SqliteVersionedStore(VersionedStore):
         before = select.one(self.sql, record_id, scope)
         run: Any = BatchWithHistory(self, self.writer, ChangeKind.UPDATE, record_id, before)
         return await Store.update(self, record_id, changes, scope=scope, tx=run)
-
-    async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
-        if self.links or not self._writes_alone(tx):
-            await super().delete(record_id, scope=scope, tx=tx)
-            return
-        marks = deletion(self.meta, self.clock.now())
-        before = select.one(self.sql, record_id, scope) if marks else None  # a removed row is given back
-        run = BatchWithHistory(self, self.writer, ChangeKind.DELETE, record_id, before, marks)
-        if not await run.write(write.delete(self.sql, record_id, marks, scope, told=True)):
-            raise await self.why_untouched(record_id, scope, None)
 
 
 class PostgresVersionedStore(VersionedStore):
@@ -120,16 +136,6 @@ class PostgresVersionedStore(VersionedStore):
             if rows:
                 return rows[0] if self.decode is None else self.decode(rows[0])
         return await super().update(record_id, changes, scope=scope, tx=tx, held=held)
-
-    async def delete(self, record_id: str, *, scope: Scope = (), tx: Tx | None = None) -> None:
-        is_quick = not self.links and self._writes_alone(tx)
-        row = await self._current(record_id, scope) if is_quick else None
-        if row is not None:
-            marks = deletion(self.meta, self.clock.now())
-            statement = write.delete(self.sql, record_id, marks, scope, row[-2], told=True)
-            if await self._write(ChangeKind.DELETE, record_id, statement, row, marks):
-                return
-        await super().delete(record_id, scope=scope, tx=tx)
 
     async def _current(self, record_id: str, scope: Scope) -> Row | None:
         """The row with its version, if there is one that has a history."""

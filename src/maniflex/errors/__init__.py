@@ -322,7 +322,7 @@ class OwnAnswerTooLarge(AnswerTooLarge):
 class InvalidFormat(RequestError):
     """An export was asked for in a format there is none of."""
 
-    status, code, message = 400, "INVALID_FORMAT", "an export is csv or xlsx"
+    status, code, message = 400, "INVALID_FORMAT", "an export is csv, jsonl or xlsx"
 
 
 class ExportTooLarge(RequestError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.entry import Entry, action_problems
 from maniflex.pipeline.large_answers import collect
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.redacted_answers import has_records_to_redact, redact_answer
 from maniflex.pipeline.registration import Middleware, takes
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
@@ -162,9 +163,10 @@ def _about(action: Action) -> RouteDocs:
     )
 
 
-def _answer_action(ctx: Context) -> None:
+def _answer_action(ctx: Context) -> Awaitable[None] | None:
     if ctx.response is None:
         ctx.response = Response(204) if ctx._result is None else Response(200, ctx._result)
+    return redact_answer(ctx, ctx.response) if has_records_to_redact(ctx, ctx.response) else None
 
 
 def _of_action(middleware: Middleware) -> Middleware:
@@ -172,6 +174,9 @@ def _of_action(middleware: Middleware) -> Middleware:
     if not isinstance(middleware, Entry):
         return middleware
     return middleware.make(None, Operation.ACTION) or middleware
+
+
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 class _ActionCall:
@@ -191,9 +196,12 @@ class _ActionCall:
             if adapter is None:
                 continue
             try:
-                adapter.validate_strings(text)
+                value = adapter.validate_strings(text)
             except ValidationError as error:
                 raise InvalidQuery(f"{name}: {error.errors(include_url=False)[0]['msg']}") from None
+            # pydantic takes "1.0" for a whole number, and the handler reads the text.
+            if type(value) is int and not _WHOLE_NUMBER.fullmatch(text):
+                raise InvalidQuery(f"{name}: must be a whole number")
 
     async def __call__(self, ctx: Context) -> None:
         ctx.action = self._action

@@ -15,7 +15,8 @@ from typing import Any
 from maniflex.db.budget import Budget
 from maniflex.db.past_rows import PastRecord
 from maniflex.errors import InvalidQuery
-from maniflex.features.history import hidden_names, keeps_snapshots, past_rows
+from maniflex.features.history import hidden_names, past_rows
+from maniflex.features.history_options import keeps_snapshots
 from maniflex.features.history_policies import RecordPolicies, page_meta
 from maniflex.model.history_row import history_model, is_versioned
 from maniflex.model.meta import ModelMeta
@@ -160,15 +161,15 @@ class PastSteps:
             if is_there:
                 raise InvalidQuery(f"{name}: not together with as_of")
         listing = ctx.client_listing
-        asked = query if listing is None else listing.query
-        if any(item.path for item in leaves(asked.filters)) or any(sort.path for sort in asked.sorts):
+        own = query if listing is None else listing.query
+        if any(item.path for item in leaves(own.filters)) or any(sort.path for sort in own.sorts):
             raise InvalidQuery("filter and sort: with as_of they take the record's own fields")
         ctx.as_of = moment
 
     async def read(self, ctx: Context) -> None:
         if self._model.options.singleton:
             ctx.resource_id = singleton_id(self._model, ctx.forced)
-        query, scope = self._asked(ctx)
+        query, scope = self._client_query_and_scope(ctx)
         record = await self._past.at(ctx.resource_id, ctx.as_of, query, scope)
         await self._of_one.require_now(ctx, ctx.resource_id)
         await self._of_one.require(ctx, record.row)
@@ -178,7 +179,7 @@ class PastSteps:
     async def read_list(self, ctx: Context) -> None:
         if not self._snapshots:
             raise InvalidQuery("as_of: without snapshots only single records can be read as they were")
-        query, scope = self._asked(ctx)
+        query, scope = self._client_query_and_scope(ctx)
         records, ctx.total = await self._past.list(query, scope, ctx.as_of, Budget(self._most))
         place = self._store.sql.names.index("id")
         allowed = await self._of_many.allowed(ctx, [str(record.row[place]) for record in records])
@@ -214,14 +215,14 @@ class PastSteps:
         paging = page_meta(total=ctx.total, page=query.page, limit=query.limit or 1, counted=counted)
         ctx.response = Response(200, data, meta={**paging, "as_of": ctx.as_of, "missing": missing})
 
-    def _asked(self, ctx: Context) -> tuple[Query, Scope]:
+    def _client_query_and_scope(self, ctx: Context) -> tuple[Query, Scope]:
         """The client's query, and what binds the request: it must hold of the record then and now."""
         query = ctx.current_query()
         listing = ctx.client_listing
         own: Sequence[Filter] = query.filters if listing is None else listing.query.filters
-        added = [item for item in query.filters if not any(item is one for one in own)]
-        scope = (*query.forced, *(Narrowed(item, self._model.name) for item in added))
-        return query.with_(filters=tuple(f for f in query.filters if f not in added)), scope
+        forced_filters = [item for item in query.filters if not any(item is one for one in own)]
+        scope = (*query.forced, *(Narrowed(item, self._model.name) for item in forced_filters))
+        return query.with_(filters=tuple(f for f in query.filters if f not in forced_filters)), scope
 
     async def _show(
         self, ctx: Context, records: dict[str, PastRecord], rows: Sequence[Any]
@@ -237,9 +238,9 @@ class PastSteps:
             absent = {names[n] for n in records[str(row[id_place])].missing if n in names}
             missing.update(dict.fromkeys(name for name in names.values() if name in absent))
             values = self._serializer.fields(row)
-            kept = set(values) - absent - hidden
+            names_shown = set(values) - absent - hidden
             if select is not None:
-                kept &= {f.api for f in select}
-            data.append({name: value for name, value in values.items() if name in kept})
+                names_shown &= {f.api for f in select}
+            data.append({name: value for name, value in values.items() if name in names_shown})
         await change_records(ctx, self._transforms, data)
         return data, list(missing)

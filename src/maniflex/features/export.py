@@ -1,4 +1,4 @@
-"""`export=True`: GET `/{table}/export`, the rows of a list as one CSV or XLSX file.
+"""`export=True`: GET `/{table}/export`, the rows of a list as one CSV, XLSX or JSONL file.
 
 An export is the list without pages: same filters, sorts, search and scopes, and every rule for
 LIST covers it. An export with too many rows is refused before the first byte; one that fails later is
@@ -17,6 +17,7 @@ from pydantic import Field
 
 from maniflex.db.store import Store
 from maniflex.errors import ExportBusy, ExportTooLarge, InvalidFormat, InvalidQuery
+from maniflex.features.json_lines import write_jsonl
 from maniflex.features.tabular import MOST_XLSX_ROWS, Batches, write_csv, write_xlsx
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.chain import Default
@@ -35,6 +36,7 @@ from maniflex.sql.statement import Dialect, by_dialect
 
 MAX_EXPORT_ROWS = 100_000
 RETRY_AFTER = {"retry-after": "10"}
+WHOLE_EXPORT = "maniflex.whole_export"  # in the scope of a request of the panel: its file has no limit
 _MOST_ROWS = 2**31 - 2  # what a LIMIT of either database takes, and one more
 
 
@@ -43,6 +45,7 @@ class Format(StrEnum):
 
     CSV = "csv"
     XLSX = "xlsx"
+    JSONL = "jsonl"
 
     @property
     def content_type(self) -> str:
@@ -52,6 +55,7 @@ class Format(StrEnum):
 _CONTENT_TYPES = {
     Format.CSV: "text/csv; charset=utf-8",
     Format.XLSX: "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    Format.JSONL: "application/jsonl; charset=utf-8",
 }
 
 
@@ -65,7 +69,7 @@ def export_problems(model: ModelMeta) -> Iterator[str]:
 
 def available_formats() -> tuple[Format, ...]:
     """What exports can be written as here: a sheet needs a package of its own."""
-    return (Format.CSV,) if find_spec("xlsxwriter") is None else tuple(Format)
+    return tuple(one for one in Format if one is not Format.XLSX or find_spec("xlsxwriter") is not None)
 
 
 def export_endpoints(routes: RouteBuilder, models: Iterable[ModelMeta]) -> Iterator[Endpoint]:
@@ -75,10 +79,18 @@ def export_endpoints(routes: RouteBuilder, models: Iterable[ModelMeta]) -> Itera
     if any(_takes_a_connection(runtime.stores[m.cls].adapter.dialect) for m in exportable):
         _warn_of_small_pool(runtime)
     if exportable and Format.XLSX not in available_formats():
-        runtime.logger.info('exports are csv only; for xlsx: pip install "maniflex[export]"')
+        runtime.logger.info('exports are csv and jsonl only; for xlsx: pip install "maniflex[export]"')
     places = Places(runtime.config.max_exports)
     for model in exportable:
         yield from routes.with_options(Export(runtime, model, places).endpoints(routes))
+
+
+def private_export_endpoints(routes: RouteBuilder, model: ModelMeta) -> list[Endpoint]:
+    """The export of one model for requests of this process alone; it has places of its own."""
+    runtime = routes.runtime
+    if not model.options.export or model.options.singleton:
+        return []
+    return list(Export(runtime, model, Places(runtime.config.max_exports)).endpoints(routes))
 
 
 def _takes_a_connection(dialect: Dialect) -> bool:
@@ -159,7 +171,7 @@ class Export:
 
     async def read(self, ctx: Context) -> None:
         """Refuse an export with too many rows; the rows are read when they are sent."""
-        query, most = ctx.current_query(), self._most(self._format(ctx))
+        query, most = ctx.current_query(), self._most(ctx, self._format(ctx))
         count = await self._store.count(query.filters, scope=query.forced, search=query.search)
         if count > most:
             found = f"{count} rows match" if self._tells_count else "too many rows match"
@@ -191,7 +203,7 @@ class Export:
             fields = tuple(f for f in self._columns(ctx) if f.api not in hidden)
             policies = self._policies if ctx._result is None and ctx.exports else None
             read_fields = fields if policies is None else self._model.fields
-            rows = self._limit_rows(self._rows(ctx, read_fields, format), self._most(format))
+            rows = self._limit_rows(self._rows(ctx, read_fields, format), self._most(ctx, format))
             if policies is not None:
                 rows = self._drop_denied(ctx, policies, fields, rows)
             if self._transforms:
@@ -200,6 +212,8 @@ class Export:
                 rows = self._count_rows(ctx, rows)
             if format is Format.CSV:
                 chunks = write_csv(fields, rows)
+            elif format is Format.JSONL:
+                chunks = write_jsonl(self._serializer.of(fields, fields), rows, ctx.runtime.encode)
             else:
                 chunks = write_xlsx(fields, rows, self._clock.now())
             async with aclosing(chunks):
@@ -216,7 +230,7 @@ class Export:
         if ctx._result is not None:
             return self._batch_of_records(ctx._result, fields)
         if ctx.exports:
-            return self._store.stream(ctx.current_query(), fields, self._most(format) + 1)
+            return self._store.stream(ctx.current_query(), fields, self._most(ctx, format) + 1)
         return self._batch_of_records((), fields)  # middleware replaced the database step and found nothing
 
     async def _batch_of_records(self, result: Any, fields: Sequence[FieldMeta]) -> Batches:
@@ -253,15 +267,17 @@ class Export:
                 allowed_rows = [row for row in rows if await policies.allow(ctx, record(row))]
                 yield [[row[i] for i in places] for row in allowed_rows]
 
-    def _most(self, format: Format) -> int:
+    def _most(self, ctx: Context, format: Format) -> int:
         most = min(self._model.options.max_export_rows or MAX_EXPORT_ROWS, _MOST_ROWS)
-        return most if format is Format.CSV else min(most, MOST_XLSX_ROWS)
+        if ctx.scope.get(WHOLE_EXPORT) is True:
+            most = _MOST_ROWS
+        return min(most, MOST_XLSX_ROWS) if format is Format.XLSX else most
 
     def _format(self, ctx: Context) -> Format:
         parameters = pairs(ctx.scope["query_string"]) if ctx.scope["query_string"] else ()
         format_name = next((value for name, value in parameters if name == "format"), Format.CSV)
         if format_name not in self._formats:
-            raise InvalidFormat(None if len(self._formats) > 1 else f"an export here is {self._formats[0]}")
+            raise InvalidFormat(f"an export is written as {' or '.join(self._formats)}")
         return Format(format_name)
 
 

@@ -7,7 +7,7 @@ it is there or marked as deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,14 +16,13 @@ from maniflex.db.budget import Budget
 from maniflex.db.current import executor
 from maniflex.db.past_rows import PastRows, typed_value
 from maniflex.db.port import Row
-from maniflex.db.store import Store
-from maniflex.db.versioned_store import keep_history
-from maniflex.errors import InvalidQuery, NotFound
+from maniflex.errors import Forbidden, InvalidQuery, NotFound
 from maniflex.features.history_docs import history_docs, list_docs, restore_docs, version_docs
+from maniflex.features.history_options import keeps_snapshots
 from maniflex.features.history_policies import RecordPolicies, page_meta
-from maniflex.model.base import Model
-from maniflex.model.history_row import history_model, is_versioned
-from maniflex.model.meta import ModelMeta, ModelOptions
+from maniflex.model.history_row import HistoryOperation, history_model, is_versioned
+from maniflex.model.meta import ModelMeta
+from maniflex.model.secrets import secret_names
 from maniflex.pipeline.body import Body
 from maniflex.pipeline.chain import Default, Target
 from maniflex.pipeline.context import Context
@@ -41,44 +40,28 @@ from maniflex.query.query import Query, Sort, leaves
 from maniflex.query.through_record import through_record
 from maniflex.sql import select
 
-_WITHOUT_VERSIONS = ("history_table", "history_list", "history_restore")
 _MOST_DIGITS = 18  # of a version
-
-
-def history_problems(meta: ModelMeta) -> Iterator[str]:
-    """The problems of a model's history options."""
-    if not is_versioned(meta.options):
-        for name in _WITHOUT_VERSIONS:
-            if getattr(meta.options, name) is not None:
-                yield f"{meta.name}: {name}= means nothing without versioned=True"
-        return
-    for field in meta.fields:
-        if field.api == "history" and "file" in field.extra:
-            yield f"{meta.name}.{field.name}: its route would be that of the history; give it another alias="
-
-
-def keep_histories(stores: Mapping[type[Model], Store]) -> None:
-    """Let the changes of every versioned model be written to its history."""
-    for store in list(stores.values()):
-        if is_versioned(store.meta.options) and history_model(store.meta.cls) in stores:
-            history = stores[history_model(store.meta.cls)]
-            keep_history(store, history, snapshots=keeps_snapshots(store.meta.options))
-
-
-def keeps_snapshots(options: ModelOptions) -> bool:
-    """Whether the versions of a model have the whole record with them."""
-    return not options.versioned_diff_only
 
 
 def history_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint]:
     """The routes of the history of one model."""
-    history = routes.runtime.stores.get(history_model(model.cls)) if is_versioned(model.options) else None
-    if history is None or model.options.headless:
+    own = None if model.options.headless else _history_routes(routes, model)
+    if own is None:
         return
-    own = _HistoryRoutes(routes, model, history.meta)
     yield from routes.with_options(own.nested())
     if model.options.history_list is not False:
         yield from routes.with_options(own.flat())
+
+
+def private_history_endpoints(routes: RouteBuilder, model: ModelMeta) -> list[Endpoint]:
+    """The same for requests of this process alone, whether or not the model has routes on a path."""
+    own = _history_routes(routes, model)
+    return [] if own is None else list(own.nested())
+
+
+def _history_routes(routes: RouteBuilder, model: ModelMeta) -> _HistoryRoutes | None:
+    history = routes.runtime.stores.get(history_model(model.cls)) if is_versioned(model.options) else None
+    return None if history is None else _HistoryRoutes(routes, model, history.meta)
 
 
 async def hidden_names(ctx: Context, meta: ModelMeta) -> frozenset[str]:
@@ -86,7 +69,7 @@ async def hidden_names(ctx: Context, meta: ModelMeta) -> frozenset[str]:
 
     Secrets are not stored; a field that became one since its versions were written is taken out here.
     """
-    secrets = frozenset(f.api for f in meta.fields if f.secret)
+    secrets = secret_names(meta)
     return secrets | await ctx.redacted(meta.cls) if meta.cls in ctx.runtime.redactions else secrets
 
 
@@ -203,32 +186,35 @@ class HistorySteps:
 
     async def list_of_record(self, ctx: Context) -> None:
         """The versions of a record that the request may read."""
-        query = self._asked(ctx)
+        query = self._read_query(ctx)
         if not await self._find_record(ctx):
             ctx.past = HistoryPage(query, (), 0)
             return
         query = query.with_filter("record_id", ctx.resource_id)
         await self._list(ctx, query.with_(sorts=query.sorts or self._newest_of_record))
+        page: HistoryPage = ctx.past
+        ctx.past = page._replace(rows=await self._allowed_versions(ctx, page.rows, self._of_one))
 
     async def list_all(self, ctx: Context) -> None:
-        query = self._asked(ctx)
+        query = self._read_query(ctx)
         await self._list(ctx, query.with_(sorts=query.sorts or self._newest))
         page: HistoryPage = ctx.past
-        allowed = await self._of_many.allowed(ctx, [self._record_id(row) for row in page.rows])
-        rows = [row for row in page.rows if self._record_id(row) in allowed]
+        rows = await self._allowed_versions(ctx, page.rows, self._of_many)
         ctx.past = page._replace(rows=rows, counted=not self._of_many.hides_rows)
 
     async def read_version(self, ctx: Context) -> None:
-        query = self._asked(ctx)
+        query = self._read_query(ctx)
         version = _version(ctx)
         if version is None or not await self._find_record(ctx):
             raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
         query = query.with_filter("record_id", ctx.resource_id).with_filter("version", version)
         await self._one(ctx, query)
+        await self._require_allowed(ctx, self._of_one)
 
     async def read_one(self, ctx: Context) -> None:
-        await self._one(ctx, self._asked(ctx).with_filter("id", ctx.resource_id))
+        await self._one(ctx, self._read_query(ctx).with_filter("id", ctx.resource_id))
         await self._of_many.require_now(ctx, self._record_id(ctx.past.rows[0]))
+        await self._require_allowed(ctx, self._of_many)
 
     async def read_state(self, ctx: Context) -> None:
         """Take the values of a version for the body of an update."""
@@ -237,7 +223,9 @@ class HistorySteps:
             ctx.resource_id = singleton_id(self._model, ctx.forced)
         row = await self._store.read(ctx.resource_id, scope=ctx.forced)  # 404, whatever its versions are
         await self._of_one.require(ctx, row)
-        values = None if version is None else await self._past.state(ctx.resource_id, version)
+        values = None
+        if version is not None and await self._is_shown(ctx, version):
+            values = await self._past.state(ctx.resource_id, version)
         if values is None:
             raise NotFound(model=self._history.meta.name, record_id=ctx.resource_id)
         closed = self._model.closed
@@ -253,17 +241,17 @@ class HistorySteps:
     async def answer_list(self, ctx: Context) -> None:
         if ctx.response is not None:
             return
-        page = _found(ctx)
+        page = _page_of(ctx)
         query = page.query
         meta = page_meta(total=page.total, page=query.page, limit=query.limit or 1, counted=page.counted)
         ctx.response = Response(200, await self._shower.show(ctx, page), meta=meta)
 
     async def answer_one(self, ctx: Context) -> None:
         if ctx.response is None:
-            [data] = await self._shower.show(ctx, _found(ctx))
+            [data] = await self._shower.show(ctx, _page_of(ctx))
             ctx.response = Response(200, data)
 
-    def _asked(self, ctx: Context) -> Query:
+    def _read_query(self, ctx: Context) -> Query:
         if not isinstance(ctx.past, Query):  # middleware replaced the deserialize step
             self.read_query(ctx)
         query: Query = ctx.past
@@ -274,7 +262,7 @@ class HistorySteps:
         query = ctx.current_query()
         if self._model.options.singleton:
             ctx.resource_id = singleton_id(self._model, query.forced)
-        statement = select.kept(self._store.sql, ctx.resource_id, query.filters, query.forced)
+        statement = select.kept_one(self._store.sql, ctx.resource_id, query.filters, query.forced)
         row = await executor(self._store.adapter).fetch_one(statement)
         if row is None and not self._model.options.singleton:
             raise NotFound(model=self._model.name, record_id=ctx.resource_id)
@@ -282,6 +270,36 @@ class HistorySteps:
             ctx.row = row if self._store.decode is None else self._store.decode(row)
             await self._of_one.require(ctx, ctx.row)
         return row is not None
+
+    async def _is_shown(self, ctx: Context, version: int) -> bool:
+        """Whether the request may read that version of its record."""
+        scope = through_record(self._history.meta, ctx.current_query())
+        query = Query(self._history.meta, self._history.models, forced=scope)
+        query = query.with_filter("record_id", ctx.resource_id).with_filter("version", version)
+        rows, _ = await self._history.page(self._history.listing(query))
+        return bool(await self._allowed_versions(ctx, rows, self._of_one))
+
+    async def _allowed_versions(
+        self, ctx: Context, rows: Sequence[Row], policies: RecordPolicies
+    ) -> Sequence[Row]:
+        """Those of the versions whose records the caller may read as they are and as they were."""
+        if policies.is_empty:
+            return rows
+        now = await policies.allowed_rows(ctx, [self._record_id(row) for row in rows])
+        versions = []
+        for row in rows:
+            record_id = self._record_id(row)
+            if record_id in now:
+                version: Any = self._history.record(row)
+                state = version.snapshot or await self._past.state(record_id, version.version) or {}
+                diff = version.diff if version.operation == HistoryOperation.UPDATE else None
+                if await policies.allows_version(ctx, now[record_id], state, diff):
+                    versions.append(row)
+        return versions
+
+    async def _require_allowed(self, ctx: Context, policies: RecordPolicies) -> None:
+        if not await self._allowed_versions(ctx, ctx.past.rows, policies):
+            raise Forbidden()
 
     def _record_id(self, row: Row) -> str:
         return str(row[self._history.sql.names.index("record_id")])
@@ -367,7 +385,7 @@ def _version(ctx: Context) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
-def _found(ctx: Context) -> HistoryPage:
+def _page_of(ctx: Context) -> HistoryPage:
     if not isinstance(ctx.past, HistoryPage):
         raise no_answer_error()
     return ctx.past

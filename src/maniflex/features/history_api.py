@@ -58,11 +58,11 @@ class ModelHistory(Generic[M]):
         await self.version(id, number)
         state = await self._past.state(id, number)
         marker = self._store.meta.soft_delete
-        kept = {"id", "created_at", "updated_at", marker.field if marker else "id"}
+        fixed_names = {"id", "created_at", "updated_at", marker.field if marker else "id"}
         values: dict[str, Any] = {
             f.name: state[f.api] if f.kind is Kind.JSON else typed_value(f, state[f.api])
             for f in self._store.meta.fields
-            if state is not None and f.api in state and not f.secret and f.name not in kept
+            if state is not None and f.api in state and not f.secret and f.name not in fixed_names
         }
         records: Records[M] = Records(self._store, bound=self._bound)
         return await records.update(id, values)

@@ -25,6 +25,7 @@ def history_docs(model: ModelMeta, history: ModelMeta) -> RouteDocs:
         answers={200: _page_of(history)},
         answer_texts={200: "A page of versions."},
         errors=(400, 404, 414, *_FAILURES),
+        codes=("INVALID_QUERY",),
     )
 
 
@@ -38,6 +39,7 @@ def list_docs(model: ModelMeta, history: ModelMeta) -> RouteDocs:
         answers={200: _page_of(history)},
         answer_texts={200: "A page of versions."},
         errors=(400, 414, *_FAILURES),
+        codes=("INVALID_QUERY",),
     )
 
 
@@ -53,6 +55,7 @@ def version_docs(model: ModelMeta, history: ModelMeta, *, flat: bool = False) ->
         answers={200: data},
         answer_texts={200: "The version."},
         errors=(400, 404, 414, *_FAILURES),
+        codes=("INVALID_QUERY",),
     )
 
 

@@ -1,13 +1,16 @@
 """Policies on the records of a versioned model, asked before their histories and their past are shown.
 
-The record as it is now is judged; one that is gone cannot be, so its past is not shown.
+The record as it is now is judged, and as it was; one that is gone cannot be, so its past is not shown.
+What a history does not keep, a record is taken to have had as it has it now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from maniflex.db.current import executor
+from maniflex.db.past_rows import past_record
 from maniflex.db.port import Row
 from maniflex.db.store import Store
 from maniflex.errors import NotFound
@@ -24,6 +27,7 @@ class RecordPolicies:
         of_model = runtime.policies.get(store.meta.name)
         self._policies = None if of_model is None else of_model.of(Operation.READ_HISTORY, item=item)
         self._store = store
+        self.is_empty = self._policies is None
         self.hides_rows = self._policies is not None and self._policies.hides_rows
 
     async def require(self, ctx: Context, row: Row) -> None:
@@ -43,8 +47,26 @@ class RecordPolicies:
         """Those of the records that the caller may read."""
         if self._policies is None:
             return frozenset(record_ids)
-        records = [self._store.record(row) for row in await self._rows(list(dict.fromkeys(record_ids)))]
-        return frozenset([record.id for record in records if await self._policies.allow(ctx, record)])
+        return frozenset(await self.allowed_rows(ctx, record_ids))
+
+    async def allowed_rows(self, ctx: Context, record_ids: Sequence[str]) -> dict[str, Row]:
+        """The same as they are now, by their ids."""
+        rows = await self._rows(list(dict.fromkeys(record_ids)))
+        place = self._store.sql.names.index("id")
+        return {str(row[place]): row for row in rows if await self.allows(ctx, row)}
+
+    async def allows_version(
+        self, ctx: Context, now: Row, state: Mapping[str, Any], diff: Mapping[str, Any] | None
+    ) -> bool:
+        """Whether the caller may read the record in that state, and before the changes of an update."""
+        before = [] if diff is None else [{**state, **{name: side["old"] for name, side in diff.items()}}]
+        for values in (state, *before):
+            then = past_record(self._store.meta, 0, values)
+            fields = zip(self._store.meta.fields, then.row, now, strict=True)
+            row = [is_now if f.name in then.missing else was for f, was, is_now in fields]
+            if not await self.allows(ctx, row):
+                return False
+        return True
 
     async def allows(self, ctx: Context, row: Row) -> bool:
         """Whether the caller may read the record as it was."""

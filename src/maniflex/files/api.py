@@ -23,6 +23,7 @@ from maniflex.files.inventory import Adoption, FileCheck, Inventory, OnEach
 from maniflex.files.links import FileLinks
 from maniflex.files.local_file import read_file
 from maniflex.files.model import FileLink, ManiflexSecret, StoredFile
+from maniflex.files.mounted import below_root
 from maniflex.files.owner import Owner, owner_in_code, owner_of
 from maniflex.files.signing import bind_signer
 from maniflex.files.store import PACKAGE, FileStore
@@ -193,11 +194,13 @@ class Files(DeclaredPart):
         download: bool = False,
         filename: str | None = None,
     ) -> str:
-        """A URL that opens the file to whoever has it, for `ttl` or as long as `signed_url_ttl` says."""
-        desk = self.desk
-        return await desk.url(
-            key, ttl=ttl or desk.config.signed_url_ttl, download=download, filename=filename
-        )
+        """A URL that opens the file to whoever has it, for `ttl` or as long as `signed_url_ttl` says.
+
+        In a request, one that leads to this server begins where that request found it mounted.
+        """
+        desk, request = self.desk, asking.get()
+        url = await desk.url(key, ttl=ttl or desk.config.signed_url_ttl, download=download, filename=filename)
+        return below_root(request, url) if isinstance(request, Context) else url
 
     async def delete(self, key: str) -> None:
         """Give up a file that no record names: `FileInUse` while one does, `FileNotFound` without a file."""

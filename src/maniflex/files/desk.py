@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,15 +34,23 @@ from maniflex.errors import (
     TransactionError,
     UnknownFile,
 )
+from maniflex.files.file_urls import url_of, urls_of
 from maniflex.files.intake import Intake, clean_content_type
 from maniflex.files.model import FileState, StoredFile
 from maniflex.files.owner import Owner
+from maniflex.files.quota import FileQuota, no_room
 from maniflex.files.sniffing import ENOUGH, contradicts
 from maniflex.files.store import FileStore, Link
 from maniflex.model.file_field import FileRules
 from maniflex.pipeline.context import Context
 from maniflex.storage.keys import check_key, key_problem, new_key
-from maniflex.storage.port import OCTET_STREAM, FileMeta, PresignedUpload, Reader, Storage, sign_urls
+from maniflex.storage.port import (
+    OCTET_STREAM,
+    FileMeta,
+    PresignedUpload,
+    Reader,
+    Storage,
+)
 from maniflex.storage.signer import UrlSigner
 
 PROLONGED_EVERY = 30.0  # seconds, while bytes flow
@@ -70,6 +78,7 @@ class FileDesk:
         self.clock: Clock = SystemClock()
         self._rows: FileStore | None = None
         self.on_condemned: Callable[[], object] = lambda: None  # wakes the cleaner
+        self.quota = FileQuota(config.file_quota, lambda: self.rows)
         self.signer: UrlSigner | None = None  # of URLs that lead here, once the server is started
 
     def attach(self, rows: FileStore, clock: Clock) -> None:
@@ -114,15 +123,22 @@ class FileDesk:
         self.require_no_transaction()
         storage = self.storage
         intake = Intake(
-            chunks, rules or NO_RULES, content_type=content_type, on_chunk=lambda: progress.note()
+            chunks,
+            rules or NO_RULES,
+            content_type=content_type,
+            on_chunk=lambda: progress.note(),
+            room=await self.quota.require_room(owner, 0),
         )
         await intake.look()
         name = clean_filename(filename)
         key = await self._new_key(ctx, name, intake.content_type)
-        progress = _Progress(self, key)
+        progress = _UploadProgress(self, key)
         await self._begin(key, name, intake.content_type, rules or NO_RULES, owner)
         try:
-            return await self._store_bytes(storage, key, name, intake, keeps=rules is None)
+            file = await self._store_bytes(storage, key, name, intake, keeps=rules is None)
+            if await self.quota.is_passed(owner):
+                raise no_room()
+            return file
         except BaseException as error:
             if isinstance(error, FileExists) and self.config.file_key is not None:
                 await self.rows.forget(key)  # the object is another's, so no cleaner may remove it
@@ -184,7 +200,7 @@ class FileDesk:
             raise FileNotFound()
         if file.state is not FileState.PENDING:
             raise FileInUse("a file was uploaded here already")
-        progress = _Progress(self, key, at_least=file.expires_at)
+        progress = _UploadProgress(self, key, at_least=file.expires_at)
         intake = Intake(
             chunks, FileRules(max_size=max_size), content_type=content_type, on_chunk=progress.note
         )
@@ -219,6 +235,11 @@ class FileDesk:
             raise FileForbidden()
         if file.state is FileState.PENDING:
             file = await self.complete(file)
+        # What went past the server, or came to it by a URL, was not held against the quota yet.
+        is_unjudged = rules.upload == "presigned" and file.state is not FileState.LINKED
+        if is_unjudged and await self.quota.is_passed(owner):
+            await self.condemn((key,))
+            raise no_room()
         if rules.max_size is not None and (file.size or 0) > rules.max_size:
             raise FileTooLarge(f"the file has more than {rules.max_size} bytes")
         if not rules.accepts(file.content_type):
@@ -287,17 +308,13 @@ class FileDesk:
     ) -> str:
         self._check(key)
         with storage_errors():
-            return await self.storage.url(key, ttl=ttl, download=download, filename=filename)
+            return await url_of(self, key, ttl=ttl, download=download, filename=filename)
 
-    async def urls(self, keys_by_acl: Mapping[str, Collection[str]]) -> dict[str, str]:
-        """The URLs of files, signed in one call for each acl; of private ones there are none."""
-        urls: dict[str, str] = {}
-        for acl, ttl in (("signed", self.config.signed_url_ttl), ("public", None)):
-            keys = list(dict.fromkeys(keys_by_acl.get(acl, ())))
-            if keys:
-                with storage_errors():
-                    urls.update(zip(keys, await sign_urls(self.storage, keys, ttl=ttl), strict=True))
-        return urls
+    async def urls(self, keys: Collection[str], acl: str, *, download: bool = False) -> dict[str, str]:
+        """The URLs of files; with `download`, such as save them whatever their type."""
+        ttl = self.config.signed_url_ttl if acl == "signed" else None
+        with storage_errors():
+            return await urls_of(self, keys, ttl=ttl, download=download)
 
     def _check(self, key: str) -> None:
         if key_problem(key) is not None:
@@ -347,11 +364,13 @@ class FileDesk:
             raise FileTooLarge(f"the file has more than {rules.max_size} bytes")
         if not rules.accepts(content_type):
             raise FileTypeNotAllowed(f"the file must be {' or '.join(rules.accept)}")
+        room = await self.quota.require_room(owner, size or 0)
+        most = min((n for n in (rules.max_size, room) if n is not None), default=None)
         name, ttl = clean_filename(filename), self.config.signed_url_ttl
         key = await self._new_key(None, name, content_type)
         with storage_errors():
             upload = await self.storage.presign_upload(
-                key, ttl=ttl, max_size=rules.max_size, content_type=content_type, filename=name
+                key, ttl=ttl, max_size=most, content_type=content_type, filename=name
             )
         now = self.clock.now()
         is_new = await self.rows.begin(
@@ -365,7 +384,7 @@ class FileDesk:
         )
         if not is_new:
             raise FileExists(f"{key} is the key of another file already")
-        return MintedUpload(key, rules.max_size, upload)
+        return MintedUpload(key, most, upload)
 
     async def _new_key(self, ctx: Context | None, filename: str, content_type: str) -> str:
         if self.config.file_key is None:
@@ -384,7 +403,7 @@ class FileDesk:
         return str(key)
 
 
-class _Progress:
+class _UploadProgress:
     """Pushes the time at which a pending file expires on, while its bytes flow."""
 
     def __init__(self, desk: FileDesk, key: str, at_least: Any = None) -> None:

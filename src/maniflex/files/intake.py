@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from hashlib import sha256
 
 from maniflex.errors import FileTooLarge, FileTypeNotAllowed
+from maniflex.files.quota import no_room
 from maniflex.files.sniffing import ENOUGH, contradicts, sniff
 from maniflex.model.file_field import FileRules
 from maniflex.storage.port import OCTET_STREAM
@@ -31,10 +32,12 @@ class Intake:
         *,
         content_type: str | None,
         on_chunk: Callable[[], Awaitable[None]],
+        room: int | None = None,
     ) -> None:
         self._chunks = aiter(chunks)
         self._rules = rules
         self._on_chunk = on_chunk
+        self._room = room  # bytes that the caller may still store
         self._head: list[bytes] = []
         self._digest = sha256()
         self.content_type = clean_content_type(content_type)
@@ -85,6 +88,8 @@ class Intake:
         self.size += len(chunk)
         if self._rules.max_size is not None and self.size > self._rules.max_size:
             raise FileTooLarge(f"the file has more than {self._rules.max_size} bytes")
+        if self._room is not None and self.size > self._room:
+            raise no_room()
         self._digest.update(chunk)
         await self._on_chunk()
         return chunk

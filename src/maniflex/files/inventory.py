@@ -71,9 +71,9 @@ class Inventory:
             report.lists_objects = False
             return
         async for keys in _pages(storage.list_keys(), on_each):
-            known = await self._desk.rows.find_all(keys)
+            known_keys = await self._desk.rows.find_all(keys)
             for key in keys:
-                if key not in known and await storage.exists(key) and await self._desk.find(key) is None:
+                if key not in known_keys and await storage.exists(key) and await self._desk.find(key) is None:
                     report.orphans.append(key)
 
     async def _check_rows(self, report: FileCheck, on_each: OnEach) -> None:
@@ -103,13 +103,13 @@ class Inventory:
         ids_by_model: dict[str, list[str]] = {}
         for row in page:
             ids_by_model.setdefault(row.link.model, []).append(row.link.record_id)
-        named: set[Link] = set()
+        links: set[Link] = set()
         for model, ids in ids_by_model.items():
             store = self._stores.get(model)
             if store is not None:
                 rows = await Primary(store.adapter).fetch(rows_among(store.sql, ids))
-                named |= {link for row in rows for link in _links(store, _decode(store, row))}
-        return [row for row in page if row.state is not FileState.LINKED or row.link not in named]
+                links |= {link for row in rows for link in _links(store, _decode(store, row))}
+        return [row for row in page if row.state is not FileState.LINKED or row.link not in links]
 
     async def _check_records(self, report: FileCheck, on_each: OnEach) -> None:
         async for store, links in self._named_links(on_each):
@@ -128,9 +128,9 @@ class Inventory:
         if not isinstance(storage, ListsKeys):
             raise StorageError(f"{type(storage).__name__} cannot tell which files it has")
         async for keys in _pages(storage.list_keys(prefix), on_each):
-            known = await self._desk.rows.find_all(keys)
+            known_keys = await self._desk.rows.find_all(keys)
             for key in keys:
-                if key not in known and await self._adopt_object(storage, key):
+                if key not in known_keys and await self._adopt_object(storage, key):
                     adoption.files += 1
         async for store, links in self._named_links(on_each):
             lacking = [link for link in links if link.key.startswith(prefix)]

@@ -39,7 +39,8 @@ class StoredFile(Model, table="stored_file", headless=True):
     sha256: str | None = field(default=None)  # unknown of files that went past the server
     etag: str = field(default="")
     acl: str = field(default="private")
-    scope: str = field(default="", hidden=True)  # of the caller who minted the key; empty: anybody's
+    # Of the caller who minted the key; empty: anybody's.
+    scope: str = field(default="", hidden=True, index=True)
     tenant_id: str | None = field(default=None, relation=None)
     actor_id: str | None = field(default=None, relation=None)
     expires_at: datetime | None = field(default=None)  # unless a record names it before

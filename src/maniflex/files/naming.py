@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
 from maniflex.errors import FileForbidden, RequestError, TooManyFiles, ValidationFailed
@@ -40,17 +41,25 @@ async def name_keys(
         raise ValidationFailed(details=[detail(field, "duplicate", "names a file twice")])
     fresh_keys = [key for key in keys if key not in current]
     if fresh_keys:
-        try:
+        with about_field(field):
             for file in await desk.name_all(fresh_keys, owner, rules):
                 is_shared = not file.scope and file.state is FileState.LINKED
                 if is_shared and not await in_reach(await desk.links(file.key)):
                     raise FileForbidden()
-        except RequestError as error:
-            if error.details is None and error.status < 500:
-                message = f'field "{field}": {error.message}'
-                error.details = [{"field": field, "message": message, "code": error.code.lower()}]
-            raise
     return keys
+
+
+@contextmanager
+def about_field(name: str, *kinds: type[RequestError]) -> Iterator[None]:
+    """Let refusals of files, all or those of some kinds, say of which field they are."""
+    try:
+        yield
+    except RequestError as error:
+        is_meant = not kinds or isinstance(error, kinds)
+        if is_meant and error.details is None and error.status < 500:
+            message = f'field "{name}": {error.message}'
+            error.details = [{"field": name, "message": message, "code": error.code.lower()}]
+        raise
 
 
 def _current_key(value: str, current: Collection[str]) -> str | None:

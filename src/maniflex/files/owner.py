@@ -20,6 +20,7 @@ class Owner(NamedTuple):
     scope: str = ""
     tenant_id: str | None = None
     actor_id: str | None = None
+    name: str = ""  # what the scope is a hash of: what `file_scope` says, the tenant or the user
 
 
 NOBODY = Owner()
@@ -30,16 +31,17 @@ async def owner_of(ctx: Context, file_scope: Callable[..., Any] | None = None) -
     auth = ctx.auth
     tenant, actor = (None, None) if auth is None else (auth.tenant_id or None, auth.user_id or None)
     if file_scope is not None:
-        named = file_scope(ctx)
-        scope = await named if inspect.isawaitable(named) else named
-        return Owner(_hash("scope", scope) if scope else "", tenant, actor)
-    return Owner(_scope(tenant, actor) or _forced_scope(ctx), tenant, actor)
+        outcome = file_scope(ctx)
+        scope = await outcome if inspect.isawaitable(outcome) else outcome
+        return Owner(_hash("scope", scope) if scope else "", tenant, actor, str(scope or ""))
+    return Owner(_scope(tenant, actor) or _forced_scope(ctx), tenant, actor, tenant or actor or "")
 
 
 def owner_in_code() -> Owner:
     """The owner of what code stores outside requests, or in the name of one."""
     who = caller()
-    return Owner(_scope(who.tenant_id, who.actor_id), who.tenant_id, who.actor_id)
+    name = who.tenant_id or who.actor_id or ""
+    return Owner(_scope(who.tenant_id, who.actor_id), who.tenant_id, who.actor_id, name)
 
 
 def _scope(tenant: str | None, actor: str | None) -> str:

@@ -138,6 +138,11 @@ class FileStore:
         )
         return bool(await executor(self.adapter).write(statement))
 
+    async def used_bytes(self, scope: str) -> int:
+        """The bytes of all files of one scope that are not given up."""
+        row = await executor(self.adapter).fetch_one(self._sql["used_bytes"].bind(scope=scope))
+        return 0 if row is None else int(row[0])
+
     async def find(self, key: str) -> StoredFile | None:
         row = await reading(self.adapter).fetch_one(self._sql["find"].bind(key=key))
         return None if row is None else self._file(row)

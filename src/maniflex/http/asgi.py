@@ -13,7 +13,7 @@ from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.answer import answer, failure
 from maniflex.pipeline.answer_headers import Header
 from maniflex.pipeline.context import AsgiScope, Context, Receive
-from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.endpoints import Endpoint, set_params
 from maniflex.pipeline.exchange import OBSERVED
 from maniflex.pipeline.exchange import App as App
 from maniflex.pipeline.large_answers import write_answer
@@ -41,11 +41,11 @@ class HttpApp:
         name = runtime.config.service_name
         self._service = ((b"x-service-name", name.encode("latin-1", "replace")),) if name else ()
         self._identify = runtime.request_ids.identify
+        self._shows_times = runtime.config.trace.on("timings")
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        root: str | None = scope.get("root_path")
-        if root and path.startswith(root):
+        if (root := scope.get("root_path")) and path.startswith(root):
             path = path[len(root) :] or "/"
         method: str = scope["method"]
         route, params = self._find(path, method)
@@ -53,32 +53,27 @@ class HttpApp:
         if endpoint is None:
             await self._serve_without_endpoint(route, path, scope, receive, send)
             return
-        request_id, trace_id = self._identify(scope)
+        request_id, traceparent = self._identify(scope)
         ctx = endpoint.context(self._runtime, scope, receive, endpoint.operation, request_id.decode("ascii"))
         ctx.model = endpoint.model  # type: ignore[assignment]  # an action has none
         if OBSERVED in scope:
             request = scope[OBSERVED]
             request.context, request.endpoint = ctx, endpoint
-        if trace_id:
-            ctx.trace_id = trace_id.decode("latin-1")
+        if traceparent:
+            ctx.traceparent, ctx.trace_id = traceparent, traceparent[3:35]
         if params and ("\x00" in path or not path.isascii()) and text_trouble(path):
             await self._refuse(NotFound(), request_id, scope, receive, send)
             return
-        if type(params) is str:
+        if type(params) is str and endpoint.model is not None:  # most requests with parameters
             ctx.resource_id = params
-            if endpoint.model is None:
-                ctx.params = {route.names[method][0]: params}  # type: ignore[union-attr]  # it has an endpoint
-                ctx.route = endpoint.path
         elif params:
-            ctx.params = params  # type: ignore[assignment]  # not a str
-            if endpoint.model is not None:
-                ctx.resource_id = ctx.params.get("id", "")
-            else:
-                ctx.route = endpoint.path
+            set_params(ctx, endpoint, route.names[method], params)  # type: ignore[union-attr]  # it has one
         try:
             response = await answer(endpoint, ctx, self._watch)
         except ClientGone:
             return
+        if self._shows_times and ctx.step_times is not None and ctx.has_role(self._runtime.config.admin_role):
+            ctx.add_header("server-timing", ctx.step_times.header())
         if ctx.extra_headers is not None:
             send = with_headers(send, ctx.extra_headers)
         if type(response) is Response:
@@ -86,9 +81,9 @@ class HttpApp:
                 rest = None
                 if not (ctx.body_complete or method in _WITHOUT_BODY):
                     rest = unread_body(scope, receive, asked=ctx.body_asked)
-                await self._send(response, request_id, send, method, rest)
+                await self._send(response, request_id, scope, send, rest)
             else:
-                await self._stream(response, response.stream, ctx, request_id, send, method)
+                await self._stream(response, response.stream, ctx, request_id, send)
         else:
             self._complete_headers(response, request_id)
             await response(scope, receive, send)
@@ -120,8 +115,8 @@ class HttpApp:
         self,
         response: Response,
         request_id: bytes,
+        scope: AsgiScope,
         send: Send,
-        method: str,
         rest: Inbound | None = None,
     ) -> None:
         try:
@@ -139,6 +134,8 @@ class HttpApp:
             self._runtime.panic_logger.error("an answer could not be encoded", exc_info=error, extra=about)
             response = panic_response()
             body, extra = response.encode(self._encode), ()
+        if response.error is not None and OBSERVED in scope:
+            scope[OBSERVED].code = str(response.error.get("code", ""))
         kind = _JSON_TYPE if response.content_type == JSON else _header("content-type", response.content_type)
         headers = [kind, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)]
         if response.status in (204, 304):
@@ -151,11 +148,20 @@ class HttpApp:
             headers += extra
             if not _sets_caching(response.headers):
                 headers.append(_NO_STORE)
+        if response.marks:
+            headers += response.marks
         if rest is not None:
             await _send_before(rest, response.status, headers, body, send)
             return
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+        start = {"type": "http.response.start", "status": response.status, "headers": headers}
+        if scope["method"] == "HEAD":
+            body = b""
+        if OBSERVED in scope and scope[OBSERVED] is send:
+            request: Any = send
+            # Nothing stands between us and the server, so the messages need not be looked at again.
+            request.start, request.size, send = start, len(body), request.send
+        await send(start)
+        await send({"type": "http.response.body", "body": body})
 
     async def _stream(
         self,
@@ -164,34 +170,32 @@ class HttpApp:
         ctx: Context,
         request_id: bytes,
         send: Send,
-        method: str,
     ) -> None:
         try:
             extra = [_header(*pair) for pair in (response.headers or {}).items()]
             headers = [_header("content-type", response.content_type), (b"x-request-id", request_id)]
         except Exception as error:
-            await self._send(failure(ctx, error), request_id, send, method)
+            await self._send(failure(ctx, error), request_id, ctx.scope, send)
             return
         headers += [*self._service, *extra]
         if not _sets_caching(response.headers):
             headers.append(_NO_STORE)
         start = {"type": "http.response.start", "status": response.status, "headers": headers}
-        if method == "HEAD":
+        if ctx.scope["method"] == "HEAD":
             await stream.aclose()
             await send(start)
             await send({"type": "http.response.body", "body": b""})
             return
         instead = await deliver(stream, start, ctx, send)
         if instead is not None:
-            await self._send(instead, request_id, send, method)
+            await self._send(instead, request_id, ctx.scope, send)
 
     async def _refuse(
         self, error: RequestError, request_id: bytes, scope: AsgiScope, receive: Receive, send: Send
     ) -> None:
         """Refuse a request before its body is read."""
-        method = scope["method"]
-        rest = None if method in _WITHOUT_BODY else unread_body(scope, receive, asked=False)
-        await self._send(error_response(error), request_id, send, method, rest)
+        rest = None if scope["method"] in _WITHOUT_BODY else unread_body(scope, receive, asked=False)
+        await self._send(error_response(error), request_id, scope, send, rest)
 
 
 def with_headers(send: Send, headers: list[Header]) -> Send:

@@ -18,6 +18,7 @@ from maniflex.pipeline.registration import takes
 from maniflex.pipeline.response import panic_response
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.server_entries import LayerEntry, ObserverEntry
+from maniflex.pipeline.tracing import Tracing
 
 Layer = Callable[[App], App]
 
@@ -25,7 +26,14 @@ Layer = Callable[[App], App]
 class Surroundings:
     """The layers and observers that an application has declared."""
 
-    def __init__(self, layers: Sequence[Any], observers: Sequence[Any], entries: Iterable[Entry]) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Any],
+        observers: Sequence[Any],
+        entries: Iterable[Entry],
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._tracing = tracing
         of_server = [entry for entry in entries if entry.is_lifted]
         self._layers = [*(e for e in of_server if isinstance(e, LayerEntry)), *layers]
         self._observers = [*observers, *(e for e in of_server if isinstance(e, ObserverEntry))]
@@ -43,12 +51,14 @@ class Surroundings:
                 app = layer.layer(app, runtime)
             else:
                 app = GuardedLayer(layer(app), runtime)
+        if self._tracing is not None:
+            app = self._tracing.layer(app)
         if self._layers:
             app = _NoteTrust(app, runtime)
-        observers = [_observer(fn, runtime) for fn in self._observers]
-        if runtime.request_numbers is not None:
-            observers.append(runtime.request_numbers.observe)
-        return Observed(app, observers, runtime.proxies) if observers else app
+        observers, numbers = [_observer(fn, runtime) for fn in self._observers], runtime.request_numbers
+        if observers or numbers is not None or self._tracing is not None:  # spans need to know the route
+            return Observed(app, observers, runtime.proxies, numbers)
+        return app
 
 
 def _observer(fn: Any, runtime: Runtime) -> Observer:

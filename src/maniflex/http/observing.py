@@ -7,117 +7,175 @@ and those whose client left. Two of them around one another measure once. A serv
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from time import perf_counter
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from maniflex._client_address import TrustedProxies
 from maniflex._fence import Fence
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.endpoints import Endpoint, Mount
+from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.exchange import OBSERVED, App, AsgiScope, Receive, Send
 from maniflex.pipeline.observation import CLIENT_LEFT, Observation
-from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.request_numbers import MOST_DURATIONS, RequestNumbers
 from maniflex.pipeline.runtime import Runtime
 
 Observer = Callable[[Observation], None]
 MOST_WAITING = 1000  # observations that an async observer may be behind with
 _NOBODY = TrustedProxies()
-_WITHOUT_MODEL = frozenset({Operation.ACTION, Operation.SEARCH, *Operation.FILES})
 
 
 class ObservedRequest:
-    """One request while it is served; the application notes its route in it."""
+    """One request while it is served; the application notes its route in it, and answers by calling it."""
 
-    __slots__ = ("_began", "_headers", "_send", "_size", "_status", "context", "endpoint", "observers",
-                 "proxies", "route")  # fmt: skip
+    # Of the class, because most requests leave most of them alone and all pay for each that is set.
+    context: Context | None = None
+    endpoint: Endpoint | None = None
+    proxies = _NOBODY
+    joined: tuple[Observed, ...] = ()  # those further in
+    route = ""  # where no endpoint has it
+    code = ""  # of the error it is answered with
+    size = 0  # bytes of the body
+    start: Mapping[str, Any] = MappingProxyType({"status": 0})  # the message its answer began with
 
-    def __init__(self, send: Send, observers: Sequence[Observer]) -> None:
-        self._send = send
-        self._began = perf_counter()
-        self._status = self._size = 0
-        self._headers: Sequence[tuple[bytes, bytes]] = ()
-        self.observers = observers
-        self.context: Context | None = None
-        self.endpoint: Endpoint | None = None
-        self.proxies = _NOBODY
-        self.route = ""  # where no endpoint has it
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.began = perf_counter()
 
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            self._status, self._headers = message["status"], message.get("headers", ())
-        else:
-            self._size += len(message.get("body", b""))
-        await self._send(message)
+    def __call__(self, message: MutableMapping[str, Any]) -> Awaitable[None]:
+        if "status" in message:
+            self.start = message
+        elif "body" in message:
+            self.size += len(message["body"])
+        return self.send(message)
 
     def fail(self) -> None:
         """An exception left the application; the HTTP server answers 500 unless an answer has begun."""
-        self._status = self._status or 500
+        if not self.start["status"]:
+            self.start = {"status": 500}
 
-    def tell(self, scope: AsgiScope) -> None:
-        """Tell the observers; then let go of the context, which has the scope that this stands in."""
-        observation = self._observation(scope)
-        self.context = None
-        for observer in self.observers:
-            observer(observation)
-
-    def _observation(self, scope: AsgiScope) -> Observation:
+    def observation(self, scope: AsgiScope, status: int, duration: float) -> Observation:
+        """The request as observers are told of it."""
         context, endpoint = self.context, self.endpoint
         auth = context.auth if context is not None else None
-        model = endpoint.model if endpoint is not None else None
-        has_operation = endpoint is not None and (model is not None or endpoint.operation in _WITHOUT_MODEL)
+        route, model, operation = (self.route, "", "") if endpoint is None else endpoint.names
         return Observation(
             scope["method"],
-            self._route(context, endpoint),
+            route,
             scope["path"],
-            "" if model is None else model.name,
-            str(endpoint.operation) if endpoint is not None and has_operation else "",
-            self._status or CLIENT_LEFT,
-            perf_counter() - self._began,
-            self._size,
-            next((value.decode("latin-1") for name, value in self._headers if name == b"x-request-id"), ""),
+            model,
+            operation,
+            status,
+            duration,
+            self.size,
+            self._sent_id() if context is None else context.request_id,
             "" if context is None else context.trace_id,
             "" if auth is None else auth.user_id,
             "" if auth is None else auth.tenant_id,
             self.proxies.client_of(scope) if context is None else context.client_ip,
             "" if context is None else context.resource_id,
+            self.code,
         )
 
-    def _route(self, context: Context | None, endpoint: Endpoint | None) -> str:
-        if context is None or endpoint is None:
-            return self.route
-        is_below_prefix = endpoint.mount is Mount.API
-        return (context.runtime.config.path_prefix if is_below_prefix else "") + endpoint.path
+    def _sent_id(self) -> str:
+        """The id in the answer to a request that never had a context."""
+        headers = self.start.get("headers", ())
+        return next((value.decode("latin-1") for name, value in headers if name == b"x-request-id"), "")
+
+
+class RequestLines(Protocol):
+    """Where the access log is written."""
+
+    def note(self, request: ObservedRequest, scope: AsgiScope, status: int, duration: float) -> None:
+        """Write the line of a request that is over."""
 
 
 class Observed:
     """The application, and observers of each of its requests."""
 
-    def __init__(self, app: App, observers: Sequence[Observer], proxies: TrustedProxies = _NOBODY) -> None:
+    def __init__(
+        self,
+        app: App,
+        observers: Sequence[Observer],
+        proxies: TrustedProxies = _NOBODY,
+        numbers: RequestNumbers | None = None,
+        lines: RequestLines | None = None,
+    ) -> None:
         self._app = app
         self._observers = tuple(observers)
         self._proxies = proxies
+        self._numbers = numbers
+        self._lines = lines
 
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+    def with_lines(self, lines: RequestLines) -> Observed:
+        """The same with an access log."""
+        return Observed(self._app, self._observers, self._proxies, self._numbers, lines)
+
+    def note_refused(self, seen: Observation) -> None:
+        """Tell of a request that never came here."""
+        if self._numbers is not None:
+            self._numbers.begun += 1
+        self.observe(seen)
+
+    def observe(self, seen: Observation) -> None:
+        """Tell numbers and observers of a request that others have measured."""
+        if self._numbers is not None:
+            self._numbers.observe(seen)
+        for observer in self._observers:
+            observer(seen)
+
+    def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         request: ObservedRequest | None = scope.get(OBSERVED)
-        if request is not None:  # one further out measures already
-            request.observers = (*request.observers, *self._observers)
-            request.proxies = self._proxies
-            await self._app(scope, receive, send)
-            return
-        scope[OBSERVED] = request = ObservedRequest(send, self._observers)
+        if request is None:
+            return self.serve(scope, receive, send)
+        request.joined = (*request.joined, self)  # one further out measures already
         request.proxies = self._proxies
+        if self._numbers is not None:
+            self._numbers.begun += 1
+        return self._app(scope, receive, send)
+
+    async def serve(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Serve and measure an HTTP request."""
+        scope[OBSERVED] = request = ObservedRequest(send)
+        if self._numbers is not None:
+            self._numbers.begun += 1
         try:
-            await self._app(scope, receive, request.send)
+            await self._app(scope, receive, request)
         except Exception:
             request.fail()
             raise
         finally:
             scope.pop(OBSERVED, None)
-            request.tell(scope)
+            self._tell(request, scope)
+
+    def _tell(self, request: ObservedRequest, scope: AsgiScope) -> None:
+        """Count the request and write its line; then let go of the context, which has the scope."""
+        # Every request pays for each line of this, so the two that most servers have are no observers.
+        duration, numbers = perf_counter() - request.began, self._numbers
+        status = request.start["status"] or CLIENT_LEFT
+        if numbers is not None:
+            endpoint = request.endpoint
+            durations = numbers.durations.get((endpoint, status))
+            if durations is None or endpoint is None:
+                route = request.route if endpoint is None else endpoint.route
+                durations = numbers.add_durations(endpoint, scope["method"], route, status)
+            durations.append(duration)
+            if len(durations) >= MOST_DURATIONS:
+                numbers.fold()
+            if request.code:
+                numbers.count_error(request.code)
+        if request.context is None and request.proxies is _NOBODY:
+            request.proxies = self._proxies
+        if self._lines is not None:
+            self._lines.note(request, scope, status, duration)
+        if self._observers or request.joined:
+            seen = request.observation(scope, status, duration)
+            for observer in (*self._observers, *(one.observe for one in request.joined)):
+                observer(seen)
+        request.context = None
 
 
 class GuardedObserver:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
 
 from maniflex.db.port import Adapter
+from maniflex.http.readiness import Check, ReadinessChecks
+from maniflex.pipeline.bearer_token import require_token
+from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
 from maniflex.pipeline.response import Response
@@ -16,7 +22,10 @@ from maniflex.pipeline.routes import RouteBuilder
 _STATUS = {
     "type": "object",
     "required": ["status"],
-    "properties": {name: {"type": "string"} for name in ("status", "database", "work")},
+    "properties": {
+        **{name: {"type": "string"} for name in ("status", "database", "work")},
+        "checks": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
 }
 _ABOUT = {
     path: RouteDocs(
@@ -46,8 +55,9 @@ _ABOUT = {
             "/ready",
             "Readiness check: it takes requests",
             "Whether requests should be sent to this process.",
-            "The process takes requests and its databases answer.",
-            "The process starts or stops, a database does not answer, or its work makes no progress.",
+            "The process takes requests, its databases answer and its checks pass.",
+            "The process starts or stops, a database does not answer, a check fails, or its work makes no"
+            " progress.",
         ),
     )
 }
@@ -60,6 +70,7 @@ class Health:
     accepting: Callable[[], bool]
     stalled: Callable[[], Sequence[str]] = tuple
     dead: Callable[[], Sequence[str]] = tuple
+    checks: Mapping[str, Check] = field(default_factory=dict)  # of `server.readiness`
 
 
 class Probes:
@@ -70,13 +81,20 @@ class Probes:
         self._runtime = routes.runtime
         self._adapters = adapters
         self._of = health
+        within, logger = self._runtime.config.health_timeout.total_seconds(), self._runtime.logger
+        databases = {adapter.label: adapter.ping for adapter in adapters}
+        self._databases = ReadinessChecks(databases, within, logger, "health check of")
+        self._checks = ReadinessChecks(health.checks, within, logger)
 
     def endpoints(self) -> Iterator[Endpoint]:
-        for path, main in (("/health", self._health), ("/live", self._live), ("/ready", self._ready)):
+        config, probes = self._runtime.config, (self._health, self._live, self._ready)
+        for path, main in zip(("/health", "/live", "/ready"), probes, strict=True):
+            if path[1:] not in config.probes:
+                continue
+            about = _ABOUT[path] if config.probes_token is None else replace(_ABOUT[path], errors=(401,))
+            handler = main if config.probes_token is None else _with_token(main, config.probes_token)
             for method in ("GET", "HEAD"):
-                yield self._routes.bare(
-                    method, path, main, owner="probe", about=_ABOUT[path], mount=Mount.PROBE
-                )
+                yield self._routes.bare(method, path, handler, owner="probe", about=about, mount=Mount.PROBE)
 
     async def _live(self, ctx: Context) -> None:
         if dead_parts := self._of.dead():  # what an outage of the database never does
@@ -98,19 +116,31 @@ class Probes:
             self._runtime.logger.warning("not ready: %s makes no progress", ", ".join(still))
             ctx.response = Response(503, body=b'{"status":"unavailable","work":"unavailable"}')
         else:
-            ctx.response = await self._check_databases()
+            ctx.response = await self._check_all()
+
+    async def _check_all(self) -> Response:
+        """The databases and the checks of the application, side by side."""
+        if not self._of.checks:
+            return await self._check_databases()
+        databases, checks = await asyncio.gather(self._databases.run(), self._checks.run())
+        is_ready = all(databases.values()) and all(checks.values())
+        body: dict[str, Any] = {"status": _WORDS[is_ready], "database": _WORDS[all(databases.values())]}
+        if self._runtime.config.publish_readiness_checks:
+            body["checks"] = {name: _WORDS[passes] for name, passes in checks.items()}
+        return Response(200 if is_ready else 503, body=msgspec.json.encode(body))
 
     async def _check_databases(self) -> Response:
-        answers = await asyncio.gather(*(self._answers(adapter) for adapter in self._adapters))
-        if all(answers):
+        if all((await self._databases.run()).values()):
             return Response(200, body=b'{"status":"ok","database":"ok"}')
         return Response(503, body=b'{"status":"unavailable","database":"unavailable"}')
 
-    async def _answers(self, adapter: Adapter) -> bool:
-        try:
-            async with asyncio.timeout(self._runtime.config.health_timeout.total_seconds()):
-                await adapter.ping()
-        except Exception as error:
-            self._runtime.logger.warning("health check of %s failed: %r", adapter.label, error)
-            return False
-        return True
+
+_WORDS = {True: "ok", False: "unavailable"}
+
+
+def _with_token(main: Handler, token: str) -> Handler:
+    async def require_token_first(ctx: Context) -> None:
+        require_token(ctx, token)
+        await main(ctx)
+
+    return require_token_first

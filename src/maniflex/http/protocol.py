@@ -11,18 +11,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from maniflex.config import Config
+from maniflex.pipeline.observation import Observation, refused_before
 from maniflex.pipeline.upload_progress import PATIENCE, PROGRESS, Patience
 
-HEAD_TIMEOUT = 20.0  # seconds for the headers of a request to arrive
-BODY_TIMEOUT = 60.0  # and for its body
 UPLOAD_TIMEOUT = (
     90.0  # for the next `PROGRESS` bytes of an upload; the application gives up first, with an answer
 )
-HEAD_SIZE = 64 * 1024
 # What the kernel takes without having sent it. It would take megabytes, and tell for minutes nothing of a
 # client that reads them slowly.
 UNSENT = 128 * 1024
@@ -50,6 +49,25 @@ async def refuse_head(
     await send({"type": "http.response.body", "body": _BODY})
 
 
+_DEFAULTS = Config()
+
+
+class ConnectionLimits(NamedTuple):
+    """How long a connection waits for the parts of a request, in seconds, and how large its head may be."""
+
+    head: float
+    body: float
+    head_size: int
+
+    @classmethod
+    def of(cls, app: Any) -> ConnectionLimits:
+        """As the settings of a server say, or the defaults for another application."""
+        config = getattr(app, "config", None)
+        settings = config if isinstance(config, Config) else _DEFAULTS
+        head, body = settings.head_timeout.total_seconds(), settings.body_timeout.total_seconds()
+        return cls(head, body, settings.max_header_size)
+
+
 class PatientProtocol(HttpToolsProtocol):
     """One connection; `_due` is when what it waits for must have arrived, None while it waits for nothing."""
 
@@ -66,11 +84,16 @@ class PatientProtocol(HttpToolsProtocol):
     _arrived = 0  # bytes of an upload since it was last seen to move
     _is_upload = False  # whether `_due` is that of an upload
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._server = _inside(self.app)
+        self._limits = ConnectionLimits.of(self._server)
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._patience = Patience()
-        self._due = self.loop.time() + HEAD_TIMEOUT
-        self._watch = self.loop.call_later(HEAD_TIMEOUT, self._look)
+        self._due = self.loop.time() + self._limits.head
+        self._watch = self.loop.call_later(self._limits.head, self._look)
         report_progress(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -90,7 +113,7 @@ class PatientProtocol(HttpToolsProtocol):
             else:
                 # Of bytes shared with other requests, those of complete headers are known to be its own.
                 self._size = self._size_of_headers() if self._shared else len(data)
-            if self._size > HEAD_SIZE:
+            if self._size > self._limits.head_size:
                 self._leave(self._refuse_head)
         elif self._patience.is_upload and self._due is not None:
             self._arrived += len(data)
@@ -98,7 +121,11 @@ class PatientProtocol(HttpToolsProtocol):
                 self._arrived, self._due, self._is_upload = 0, self.loop.time() + UPLOAD_TIMEOUT, True
 
     def send_400_response(self, msg: str) -> None:
-        self._leave(lambda: HttpToolsProtocol.send_400_response(self, msg))
+        self._leave(lambda: self._refuse_unreadable(msg))
+
+    def _refuse_unreadable(self, msg: str) -> None:
+        HttpToolsProtocol.send_400_response(self, msg)
+        self._tell_refused(400, len(msg))
 
     def _leave(self, farewell: Callable[[], None]) -> None:
         """Close the connection with these words, after the answers to earlier requests."""
@@ -113,6 +140,20 @@ class PatientProtocol(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         self.transport.write(_TOO_LARGE)
         self.transport.close()
+        self._tell_refused(431, len(_BODY), CODE)
+
+    def _tell_refused(
+        self, status: int, size: int, code: str = "", *, method: str = "", path: str = ""
+    ) -> None:
+        client = self.client[0] if self.client else ""
+        seen = refused_before(status, size, code, client)
+        self.note_refused(seen._replace(method=method, path=path))
+
+    def note_refused(self, seen: Observation) -> None:
+        """Tell the observers of the server of a request that it never sees."""
+        note = getattr(self._server, "note_refused", None)
+        if note is not None:
+            note(seen)
 
     def _answers_pending(self) -> bool:
         cycle: Any = self.cycle  # None before the first request
@@ -122,20 +163,30 @@ class PatientProtocol(HttpToolsProtocol):
         return sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def on_message_begin(self) -> None:
-        self._due, self._in_head, self._size, self._began = self.loop.time() + HEAD_TIMEOUT, True, 0, True
+        self._due, self._in_head, self._size, self._began = (
+            self.loop.time() + self._limits.head,
+            True,
+            0,
+            True,
+        )
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._due, self._in_head = self.loop.time() + BODY_TIMEOUT, False
+        self._due, self._in_head = self.loop.time() + self._limits.body, False
         self._patience.is_upload = self._is_upload = False
         self._arrived = 0
         self.scope[PATIENCE] = self._patience  # type: ignore[literal-required]  # of our own
-        if self._size + self._reading > HEAD_SIZE and self._size_of_headers() > HEAD_SIZE:
+        if (
+            self._size + self._reading > self._limits.head_size
+            and self._size_of_headers() > self._limits.head_size
+        ):
             app, self.app = self.app, refuse_head  # refused in its turn, as any other request is answered
             try:
                 super().on_headers_complete()
             finally:
                 self.app = app
+            method, path = self.scope["method"], self.scope["path"]
+            self._tell_refused(431, len(_BODY), CODE, method=method, path=path)
         else:
             super().on_headers_complete()
 
@@ -149,18 +200,18 @@ class PatientProtocol(HttpToolsProtocol):
             self._leave(self._farewell)
         elif self._due is not None:
             # The rest of the next request could not be read before this one was answered.
-            self._due = self.loop.time() + (HEAD_TIMEOUT if self._in_head else BODY_TIMEOUT)
+            self._due = self.loop.time() + (self._limits.head if self._in_head else self._limits.body)
 
     def _look(self) -> None:
         """Close a connection that is overdue; one timer per connection, not per request."""
         now = self.loop.time()
         if self._due is not None and self._patience.is_upload and not self._is_upload:
             self._is_upload = True
-            self._due += UPLOAD_TIMEOUT - BODY_TIMEOUT
+            self._due += UPLOAD_TIMEOUT - self._limits.body
         if self._due is not None and now >= self._due and not self._waits_for_us():
             self.transport.close()
             return
-        wait = HEAD_TIMEOUT if self._due is None else min(max(self._due - now, 0.1), HEAD_TIMEOUT)
+        wait = self._limits.head if self._due is None else min(max(self._due - now, 0.1), self._limits.head)
         self._watch = self.loop.call_later(wait, self._look)
 
     def _waits_for_us(self) -> bool:
@@ -168,6 +219,13 @@ class PatientProtocol(HttpToolsProtocol):
         if self._patience.is_upload and not self._in_head and self.flow.read_paused:
             return True
         return bool(self.pipeline) or (self._in_head and self._answers_pending())
+
+
+def _inside(app: Any) -> Any:
+    """The server, without the middleware that uvicorn may have put around it."""
+    while not hasattr(app, "note_refused") and hasattr(app, "app"):
+        app = app.app
+    return app
 
 
 def report_progress(transport: Any) -> None:

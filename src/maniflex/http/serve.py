@@ -9,8 +9,8 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
 
@@ -20,10 +20,11 @@ from maniflex._logging import configure_logging
 from maniflex._shutdown import cancel_remaining_tasks
 from maniflex.config import Config
 from maniflex.errors import ConfigError
-from maniflex.http.access_log import LoggingProtocol
+from maniflex.http.logging_protocol import LoggingProtocol
 from maniflex.http.protocol import PatientProtocol
 from maniflex.http.streaming import Send
 from maniflex.pipeline.context import AsgiScope, Receive
+from maniflex.pipeline.exchange import App
 
 
 class Application(Protocol):
@@ -33,6 +34,14 @@ class Application(Protocol):
 
     def begin_shutdown(self) -> None: ...
 
+    @property
+    def places(self) -> Sequence[tuple[str, str]]:
+        """What people look for, each with its path."""
+
+    @property
+    def metrics_page(self) -> App:
+        """`/metrics` alone."""
+
 
 log = logging.getLogger("maniflex")
 
@@ -40,9 +49,10 @@ log = logging.getLogger("maniflex")
 class _Uvicorn(uvicorn.Server):
     """uvicorn that says where it listens, tells the application when shutdown begins and ends with 0."""
 
-    def __init__(self, config: uvicorn.Config, app: Application) -> None:
+    def __init__(self, config: uvicorn.Config, app: Application, settings: Config) -> None:
         super().__init__(config)
         self._app = app
+        self._settings = settings
         self.is_stopping = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -54,9 +64,16 @@ class _Uvicorn(uvicorn.Server):
         _return_large_memory()
         for listener in sockets or () if self.started else ():
             log.info("listening on %s", _address(listener))
+            for name, path in self._app.places:
+                log.info("%s at %s%s", name, _address(listener), path)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().serve(sockets)
+        async with AsyncExitStack() as stack:
+            if self._settings.metrics_enabled and self._settings.metrics_port:
+                own = self._settings.with_(port=self._settings.metrics_port, metrics_port=0, access_log=False)
+                page = listening(self._app.metrics_page, own, "metrics_port=", "metrics")
+                await stack.enter_async_context(page)
+            await super().serve(sockets)
         await cancel_remaining_tasks(log)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -90,24 +107,28 @@ _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 def serve(app: Application, config: Config) -> None:
     """Listen until SIGINT or SIGTERM, then drain the running requests."""
+    serve_on(app, config, bind(config.host, config.port))
+
+
+def serve_on(app: Application, config: Config, listener: socket.socket) -> None:
+    """The same on a socket that is bound already."""
     configure_logging(config)
-    listener = bind(config.host, config.port)
-    server = _Uvicorn(uvicorn.Config(app, **uvicorn_settings(config)), app)
+    server = _Uvicorn(uvicorn.Config(app, **uvicorn_settings(config)), app, config)
     with listener:
         try:
             server.run(sockets=[listener])
-        except SystemExit:
-            if not server.is_stopping:
+        except SystemExit:  # by uvicorn with a code of its own where the start failed
+            if server.started and not server.is_stopping:
                 raise
     if not server.started and not server.is_stopping:
-        raise SystemExit(3)
+        raise SystemExit(1)
 
 
 @asynccontextmanager
-async def listening(app: Any, config: Config, option: str) -> AsyncIterator[None]:
+async def listening(app: Any, config: Config, option: str, what: str = "probes") -> AsyncIterator[None]:
     """Answer on a port while the block runs; signals and the life of the application are the caller's."""
     with bind(config.host, config.port, option) as listener:
-        server = _Beside(uvicorn.Config(app, **uvicorn_settings(config) | {"lifespan": "off"}))
+        server = _Beside(uvicorn.Config(app, **uvicorn_settings(config) | {"lifespan": "off"}), what)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         try:
             yield
@@ -117,12 +138,16 @@ async def listening(app: Any, config: Config, option: str) -> AsyncIterator[None
 
 
 class _Beside(uvicorn.Server):
-    """uvicorn that says where it answers probes and leaves signals alone."""
+    """uvicorn that says where it answers probes or metrics, and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config, what: str) -> None:
+        super().__init__(config)
+        self._what = what
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or () if self.started else ():
-            log.info("answers probes on %s", _address(listener))
+            log.info("answers %s on %s", self._what, _address(listener))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -145,6 +170,7 @@ def uvicorn_settings(config: Config) -> dict[str, Any]:
         "log_config": None,
         "access_log": False,
         "server_header": False,
+        "timeout_keep_alive": config.keep_alive_timeout.total_seconds(),
         "proxy_headers": False,  # trusted_proxies says whose word is taken
         "timeout_graceful_shutdown": max(int(config.shutdown_timeout.total_seconds()), 1),
     }

@@ -22,6 +22,7 @@ from maniflex.pipeline.watch import ClientGone
 
 STALLED = 60.0  # seconds
 PIECE = 64 * 1024
+TURN = 256 * 1024  # bytes after which others have their turn
 
 
 class Aborted(Exception):
@@ -32,11 +33,14 @@ async def deliver(
     stream: AsyncGenerator[bytes, None], start: MutableMapping[str, Any], ctx: Context, send: Send
 ) -> Response | None:
     """Send the whole stream; or give back the answer to send instead, when nothing was sent yet."""
-    pump = asyncio.create_task(_pump(stream, start, ctx, send))
+    reader = _Recipient(send)
+    pump = asyncio.create_task(_pump(stream, start, ctx, reader))
+    reader.watch(pump)
     departure = asyncio.create_task(_until_gone(ctx.receive))
     try:
         await asyncio.wait((pump, departure), return_when=asyncio.FIRST_COMPLETED)
     finally:
+        reader.leave()
         for task in (pump, departure):
             task.cancel()
         await asyncio.wait((pump, departure))
@@ -47,19 +51,23 @@ async def deliver(
 
 
 async def _pump(
-    stream: AsyncGenerator[bytes, None], start: MutableMapping[str, Any], ctx: Context, send: Send
+    stream: AsyncGenerator[bytes, None], start: MutableMapping[str, Any], ctx: Context, reader: _Recipient
 ) -> Response | None:
     is_started = False
+    sent = 0
     try:
         async with aclosing(stream):
             chunk = await anext(stream, None)
             is_started = True
-            await _send(send, start)
+            await reader.send(start)
             while chunk is not None:
                 for piece in _pieces(chunk):
-                    await _send(send, {"type": "http.response.body", "body": piece, "more_body": True})
+                    await reader.send({"type": "http.response.body", "body": piece, "more_body": True})
+                sent += len(chunk)
                 # Neither the maker nor the server may have to wait, and a client that left must be noticed.
-                await asyncio.sleep(0)
+                if len(chunk) < PIECE or sent >= TURN:
+                    sent = 0
+                    await asyncio.sleep(0)
                 chunk = await anext(stream, None)
     except ClientGone:
         return None
@@ -68,7 +76,7 @@ async def _pump(
             return failure(ctx, error)
         ctx.logger.error("an answer was broken off: %r", error, exc_info=error)
         raise Aborted("an answer was broken off") from None
-    await _send(send, {"type": "http.response.body", "body": b""})
+    await reader.send({"type": "http.response.body", "body": b""})
     return None
 
 
@@ -78,14 +86,41 @@ def _pieces(chunk: bytes) -> Iterable[bytes]:
     return (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
 
 
-async def _send(send: Send, message: MutableMapping[str, Any]) -> None:
-    try:
-        async with asyncio.timeout(STALLED):
-            await send(message)
-    except TimeoutError:
-        raise
-    except OSError as error:  # some servers tell by this that the client is gone
-        raise ClientGone("the client disconnected") from error
+class _Recipient:
+    """The client of one answer. One timer serves all pieces: one for each would cost more than sending it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._since: float | None = None  # since when a piece waits to be taken
+        self._stalled = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, pump: asyncio.Task[Any]) -> None:
+        """End the task when the client takes nothing for too long."""
+        since, now = self._since, self._loop.time()
+        due = now + STALLED if since is None else since + STALLED
+        if since is not None and due <= now:
+            self._stalled = True
+            pump.cancel()
+            return
+        self._timer = self._loop.call_at(due, self.watch, pump)
+
+    def leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        self._since = self._loop.time()
+        try:
+            await self._send(message)
+        except asyncio.CancelledError:
+            if self._stalled:
+                raise TimeoutError("the client reads nothing") from None
+            raise
+        except OSError as error:  # some servers tell by this that the client is gone
+            raise ClientGone("the client disconnected") from error
+        self._since = None
 
 
 async def _until_gone(receive: Receive) -> None:

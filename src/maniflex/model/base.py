@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from pydantic import BaseModel, ConfigDict
@@ -95,12 +95,15 @@ class Model(_Base, metaclass=ModelType):
             *,
             abstract: bool = ...,
             table: str | None = ...,
+            renamed_from: str | None = ...,
             soft_delete: bool | str | SoftDelete | None = ...,
             versioned: bool | None = ...,
             versioned_diff_only: bool | None = ...,
             history_table: str | None = ...,
             history_list: bool | None = ...,
             history_restore: bool | None = ...,
+            history_scope: str | Sequence[str] | None = ...,
+            history_retention: str | timedelta | None = ...,
             indices: Sequence[Index | Sequence[str]] | None = ...,
             export: bool | None = ...,
             max_export_rows: int | None = ...,

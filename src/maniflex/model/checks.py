@@ -160,11 +160,15 @@ def _name_problems(name: str, options: Options) -> Iterator[str]:
         yield (
             f"{column!r} cannot name a column; use letters, digits and underscores, at most {MAX_IDENTIFIER}"
         )
+    old_column = options.get("renamed_from")
+    is_name = isinstance(old_column, str) and is_identifier(old_column) and old_column != column
+    if "renamed_from" in options and not is_name:
+        yield f"renamed_from {old_column!r} is not the name that the column had before"
     alias = options.get("alias", name)
     if not isinstance(alias, str) or not is_api_name(alias):
         yield f"alias {alias!r} cannot name a field; use letters, digits, underscores and hyphens"
     if name == "id":
-        for option in ("alias", "column", "hidden", "writeonly", "encrypted"):
+        for option in ("alias", "column", "renamed_from", "hidden", "writeonly", "encrypted"):
             if options.get(option):
                 yield f"the id cannot take {option}"
 

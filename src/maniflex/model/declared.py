@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -74,12 +75,15 @@ class ModelOptions:
     """Per-model options; the same names are class keywords, and these win over them."""
 
     table: str | None = None
+    renamed_from: str | None = None
     soft_delete: bool | str | SoftDelete | None = None
     versioned: bool | None = None
     versioned_diff_only: bool | None = None
     history_table: str | None = None
     history_list: bool | None = None
     history_restore: bool | None = None
+    history_scope: str | Sequence[str] | None = None
+    history_retention: str | timedelta | None = None
     indices: Sequence[Index | Sequence[str]] | None = None
     export: bool | None = None
     max_export_rows: int | None = None

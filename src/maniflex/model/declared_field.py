@@ -40,6 +40,7 @@ def field_meta(item: DeclaredField) -> FieldMeta:
         name=item.name,
         api=str(options.get("alias", item.name)),
         column=str(options.get("column", item.name)),
+        renamed_from=options.get("renamed_from"),
         kind=shape.kind,
         type=shape.type,
         nullable=shape.nullable,

@@ -51,6 +51,7 @@ class FieldOptions(TypedDict, total=False):
     on_delete: OnDeleteName
     encrypted: bool | str
     column: str
+    renamed_from: str
     alias: str
     locale: bool | LocaleMode | Mapping[str, str]
 

@@ -41,7 +41,7 @@ class BoundedValidator:
         self._has_items = not kinds.isdisjoint(_LISTS | _MAPPINGS)
         self._thorough: SchemaValidator | None = None
         if built is None or self._has_items:
-            built = self._built(_transform(schema, _hasty))
+            built = self._built(_transform(schema, _hasty) if self._has_items else schema)
         self.validate = built.validate_python
 
     def errors(self, value: Any, first: ValidationError) -> list[ErrorDetails]:
@@ -86,14 +86,17 @@ def _contents(schema: Any) -> tuple[set[str], list[Any]]:
     """The kinds of all parts of a schema, and the classes that have a validator of their own."""
     kinds: set[str] = set()
     classes: list[Any] = []
-
-    def note(part: dict[str, Any]) -> dict[str, Any]:
-        kinds.add(part["type"])
-        if part["type"] in ("model", "dataclass"):
-            classes.append(part["cls"])
-        return part
-
-    _transform(schema, note)
+    parts = [schema]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Mapping):
+            if isinstance(kind := part.get("type"), str):
+                kinds.add(kind)
+                if kind in ("model", "dataclass"):
+                    classes.append(part["cls"])
+            parts += [value for key, value in part.items() if key not in NOT_WALKED]
+        elif isinstance(part, list | tuple):
+            parts += part
     return kinds, classes
 
 

@@ -49,6 +49,8 @@ class HistoryRow(Model, abstract=True):
     reason: str | None = field(default=None)
     diff: dict[str, JsonValue] = field(default_factory=dict)
     snapshot: dict[str, JsonValue] | None = field(default=None)
+    # What scopes compare and the snapshot does not tell (`sql/bindings.py`); never shown.
+    binding: dict[str, JsonValue] | None = field(default=None, hidden=True)
     subject_id: str | None = field(default=None, hidden=True, relation=None)
     erased_at: datetime | None = field(default=None)
     # The time of the row itself; what clients look for is `timestamp`.

@@ -58,6 +58,7 @@ class FieldMeta:
     lock_scope: str | None = None
     encrypted: str | None = None
     load_json: Callable[[str | bytes], Any] | None = None  # stored JSON text → the declared type
+    renamed_from: str | None = None  # the column it had before, whose values it keeps
     extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @property

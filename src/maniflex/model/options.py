@@ -22,7 +22,7 @@ def option_value_problems(declared_options: ModelOptions) -> Iterator[str]:
     for flag in _FLAGS:
         if not isinstance(getattr(options, flag), bool | None):
             yield f"{flag} must be True or False"
-    for table in (options.table, options.history_table):
+    for table in (options.table, options.history_table, options.renamed_from):
         if table is not None and not (isinstance(table, str) and is_identifier(table)):
             yield (
                 f"{table!r} cannot name a table; use letters, digits and underscores, "

@@ -9,11 +9,14 @@ from maniflex.model.meta import FieldMeta, Lock, ModelOptions, SoftDelete
 
 DIALECTS = ("sqlite", "postgresql")
 _OPTIONS = (
+    "renamed_from",
     "versioned",
     "versioned_diff_only",
     "history_table",
     "history_list",
     "history_restore",
+    "history_scope",
+    "history_retention",
     "indices",
     "optimistic_lock",
     "singleton",

@@ -11,7 +11,7 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.openapi import errors, texts
 from maniflex.openapi.entries import add_entry_docs, codes_of, statuses_of
-from maniflex.openapi.operations import HEADERS, Operations, in_order, is_usual
+from maniflex.openapi.operations import HEADERS, OperationWriter, in_order, is_usual
 from maniflex.openapi.reachable import Reachable
 from maniflex.openapi.schema import Schema, Schemas, documentation
 from maniflex.pipeline.computed import Computed
@@ -87,7 +87,7 @@ class Document:
         visible = [(prefix, e) for prefix, e in endpoints if self._is_shown(e)]
         schemas = Schemas(self._models)
         reachable = Reachable({m.name: m for m in self._models}, self._home)
-        operations = Operations(reachable, self._limits, schemas, self._is_guarded)
+        operations = OperationWriter(reachable, self._limits, schemas, self._is_guarded)
         paths: dict[str, dict[str, Any]] = {}
         tags: dict[str, str] = {}
         schemes: Schema = {}

@@ -61,7 +61,7 @@ _VERBS = PartialTable(
 )
 
 
-class Operations:
+class OperationWriter:
     """Describes endpoints, one after another; every operationId is given once."""
 
     def __init__(

@@ -1,15 +1,18 @@
 """`/openapi.json` and `/docs`: the description of the API, behind a pipeline of its own.
 
-The document is made when it is first asked for, on a thread, and kept, also compressed. Middleware of the
-generate or response step gets a copy each time, so nothing it does to one answer is seen in another.
+The document is made on a thread, when a server has started to listen or when it is first asked for, and kept,
+also compressed. Middleware of the generate or response step gets a copy each time, so nothing it does to one
+answer is seen in another.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from html import escape
 from importlib.resources import files
@@ -17,7 +20,6 @@ from typing import Any, cast
 
 import msgspec
 
-from maniflex.errors import NotFound
 from maniflex.pipeline.chain import Handler
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint, Mount
@@ -29,7 +31,11 @@ from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
 
-ASSETS = {"reference.css": "text/css; charset=utf-8", "reference.js": "text/javascript; charset=utf-8"}
+_SCRIPT = "text/javascript; charset=utf-8"
+ASSETS = {
+    "reference.css": "text/css; charset=utf-8",
+    **dict.fromkeys(("reference.js", "schemas.js", "samples.js", "try.js"), _SCRIPT),
+}
 _POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
 _ABOUT = RouteDocs(
     name="get_openapi",
@@ -59,6 +65,7 @@ class Description:
         self._is_guarded = bool(pipeline.auth.registrations)
         self._document: bytes | None = None
         self._gzip_document: bytes | None = None
+        self._digest = ""
         self._making = threading.Lock()
         compose = routes.composer.steps
         self.generate = compose(("generate",), {"generate": self._generate}, None, Operation.READ, item=False)
@@ -88,8 +95,6 @@ class Description:
     def _page_endpoints(self) -> Iterator[Endpoint]:
         """The page and its assets at the root. Only the page has something to guard."""
         handlers = {"/docs/": _to_docs, **{f"/docs/{name}": self._asset(name) for name in ASSETS}}
-        if self._config.path_prefix:  # without one, the paths at the root are the application's
-            handlers["/"] = self._front
         for method in ("GET", "HEAD"):
             yield self._routes.endpoint(
                 method,
@@ -110,9 +115,21 @@ class Description:
         """The document as it is without any middleware."""
         with self._making:
             if self._document is None:
-                self._document = msgspec.json.encode(self._make())
-                self._gzip_document = gzip.compress(self._document, 6, mtime=0)
+                with _no_collection():
+                    document = msgspec.json.encode(self._make())
+                self._digest = digest_of(document)
+                self._gzip_document = gzip.compress(document, 6, mtime=0)
+                self._document = document
         return self._document
+
+    def make_early(self) -> None:
+        """Begin to make the document on a thread, so that nobody waits for it."""
+        if self._config.openapi_enabled and self._document is None:
+            threading.Thread(target=self._try_to_make, name="maniflex-openapi", daemon=True).start()
+
+    def _try_to_make(self) -> None:
+        with suppress(Exception):  # the request that asks for it is told
+            self.document()
 
     async def _generate(self, context: Context) -> None:
         ctx = cast(OpenAPIContext, context)
@@ -130,7 +147,7 @@ class Description:
         if ctx.response is not None:
             return
         body = msgspec.json.encode(ctx.spec) if ctx.spec else self.document()
-        digest = digest_of(body)
+        digest = digest_of(body) if ctx.spec else self._digest
         encoding = {}
         if not ctx.spec and self._gzip_document and takes_gzip(ctx.header("accept-encoding") or ""):
             # Other bytes need another tag: a cache would else put half of one form behind half of the other.
@@ -149,28 +166,25 @@ class Description:
         html = _read("reference.html").replace(b"{openapi}", escape(place).encode())
         ctx.response = Response(200, body=html, content_type="text/html; charset=utf-8", headers=_HEADERS)
 
-    async def _front(self, ctx: Context) -> None:
-        """A page for a browser on the machine itself; other clients get a 404."""
-        is_forwarded = ctx.header("x-forwarded-for") is not None  # a proxy on the machine asks for others
-        if is_forwarded or ctx.client_ip not in ("127.0.0.1", "::1"):
-            raise NotFound("no such path")
-        root = escape(ctx.scope.get("root_path") or "")
-        links = {"API reference": "/docs", "its document": f"{self._config.path_prefix}/openapi.json"}
-        items = "".join(
-            f'<li><a href="{root}{escape(place)}">{text}</a></li>'
-            for text, place in {**links, "health": "/health"}.items()
-        )
-        page = f'<!doctype html><meta charset="utf-8"><title>maniflex</title><h1>It runs</h1><ul>{items}</ul>'
-        ctx.response = Response(
-            200, body=page.encode(), content_type="text/html; charset=utf-8", headers=_HEADERS
-        )
-
     def _asset(self, name: str) -> Handler:
         async def serve(ctx: Context) -> None:
             headers = {**_HEADERS, "cache-control": "no-cache"}
             ctx.response = Response(200, body=_read(name), content_type=ASSETS[name], headers=headers)
 
         return serve
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A block without the garbage collector, which would walk all objects again and again for a document of
+    hundreds of models and hold up every request meanwhile; half a second with 300 models."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def takes_gzip(accept: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import traceback
 from asyncio import current_task
+from time import perf_counter
 from typing import Any
 
 from maniflex._caller import asking
@@ -23,7 +24,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = None) -> Any:
     """The answer of the endpoint; `ClientGone` when the client went away."""
     before = asking.set(ctx)
-    client_left = False
+    client_left, ctx.route_path, ctx.began = False, endpoint.route, perf_counter()
     if watch is not None:  # in place, because every request pays for it
         watch.requests[ctx] = current_task(watch.loop)
         if watch.timer is None:
@@ -59,7 +60,7 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
         if watch is not None:
             watch.requests.pop(ctx, None)
             if ctx.watched is not None:
-                ctx.watched.stop_listening()
+                watch.note_end(ctx, ctx.watched)
         if ctx.place is not None:
             ctx.place.leave()
         asking.reset(before)

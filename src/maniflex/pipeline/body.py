@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -57,6 +57,22 @@ class Body(Mapping[str, Any]):
         for name in names:
             if name not in self._stamped:
                 self.values_.pop(name, None)
+
+
+class UnparsedBody(Body):
+    """A body that nothing has looked at, and that is parsed when something does."""
+
+    __slots__ = ("_most", "_parse", "_raw_body")
+
+    def __init__(self, raw_body: bytes, most: int, parse: Callable[[bytes, int], dict[str, Any]]) -> None:
+        self._stamped = _NO_NAMES
+        self._raw_body, self._most, self._parse = raw_body, most, parse
+
+    def __getattr__(self, name: str) -> dict[str, Any]:
+        if name != "values_":
+            raise AttributeError(name)
+        self.values_ = self._parse(self._raw_body, self._most)
+        return self.values_
 
 
 _parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

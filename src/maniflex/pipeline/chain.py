@@ -17,10 +17,11 @@ from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.early_answer import EarlyAnswer
+from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer
 from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.reach import Guard, Reach, let_pass
+from maniflex.pipeline.reach import Guard, Reach, forget_identity, let_pass
+from maniflex.pipeline.reached_middleware import is_exemption, middleware_to_pass
 from maniflex.pipeline.redactions import Redactions
 from maniflex.pipeline.registration import (
     At,
@@ -32,7 +33,9 @@ from maniflex.pipeline.registration import (
     Step,
 )
 from maniflex.pipeline.scope_rules import ModelRule
+from maniflex.pipeline.step_times import StepTimes
 from maniflex.pipeline.threads import Call
+from maniflex.pipeline.tracing import Tracing
 from maniflex.query.query import Models
 from maniflex.query.reachable import reachable_models
 
@@ -68,7 +71,10 @@ class Composer:
         models: Models | None = None,
         redactions: Redactions | None = None,
         hidden: frozenset[str] = frozenset(),
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
+        self._is_traced = tracing is not None or trace.on("steps") or trace.on("timings") or trace.bodies
         self._redactions = redactions
         self._models: Models = models or {}
         self._hidden = hidden  # the models with rows that only a policy hides
@@ -121,8 +127,21 @@ class Composer:
             if name == "validate" and "files" in defaults:
                 links.append(("files", None, defaults["files"]))
         if early_answer is not None:
+            links = self._without_taken_over(links)
             early_answer.hand_to([(middleware, default) for _, middleware, default in links])
         return self._nest(links)
+
+    def _without_taken_over(self, links: Sequence[Link]) -> list[Link]:
+        """The links without the default steps that the middleware behind them runs by itself."""
+        chain: list[Link] = []
+        for link in links:
+            middleware: Any = link[1]
+            if chain and isinstance(middleware, AnswersEarly):
+                label, _, default = chain[-1]
+                if default and middleware.take_over(default, self._trace_default(label, default)):
+                    chain.pop()
+            chain.append(link)
+        return chain
 
     def _wrap_default(
         self,
@@ -150,7 +169,7 @@ class Composer:
                 fn = r.middleware(model, operation) if r in some else None
                 if fn is None or fn in functions or _is_for_reads(r, operation):
                     continue
-                if _is_exemption(fn) and not opens(fn, step, targets, item=item):
+                if is_exemption(fn) and not opens(fn, step, targets, item=item):
                     continue
                 functions.append(fn)
                 links[r.at].append(_link(f"{r.step}:{r.name}", fn))
@@ -179,7 +198,7 @@ class Composer:
     ) -> Iterator[Middleware]:
         """What was registered to guard the models that such a request can reach."""
         models = self._reachable(model, operation)
-        for _, own in self._not_passed(models, model, operation, item=item):
+        for _, own, _ in self._not_passed(models, model, operation, item=item):
             yield from (fn if isinstance(fn, Entry) else r.fn for r, fn in own)
 
     def _reachable(self, model: ModelMeta | None, operation: Operation) -> list[ModelMeta]:
@@ -194,28 +213,30 @@ class Composer:
     ) -> dict[ModelMeta, Guard]:
         """For each of these models, its auth middleware for lists that such a request has not passed."""
         guards: dict[ModelMeta, Guard] = {}
-        for meta, own in self._not_passed(models, model, operation, item=item):
-            links: list[Link] = [_link(f"auth:{r.name} of {meta.name}", fn) for r, fn in own]
+        for meta, own, forgets in self._not_passed(models, model, operation, item=item):
+            links: list[Link] = [("forget identity", None, forget_identity)] if forgets else []
+            links += [_link(f"auth:{r.name} of {meta.name}", fn) for r, fn in own]
             guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
         return guards
 
     def _not_passed(
         self, models: Iterable[ModelMeta], model: ModelMeta | None, operation: Operation, *, item: bool
-    ) -> Iterator[tuple[ModelMeta, list[tuple[Registration, Middleware]]]]:
+    ) -> Iterator[tuple[ModelMeta, list[tuple[Registration, Middleware]], bool]]:
         """The models with auth middleware for lists that such a request has not passed, and that middleware.
 
-        A middleware for all models runs once in a request; one for some models, once for each of them.
+        A middleware for all models runs once in a request; one for some models, once for each of them. A
+        model that does not take the credentials of the route has to find out anew who is asking.
         """
         step: Step | SpecStep = self._pipeline.auth
         route_middleware = in_order(step, model, operation, item=item)
         for meta in models:
             route_functions = [fn for r, fn in route_middleware if r.models is None or meta is model]
             of_model = in_order(step, meta, Operation.LIST, item=False)
-            if _exempts_more(route_middleware, of_model):
-                route_functions = [fn for fn in route_functions if not _concerns_identity(fn)]
-            own = _still_to_pass(of_model, route_functions)
+            own, forgets = middleware_to_pass(
+                step, meta, of_model, route_functions, route_middleware, operation
+            )
             if own:
-                yield meta, own
+                yield meta, own, forgets
 
     def _matching(
         self, step: Step | SpecStep, model: ModelMeta | None, operation: Operation, item: bool
@@ -273,7 +294,7 @@ class Composer:
     def _trace_middleware(
         self, label: str, fn: Callable[..., Awaitable[None]]
     ) -> Callable[..., Awaitable[None]]:
-        if not (self._trace.on("steps") or self._trace.on("timings") or self._trace.bodies):
+        if not self._is_traced:
             return fn
 
         async def call_with_trace(ctx: Context, call_next: Any) -> None:
@@ -282,7 +303,7 @@ class Composer:
         return call_with_trace
 
     def _trace_default(self, label: str, step: Default) -> Default:
-        if not (self._trace.on("steps") or self._trace.on("timings") or self._trace.bodies):
+        if not self._is_traced:
             return step
 
         async def call_with_trace(ctx: Context) -> None:
@@ -297,15 +318,24 @@ class Composer:
 
     async def _await_with_trace(self, label: str, ctx: Context, work: Awaitable[None]) -> None:
         start = time.perf_counter()
+        if ctx.step_times is None and self._trace.on("timings"):
+            ctx.step_times = StepTimes()
         if self._trace.on("steps"):
             ctx.logger.debug("→ %s", label)
         if self._trace.bodies and ctx.body is not None:
             ctx.logger.debug("  body of %s: %s", label, _names(ctx.body))
         try:
-            await work
+            if self._tracing is None:
+                await work
+            else:
+                with self._tracing.step(label):
+                    await work
         finally:
             if self._trace.on("timings"):
-                ctx.logger.debug("← %s %.3f ms", label, (time.perf_counter() - start) * 1000)
+                seconds = time.perf_counter() - start
+                ctx.logger.debug("← %s %.3f ms", label, seconds * 1000)
+                if ctx.step_times is not None:
+                    ctx.step_times.add(label, seconds)
             elif self._trace.on("steps"):
                 ctx.logger.debug("← %s", label)
 
@@ -342,19 +372,6 @@ def _is_for_reads(r: Registration, operation: Operation) -> bool:
     return is_replacement and Operation.READ_HISTORY not in (r.operations or ())
 
 
-def _still_to_pass(
-    of_model: Sequence[tuple[Registration, Middleware]], passed: Sequence[Middleware]
-) -> list[tuple[Registration, Middleware]]:
-    """The middleware of a model that a request has not passed; an authenticator keeps its exemptions.
-
-    They are passed again, because what the route was exempted from says nothing of this model.
-    """
-    own = [pair for pair in of_model if pair[1] not in passed]
-    if not any(isinstance(fn, Entry) and fn.is_authenticator for _, fn in own):
-        return own
-    return [pair for pair in of_model if pair in own or _is_exemption(pair[1])]
-
-
 def opens(exemption: Middleware, step: Step | SpecStep, targets: Sequence[Target], *, item: bool) -> bool:
     """Whether an exemption counts for a request: it must be for all that this does to its own model.
 
@@ -369,22 +386,6 @@ def opens(exemption: Middleware, step: Step | SpecStep, targets: Sequence[Target
         if demands and exemption not in functions:
             return False
     return exemption in own_functions
-
-
-def _is_exemption(fn: Middleware) -> bool:
-    return isinstance(fn, Entry) and fn.is_exemption
-
-
-def _exempts_more(
-    route: Sequence[tuple[Registration, Middleware]], of_model: Sequence[tuple[Registration, Middleware]]
-) -> bool:
-    """Whether an anonymous caller of the route was let pass by an exemption that the model does not have."""
-    exemptions = [fn for _, fn in of_model if _is_exemption(fn)]
-    return any(_is_exemption(fn) and fn not in exemptions for _, fn in route)
-
-
-def _concerns_identity(fn: Middleware) -> bool:
-    return isinstance(fn, Entry) and (fn.is_authenticator or fn.is_exemption)
 
 
 def _link(label: str, fn: Middleware) -> Link:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-from weakref import ref
 
 from starlette.requests import Request
 
@@ -29,8 +27,10 @@ from maniflex.pipeline.body import Body, written_number
 from maniflex.pipeline.exchange import OBSERVED, Exchange
 from maniflex.pipeline.exchange import AsgiScope as AsgiScope
 from maniflex.pipeline.exchange import Receive as Receive
+from maniflex.pipeline.later_receive import later_receive
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.request_log import RequestLogger, request_fields
 from maniflex.pipeline.request_query import RequestQuery
 from maniflex.pipeline.request_state import Columns, State
 from maniflex.pipeline.response import Response, status_of
@@ -87,13 +87,14 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
     csrf_exempt: bool = False  # a route that is reached without a session, such as a login
     files: Mapping[str, Any] = {}
     response: Response | None = None
-    trace_id: str = ""
+    trace_id: str = ""  # the 32 hexadecimal digits of the trace this request belongs to
+    traceparent: str = ""  # the header that says so, which calls to others send on
     change_reason: str | None = None  # why this request changes records, for their history
     called_from: Caller | None = None  # of a request that the application makes itself: whose code does
     parent: Context | None = None  # of a view for a reached model's middleware: the request's own context
     _export_columns: Columns | None = None
     _state: State | None = None
-    _logger: logging.LoggerAdapter[logging.Logger] | None = None
+    _logger: RequestLogger | None = None
     _request: Request | None = None
 
     def __init__(
@@ -129,7 +130,7 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         """The request as Starlette shows it."""
         if self._request is None:
             scope = {name: value for name, value in self.scope.items() if name != OBSERVED}
-            self._request = Request(scope, _later_receive(self))
+            self._request = Request(scope, later_receive(self))
         if self.raw_body is not None:
             self._request._body = self.raw_body
         return self._request
@@ -183,7 +184,8 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         if self.operation is Operation.ACTION:
             source = Source.ACTION
         reason = self.change_reason if outer is None else self.change_reason or outer.reason
-        return Caller(actor, tenant, self.trace_id[:200] or None, self.request_id or None, source, reason)
+        trace = (self.trace_id or None, self.traceparent or None)
+        return Caller(actor, tenant, trace[0], self.request_id or None, source, reason, trace[1])
 
     def has_role(self, role: str) -> bool:
         """Whether the caller holds the role; a caller without an identity holds none."""
@@ -354,12 +356,16 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         return self.runtime.config.service_name
 
     @property
-    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that says which request it speaks of."""
+    def logger(self) -> RequestLogger:
+        """A logger that says which request it speaks of, and who asked."""
         if self._logger is None:
-            extra = {"request_id": self.request_id, "trace_id": self.trace_id, "service": self.service_name}
-            self._logger = logging.LoggerAdapter(self.runtime.logger, extra)
+            self._logger = RequestLogger(self.runtime.logger)
+        self._logger.extra = self._log_fields()
         return self._logger
+
+    def _log_fields(self) -> Mapping[str, str]:
+        """What log lines say of this request."""
+        return request_fields(self)
 
     # -- the database ------------------------------------------------------------------------
 
@@ -399,8 +405,8 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
             async with transaction(self.adapter, isolation=isolation) as tx:
                 yield tx
                 if not joins and self.response is not None and status_of(self.response) >= 400:
-                    raise _Rollback
-        except _Rollback:
+                    raise _LeaveTransaction
+        except _LeaveTransaction:
             pass
 
     def after_commit(self, call: AfterCommit) -> None:
@@ -429,21 +435,5 @@ class Context(Exchange, DatabaseAccess, AnswerHeaders):
         self.runtime.tasks.start(work, f"background of {self.request_id}")
 
 
-def _later_receive(ctx: Context) -> Receive:
-    """`ctx.receive` as it will be: who watches for the client to leave puts another in its place."""
-    now, later = ctx.receive, ref(ctx)  # not the context itself, which has what this is for
-
-    async def receive() -> Any:
-        ctx = later()
-        if ctx is None:
-            return await now()
-        ctx.body_asked = True
-        message = await ctx.receive()
-        ctx.body_complete = not message.get("more_body")
-        return message
-
-    return receive
-
-
-class _Rollback(Exception):
+class _LeaveTransaction(Exception):
     """Leaves a transaction's block so that it rolls back, and goes no further."""

@@ -36,19 +36,19 @@ class EarlyAnswer:
 
     async def run(self, ctx: Context) -> None:
         """Run the response step; it is not run again while its answer stands."""
+        await self._answer(ctx)
+        ctx.early_response = ctx.response
+
+    async def _answer(self, ctx: Context) -> None:
         for step in self._steps:
             outcome = step(ctx)
             if outcome is not None:
                 await outcome
-        ctx.early_response = ctx.response
 
-    async def __call__(self, ctx: Context) -> None:
+    def __call__(self, ctx: Context) -> Awaitable[None] | None:
         """Be the response step of the endpoint, which has nothing to do while the early answer stands."""
-        if ctx.response is None or ctx.response is not ctx.early_response:
-            for step in self._steps:
-                outcome = step(ctx)
-                if outcome is not None:
-                    await outcome
+        stands = ctx.response is not None and ctx.response is ctx.early_response
+        return None if stands else self._answer(ctx)
 
 
 class AnswersEarly:
@@ -59,6 +59,10 @@ class AnswersEarly:
     def take_place(self, early_answer: EarlyAnswer, next_step: Step | None) -> None:
         """Learn of the endpoint; `next_step` is given where it is all that comes behind."""
         self.early_answer = early_answer
+
+    def take_over(self, step: Step, run: Step) -> bool:
+        """Whether it runs the default step before it by itself; `run` is that step, with its trace if any."""
+        return False
 
     async def enclose(self, ctx: Context, call: Callable[[], Awaitable[None]]) -> None:
         """Go around the handler of an action, whose request has been read and checked."""

@@ -91,8 +91,11 @@ class Entry:
     name: str = ""  # as users write it: "auth.jwt"
     homes: ClassVar[Mapping[str, Sequence[At]]] = {}  # steps it can stand on, the usual one first; positions
     in_actions: ClassVar[bool] = False  # it can stand in the middleware= of an action
+    in_files: ClassVar[bool] = False  # it can stand in files_middleware=
     in_description: ClassVar[bool] = False  # it can guard the API description
-    is_authenticator: ClassVar[bool] = False  # it finds out who is asking
+    is_authenticator: ClassVar[bool] = False  # no caller passes it unknown, unless exempted
+    reads_credential: ClassVar[bool] = False  # it finds out who is asking
+    judges_caller: ClassVar[bool] = False  # it lets callers pass by who they are
     is_exemption: ClassVar[bool] = False  # it lets anonymous callers pass the authenticators after it
     acts_for: ClassVar[frozenset[Operation] | None] = None  # operations it does something for; None: all
     is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
@@ -174,6 +177,10 @@ class Entry:
     def method_docs(self, method: str, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         """The same for one HTTP method, where that makes a difference."""
         return self.docs(model, operation)
+
+    def knows_secret(self, text: str) -> bool:
+        """Whether the text is a secret that it signs or checks with; none should stand in the source."""
+        return False
 
     def silences(self, other: Entry) -> bool:
         """Whether the other does nothing on a route that this one opens."""
@@ -276,7 +283,8 @@ def _seat(
     if registration.models is not None:
         acting = [meta for meta in models if meta.name in registration.models]
     else:
-        acting = [m for m in models if all(_has_field(entry, m, name, computed) for name in entry.fields)]
+        candidates = _own_models(models) if entry.fields else models
+        acting = [m for m in candidates if all(_has_field(entry, m, name, computed) for name in entry.fields)]
     return Seat(
         registration.step,
         registration.at,
@@ -380,12 +388,17 @@ def _field_problems(entry: Entry, seat: Seat) -> Iterator[str]:
                 if not _has_field(entry, meta, name, seat.computed):
                     yield f"{meta.name} has no field {name!r}{did_you_mean(name, meta.by_name)}"
         return
-    models = seat.registered.values()
+    models = _own_models(seat.registered.values())
     missing = [n for n in entry.fields if not any(_has_field(entry, m, n, seat.computed) for m in models)]
     names = {name for meta in models for name in meta.by_name}
     yield from (f"no model has a field {name!r}{did_you_mean(name, names)}" for name in missing)
     if entry.fields and not (missing or seat.models):
         yield f"no model has all of the fields {', '.join(map(repr, entry.fields))}"
+
+
+def _own_models(models: Iterable[ModelMeta]) -> list[ModelMeta]:
+    """The application's: a field of the framework's own tables may have the same name by chance."""
+    return [meta for meta in models if not meta.is_internal]
 
 
 def _has_field(entry: Entry, meta: ModelMeta, name: str, computed: Mapping[str, Sequence[str]]) -> bool:

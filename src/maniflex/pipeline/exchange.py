@@ -19,12 +19,15 @@ from maniflex.sql.listing import Listing
 if TYPE_CHECKING:
     from maniflex.pipeline.body_room import BodyPlace
     from maniflex.pipeline.runtime import Runtime
+    from maniflex.pipeline.step_times import StepTimes
     from maniflex.pipeline.watch import WatchedRequest
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
+IN_PROCESS = "maniflex.in_process"  # in the scope of a request that the application makes itself
+OPERATES = "maniflex.operates"  # in the scope of a request of the panel: its person looks after durable work
 OBSERVED = "maniflex.observed"  # in the scope of a request: where its route is noted for observers
 
 
@@ -48,6 +51,9 @@ class Exchange:
     watched: WatchedRequest | None = None  # once it takes some time
     settled: bool = False  # its answer is decided, so nothing ends it any more
     action: Any = None
+    route_path: str = ""  # of the endpoint, with its prefix, as it was declared; known once it answers
+    began: float = 0.0  # by `perf_counter`
+    step_times: StepTimes | None = None  # where `trace.timings` is on
 
     # From the steps that read the request to those that serve it.
     client_listing: Listing | None = None  # of the query string, as the client wrote it
@@ -87,6 +93,11 @@ class Exchange:
     exported_rows: int | None = None  # of an export that somebody counts: the rows that were sent so far
     _result: Any = None
     _after: list[AfterCommit] | None = None
+
+    @property
+    def in_process(self) -> bool:
+        """Whether `server.execute`, `server.call` or the panel made the request; no client can say so."""
+        return IN_PROCESS in self.scope
 
     @property
     def forced(self) -> Scope:

@@ -1,30 +1,43 @@
 """Requests that the application makes of itself: no wire, the same pipeline.
 
-The only home of how such a request looks: `server.execute`, `server.openapi` and actions that schedules
-call get their `Context` here.
+The only home of how such a request looks: `server.execute`, `server.call`, the panel, `server.openapi` and
+actions that schedules call get their `Context` here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
-from urllib.parse import urlencode
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar
+from urllib.parse import unquote, urlencode
 
 from maniflex._caller import caller
-from maniflex.errors import DeclarationError, InvalidJson, NotFound
+from maniflex.errors import DeclarationError, InvalidJson, MethodNotAllowed, NotFound
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.answer import answer
 from maniflex.pipeline.context import AsgiScope, AuthInfo, Context
-from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.endpoints import Endpoint, set_params
+from maniflex.pipeline.exchange import IN_PROCESS
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.read_body import IN_PROCESS
-from maniflex.pipeline.response import Response, error_response
+from maniflex.pipeline.response import JSON, Response, error_response
 from maniflex.pipeline.runtime import Runtime
 
 C = TypeVar("C", bound=Context)
 QueryArgument = str | Mapping[str, Any] | Sequence[tuple[str, Any]]
+BodyArgument = bytes | AsyncIterator[bytes]
+FindRoute = Callable[[str, str], tuple[Any, str | Mapping[str, str]]]  # of `http.routing.Router`
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a request may bring besides its method and path."""
+
+    query: QueryArgument
+    json: Any
+    body: BodyArgument | None
+    headers: Mapping[str, str] | None
+
+
 _IN_PROCESS_ID = "in-process"  # such requests have no id of their own
 
 
@@ -37,20 +50,26 @@ def in_process_context(
     path: str,
     query: bytes = b"",
     headers: Sequence[tuple[bytes, bytes]] = (),
-    body: bytes = b"",
+    body: BodyArgument = b"",
     request_id: str = _IN_PROCESS_ID,
+    client: tuple[str, int] | None = None,
 ) -> C:
-    """The context of a request that is whole already."""
+    """The context of a request that is whole already, or whose body is made as it is read."""
     scope: AsgiScope = {
         "type": "http",
         "method": method,
         "path": path,
         "query_string": query,
         "headers": headers,
+        "client": client,
     }
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        if isinstance(body, bytes):
+            return {"type": "http.request", "body": body, "more_body": False}
+        async for part in body:
+            return {"type": "http.request", "body": part, "more_body": True}
+        return {"type": "http.request", "body": b"", "more_body": False}
 
     ctx = context(runtime, scope, receive, operation, request_id)
     ctx.called_from = caller()
@@ -58,11 +77,12 @@ def in_process_context(
 
 
 class InProcess:
-    """Runs the operations of models through the whole pipeline."""
+    """Runs the operations of models, and requests to any route, through the whole pipeline."""
 
-    def __init__(self, runtime: Runtime, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, runtime: Runtime, endpoints: Sequence[Endpoint], find: FindRoute) -> None:
         self._runtime = runtime
         self._endpoints = endpoints
+        self._find = find
         self._by_operation: dict[tuple[ModelMeta, Operation, bool], Endpoint] = {}  # as they are asked for
 
     async def execute(
@@ -85,11 +105,66 @@ class InProcess:
             return error_response(InvalidJson("a text in the body is not valid Unicode"))
         if text_trouble(id):
             return error_response(NotFound())
-        ctx.model, ctx.resource_id, ctx.auth = meta, id, auth
+        ctx.model, ctx.resource_id = meta, id
+        return await self.answer(endpoint, ctx, auth)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        auth: AuthInfo | None,
+        query: QueryArgument = "",
+        json: Any = None,
+        body: BodyArgument | None = None,
+        headers: Mapping[str, str] | None = None,
+        request_id: str = _IN_PROCESS_ID,
+        client: tuple[str, int] | None = None,
+        scope: Mapping[str, Any] | None = None,
+    ) -> Response:
+        """The answer of the route with this method and path, which is written as a client would type it.
+
+        `scope` says more about the request than a client could.
+        """
+        if json is not None and body is not None:
+            raise ValueError("a request has a json or a body, not both")
+        path, _, behind = path.partition("?")
+        path, method = unquote(path), method.upper()
+        route, params = self._find(path, method)
+        endpoint: Endpoint | None = None if route is None else route.methods.get(method)
+        if endpoint is None or text_trouble(path):
+            refusal = NotFound("no such path") if route is None or endpoint else MethodNotAllowed()
+            return error_response(refusal)
+        try:
+            if json is not None:
+                body, headers = self._runtime.encode(json), {"content-type": JSON, **(headers or {})}
+            ctx = in_process_context(
+                endpoint.context,
+                self._runtime,
+                endpoint.operation,
+                method=method,
+                path=path,
+                query=_query_bytes(query) or behind.encode("ascii"),
+                headers=_header_pairs(headers),
+                body=b"" if body is None else body,
+                request_id=request_id,
+                client=client,
+            )
+        except UnicodeError:
+            return error_response(InvalidJson("a text in the request is not valid Unicode"))
+        ctx.scope.update(scope or {})
+        ctx.model = endpoint.model  # type: ignore[assignment]  # an action has none
+        if params:
+            set_params(ctx, endpoint, route.names[method], params)
+        return await self.answer(endpoint, ctx, auth)
+
+    async def answer(self, endpoint: Endpoint, ctx: Context, auth: AuthInfo | None) -> Response:
+        """The answer of an endpoint to a request of the application itself."""
+        ctx.scope[IN_PROCESS] = True  # the caller may be inside a request, whose end would be waited for
+        ctx.auth = auth
         ctx.authenticated = auth is not None  # the application vouches for it; no header is looked at
         ctx.csrf_exempt = True  # no browser sent it
-        response: Response = await answer(endpoint, ctx, self._runtime.watch)
-        return response
+        return _as_ours(await answer(endpoint, ctx, self._runtime.watch))
 
     def _endpoint(self, meta: ModelMeta, operation: Operation, *, on_one: bool) -> Endpoint:
         key = (meta, operation, on_one)
@@ -115,20 +190,16 @@ class InProcess:
         query: QueryArgument,
         headers: Mapping[str, str] | None,
     ) -> Context:
-        # What is no Unicode goes on as it is, to be refused like the same bytes of a client.
-        raw = query if isinstance(query, str) else urlencode(query, doseq=True, errors="surrogatepass")
-        ctx = in_process_context(
+        return in_process_context(
             Context,
             self._runtime,
             endpoint.operation,
             method=endpoint.method,
             path=f"/{table}/{id}" if id else f"/{table}",
-            query=_bytes(raw) if raw else b"",
-            headers=[(_bytes(name.lower()), _bytes(value)) for name, value in (headers or {}).items()],
+            query=_query_bytes(query),
+            headers=_header_pairs(headers),
             body=b"" if body is None else self._runtime.encode(body),
         )
-        ctx.scope[IN_PROCESS] = True  # the caller may be inside a request, whose end would be waited for
-        return ctx
 
 
 def _is_on_one(endpoint: Endpoint) -> bool:
@@ -136,6 +207,32 @@ def _is_on_one(endpoint: Endpoint) -> bool:
     if endpoint.operation is Operation.READ_HISTORY:  # of a record, or of all of them
         return endpoint.path.endswith("{id}/history")
     return endpoint.path.endswith("}")
+
+
+def _as_ours(response: Any) -> Response:
+    """An answer of Starlette, which applications may give, as one of ours."""
+    if isinstance(response, Response):
+        return response
+    headers = {name: value for name, value in response.headers.items() if name != "content-length"}
+    kind = headers.pop("content-type", "application/octet-stream")
+    stream = getattr(response, "body_iterator", None)
+    return Response(
+        response.status_code,
+        headers=headers,
+        content_type=kind,
+        body=None if stream is not None else bytes(response.body),
+        stream=stream,
+    )
+
+
+def _query_bytes(query: QueryArgument) -> bytes:
+    # What is no Unicode goes on as it is, to be refused like the same bytes of a client.
+    raw = query if isinstance(query, str) else urlencode(query, doseq=True, errors="surrogatepass")
+    return _bytes(raw) if raw else b""
+
+
+def _header_pairs(headers: Mapping[str, str] | None) -> list[tuple[bytes, bytes]]:
+    return [(_bytes(name.lower()), _bytes(value)) for name, value in (headers or {}).items()]
 
 
 def _bytes(text: str) -> bytes:

@@ -19,23 +19,29 @@ from pydantic import BaseModel
 from maniflex.errors import OwnAnswerTooLarge
 from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.response import Encode, Response
+from maniflex.pipeline.serializer import encoder
 
 if TYPE_CHECKING:
     from maniflex.pipeline.runtime import Runtime
 
+Simplify = Callable[[Any], Any]
 _SCALARS = frozenset({int, float, bool, type(None), Decimal, UUID, datetime, date, time, timedelta})
 _TEXTS = (str, bytes, bytearray)
 _LISTS = (list, tuple, set, frozenset)
 
 
-async def write_answer(response: Response, runtime: Runtime) -> bytes:
-    """The bytes of an envelope; `OwnAnswerTooLarge` when they are more than an answer may have."""
+async def write_answer(response: Response, runtime: Runtime, simplify: Simplify | None = None) -> bytes:
+    """The bytes of an envelope; `OwnAnswerTooLarge` when they are more than an answer may have.
+
+    `simplify` writes what JSON has no word for, where the server's own way will not do.
+    """
     data = response._data
+    encode = runtime.encode if simplify is None else encoder(simplify)
     if response.error is not None or response.status in (204, 304) or _is_small(data):
-        return response.encode(runtime.encode)
+        return response.encode(encode)
     most, size = runtime.config.limits.answer_size, 0
     pieces = [b'{"data":']
-    for piece in AnswerWriter(runtime.encode, runtime.simplify).pieces(data):
+    for piece in AnswerWriter(encode, simplify or runtime.simplify).pieces(data):
         pieces.append(piece)
         size += len(piece)
         if size > most:
@@ -112,7 +118,7 @@ def _take_apart(item: Any, kind: type, items: list[Any], unknown: int) -> int:
 class AnswerWriter:
     """Writes a value as JSON, a piece at a time."""
 
-    def __init__(self, encode: Encode, simplify: Callable[[Any], Any]) -> None:
+    def __init__(self, encode: Encode, simplify: Simplify) -> None:
         self._encode = encode
         self._simplify = simplify
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 from maniflex.pipeline.answer_headers import Header
-from maniflex.pipeline.exchange import AsgiScope, Send
+from maniflex.pipeline.exchange import OBSERVED, AsgiScope, Send
 from maniflex.pipeline.response import JSON, Response
 from maniflex.pipeline.runtime import Runtime
 
@@ -18,6 +18,8 @@ async def send_answer(
 ) -> None:
     """Send a small answer whole, with the headers that all answers have."""
     body = response.encode(runtime.encode)
+    if response.error is not None and OBSERVED in scope:
+        scope[OBSERVED].code = str(response.error.get("code", ""))
     own = [
         (name.encode("latin-1"), value.encode("latin-1")) for name, value in (response.headers or {}).items()
     ]

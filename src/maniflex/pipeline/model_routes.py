@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Any
 
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.chain import Default, Target
 from maniflex.pipeline.checks import RowCheck, row_checks, value_rules
+from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
 from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
+from maniflex.pipeline.steps.browse import Browse
 from maniflex.pipeline.steps.db import Database
 from maniflex.pipeline.steps.deserialize import Deserialize
 from maniflex.pipeline.steps.judge import Judge
@@ -35,6 +38,31 @@ def model_endpoints(routes: RouteBuilder, model: ModelMeta) -> Iterator[Endpoint
     yield from routes.with_options(own_routes.collection())
     if "id" in model.by_name:  # a query model may have none
         yield from routes.with_options(own_routes.item())
+
+
+def private_endpoints(routes: RouteBuilder, model: ModelMeta) -> list[Endpoint]:
+    """The routes of a model for requests of this process alone, whether or not it has any on a path."""
+    own_routes = _ModelRoutes(routes, model)
+    if model.options.singleton:
+        return list(own_routes.singleton())
+    return [*own_routes.collection(), *(own_routes.item() if "id" in model.by_name else ())]
+
+
+def browse_endpoints(routes: RouteBuilder, model: ModelMeta) -> tuple[Endpoint, Endpoint]:
+    """The lists that the panel reads in-process: pages without a total, and counts up to a limit.
+
+    They are on no path: code answers them by `InProcess.answer`, with a `PageRequest` in the scope.
+    """
+    return _ModelRoutes(routes, model).browsing()
+
+
+def upload_endpoint(routes: RouteBuilder, model: ModelMeta, operation: Operation) -> Endpoint:
+    """The first half of a create or update that brings files: everything up to their storing.
+
+    It is on no path. It answers with the values of the body, in which keys stand for the files, so that a
+    second request can name them inside a transaction; files are never stored while one is open.
+    """
+    return _ModelRoutes(routes, model).uploading(operation)
 
 
 def update_endpoint(
@@ -105,6 +133,32 @@ class _ModelRoutes:
                 about=RouteDocs(takes_form=True) if self._takes_forms else None,
             )
 
+    def browsing(self) -> tuple[Endpoint, Endpoint]:
+        runtime = self._routes.runtime
+        browse = Browse(self._db.store, runtime.serializers[self._model.cls], runtime)
+
+        def respond(ctx: Context) -> Awaitable[None] | None:
+            browse.note_ends(ctx)
+            return self._respond.answer_list(ctx)
+
+        page = self._endpoint(
+            "GET",
+            Operation.LIST,
+            defaults={
+                "deserialize": self._deserialize.query,
+                "db": browse.browse,
+                **self._policy_steps(Operation.LIST, item=False),
+            },
+            respond=respond,
+        )
+        count = self._endpoint(
+            "GET",
+            Operation.LIST,
+            defaults={"deserialize": self._deserialize.query, "db": browse.count_up_to},
+            respond=browse.answer_count,
+        )
+        return page, count
+
     def item(self) -> Iterator[Endpoint]:
         yield from self._reading(self._db.read, below="/{id}")
         if self._model.options.query is None:
@@ -166,6 +220,25 @@ class _ModelRoutes:
             respond=self._respond.answer_record,
             about=about or _update_docs(self._checks, takes_form=self._takes_forms),
             also=also,
+        )
+
+    def uploading(self, operation: Operation) -> Endpoint:
+        is_update = operation is Operation.UPDATE
+        below = "/{id}" if is_update and not self._model.options.singleton else ""
+        check = self._validate.update if is_update else self._validate.create
+        return self._routes.endpoint(
+            "PATCH" if is_update else "POST",
+            f"/{self._model.table}{below}",
+            operation,
+            model=self._model,
+            steps=("auth", "deserialize", "validate", "stored"),
+            defaults={
+                **self._body_steps(operation),
+                **self._validate_steps(operation, check),
+                "stored": _answer_with_keys,
+            },
+            outer=[("files", self._files.clean_up)] if self._files is not None else (),
+            item=is_update,
         )
 
     def _body_steps(self, operation: Operation, deserialize: Default | None = None) -> dict[str, Default]:
@@ -253,6 +326,11 @@ class _ModelRoutes:
             about=about,
             also=also,
         )
+
+
+async def _answer_with_keys(ctx: Context) -> None:
+    keys = [] if ctx.form is None else list(ctx.form.stored_keys)
+    ctx.response = Response(200, data={"values": dict(ctx._body.items()), "keys": keys})
 
 
 def _update_docs(checks: Sequence[RowCheck], *, takes_form: bool) -> RouteDocs | None:

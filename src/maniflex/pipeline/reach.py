@@ -14,6 +14,7 @@ from maniflex.db.port import AfterCommit
 from maniflex.errors import Forbidden
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
+from maniflex.pipeline.exchange import IN_PROCESS
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response, no_answer_error, status_of
 from maniflex.query.query import Filter, Include, Query, Scope, adopt, leaves, models_reached
@@ -38,7 +39,8 @@ class View(Context):
         self.model = model
         self.auth, self.authenticated = ctx.auth, ctx.authenticated
         self.csrf_exempt = ctx.csrf_exempt
-        self.trace_id = ctx.trace_id
+        self.trace_id, self.traceparent = ctx.trace_id, ctx.traceparent
+        self.route_path = ctx.route_path
         self.raw_body = ctx.raw_body
         self._state = ctx.state
         self._request = ctx._request
@@ -65,6 +67,16 @@ class Refused(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__(f"refused with {status_of(response)}")
         self.response = response
+
+
+def forget_identity(view: Context) -> None:
+    """The beginning of a guard's chain, where the model does not take the credentials of the route.
+
+    What the application itself says of a caller stays: in code that calls, and in middleware of its own.
+    """
+    if view.authenticated and IN_PROCESS not in view.scope:
+        view.auth = None
+        view.authenticated = view.csrf_exempt = False
 
 
 def let_pass(view: Context) -> None:

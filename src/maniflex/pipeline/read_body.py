@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from maniflex.errors import BodyTooLarge, InvalidBody, UnsupportedMediaType
+from maniflex.pipeline.exchange import IN_PROCESS
 from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.watch import ClientGone
 
 if TYPE_CHECKING:
     from maniflex.pipeline.context import Context
 
-IN_PROCESS = "maniflex.in_process"  # in the scope of a request that the application makes itself
+JSON_TYPE = b"application/json"
 
 
-async def read_body(ctx: Context) -> bytes:
-    """The whole body; a larger one than the limit is refused before it is kept."""
+async def read_body(ctx: Context, by_name: Mapping[bytes, bytes] | None = None) -> bytes:
+    """The whole body; a larger one than the limit is refused before it is kept.
+
+    `by_name` are the headers of the request, for callers that have them so: none of them is there twice.
+    """
     owner = ctx if ctx.parent is None else ctx.parent  # who ends when the request does
     limit = owner.max_body_size or ctx.runtime.config.max_body_size
-    size = _check_headers(ctx, limit)
+    size = _check_headers(ctx, by_name, limit)
     owner.body_asked = True
     message = await ctx.receive()
     body: bytes = message.get("body", b"")
@@ -56,24 +61,42 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is larger than {limit} bytes")
 
 
-def _check_headers(ctx: Context, limit: int) -> int:
+def _check_headers(ctx: Context, by_name: Mapping[bytes, bytes] | None, limit: int) -> int:
     """Refuse what cannot be read; the most bytes that may come."""
     size = limit
+    if by_name is not None:
+        size = _size(by_name[b"content-length"], limit) if b"content-length" in by_name else limit
+        if by_name.get(b"content-type") != JSON_TYPE:
+            _check_type(by_name.get(b"content-type", b""))
+        if b"content-encoding" in by_name:
+            _check_encoding(by_name[b"content-encoding"])
+        return size
     for name, value in ctx.scope["headers"]:
         if name == b"content-length":
-            if not value.isdigit():
-                raise InvalidBody("Content-Length is not a number")
-            size = int(value) if len(value) < 19 else limit + 1
-            if size > limit:
-                raise _too_large(limit)
-        elif name == b"content-type" and value != b"application/json":
-            kind = value.partition(b";")[0].strip().lower()
-            if (
-                kind
-                and kind != b"application/json"
-                and not (kind.startswith(b"application/") and kind.endswith(b"+json"))
-            ):
-                raise UnsupportedMediaType()
-        elif name == b"content-encoding" and value.lower() != b"identity":
-            raise UnsupportedMediaType("a compressed body is not accepted")
+            size = _size(value, limit)
+        elif name == b"content-type" and value != JSON_TYPE:
+            _check_type(value)
+        elif name == b"content-encoding":
+            _check_encoding(value)
     return size
+
+
+def _size(length: bytes, limit: int) -> int:
+    if not length.isdigit():
+        raise InvalidBody("Content-Length is not a number")
+    size = int(length) if len(length) < 19 else limit + 1
+    if size > limit:
+        raise _too_large(limit)
+    return size
+
+
+def _check_type(content_type: bytes) -> None:
+    kind = content_type.partition(b";")[0].strip().lower()
+    is_json = kind == JSON_TYPE or (kind.startswith(b"application/") and kind.endswith(b"+json"))
+    if kind and not is_json:
+        raise UnsupportedMediaType()
+
+
+def _check_encoding(encoding: bytes) -> None:
+    if encoding.lower() != b"identity":
+        raise UnsupportedMediaType("a compressed body is not accepted")

@@ -89,6 +89,11 @@ class Redactions:
     def __contains__(self, model: type[Model]) -> bool:
         return model in self._rules
 
+    @property
+    def models(self) -> tuple[type[Model], ...]:
+        """The models with rules."""
+        return tuple(self._rules)
+
     def add(self, rule: RedactionRule) -> None:
         """Add a rule; before routes are made."""
         self._rules.setdefault(rule.model, []).append(rule)

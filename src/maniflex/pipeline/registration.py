@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,6 +50,7 @@ class Registration:
     rank: int = 0  # of a part of a catalogue entry: its place in the step, whenever it was registered
     make: Callable[[ModelMeta | None, Operation], Any] | None = None  # of such a part: it for one model
     wrap: Callable[[Any], Any] | None = None  # of such a part: the default step with it around
+    errors: tuple[tuple[int, tuple[str, ...]], ...] = ()  # status and codes of its refusals, to describe
 
     def middleware(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         """The middleware for requests to that model; None when it has nothing to do there."""
@@ -80,8 +82,12 @@ class Step:
         operations: Operation | str | Iterable[Operation | str] | None = None,
         at: str = At.BEFORE,
         name: str | None = None,
+        errors: Mapping[int, str | Iterable[str]] | None = None,
     ) -> None:
-        """Run `fn` in this step for the given models and operations (all, unless told)."""
+        """Run `fn` in this step for the given models and operations (all, unless told).
+
+        `errors` are the codes it refuses with, by status, for the API description of its routes.
+        """
         label = name or label_of(fn)
         where = f"pipeline.{self.name}: {label}"
         if not callable(fn):
@@ -93,6 +99,7 @@ class Step:
             label,
             _models(models, where),
             _operations(operations, where),
+            errors=_errors(errors, where),
         )
         with self._lock:  # a registration is either in every chain, or refused
             if self.sealed:
@@ -112,11 +119,12 @@ class Step:
         operations: Operation | str | Iterable[Operation | str] | None = None,
         at: str = At.BEFORE,
         name: str | None = None,
+        errors: Mapping[int, str | Iterable[str]] | None = None,
     ) -> Callable[[F], F]:
         """`register` as a decorator."""
 
         def decorate(fn: F) -> F:
-            self.register(fn, models=models, operations=operations, at=at, name=name)
+            self.register(fn, models=models, operations=operations, at=at, name=name, errors=errors)
             return fn
 
         return decorate
@@ -320,6 +328,23 @@ def _position(at: str, where: str) -> At:
         return At(at)
     except ValueError:
         raise DeclarationError(f"{where}: at={at!r} is none of 'before', 'after', 'replace'") from None
+
+
+def _errors(errors: Any, where: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    if errors is None:
+        return ()
+    if not isinstance(errors, Mapping):
+        raise DeclarationError(f"{where}: errors= gives codes by status, such as {{402: 'PLAN_LIMIT'}}")
+    all_codes = tuple([(s, (c,) if isinstance(c, str) else tuple(c)) for s, c in errors.items()])
+    for status, codes in all_codes:
+        if type(status) is not int or not 400 <= status <= 599:
+            raise DeclarationError(f"{where}: errors: {status!r} is no status of a refusal, 400 to 599")
+        if not codes or not all(isinstance(code, str) and _CODE.fullmatch(code) for code in codes):
+            raise DeclarationError(f"{where}: errors: a code of {status} is written like PLAN_LIMIT")
+    return all_codes
+
+
+_CODE = re.compile("[A-Z][A-Z0-9_]*")
 
 
 def _models(models: Any, where: str) -> frozenset[str] | None:

@@ -17,7 +17,7 @@ Encode = Callable[[Any], bytes]
 class Response:
     """Status, data or error, headers; the bytes of an envelope are made late, or taken as they are."""
 
-    __slots__ = ("_data", "_meta", "body", "content_type", "error", "headers", "status", "stream")
+    __slots__ = ("_data", "_meta", "body", "content_type", "error", "headers", "marks", "status", "stream")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Response:
         self._meta = meta
         self.error = error
         self.headers: dict[str, str] | None = {k.lower(): v for k, v in headers.items()} if headers else None
+        self.marks: Sequence[tuple[bytes, bytes]] = ()  # more headers, as they are sent
         self.body = body
         self.content_type = content_type
         # Instead of a body, bytes as they are made. Nothing of it runs before the answer is sent, so an

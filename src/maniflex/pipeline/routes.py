@@ -97,13 +97,14 @@ class RouteBuilder:
             operation=operation,
             model=model,
             main=main,
-            respond=early_answer if early_answer.has_takers else answer,
+            respond=InARow((early_answer,)) if early_answer.has_takers else answer,
             owner=owner or (model.name if model is not None else ""),
             about=about,
             context=self.context,
             mount=mount,
             also=tuple(also),
             item=item,
+            prefix=self.runtime.config.path_prefix,
         )
 
     def bare(
@@ -121,6 +122,7 @@ class RouteBuilder:
             about=about,
             context=self.context,
             mount=mount,
+            prefix=self.runtime.config.path_prefix,
         )
 
     def with_options(

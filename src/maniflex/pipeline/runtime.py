@@ -11,10 +11,13 @@ from typing import Any
 from maniflex._client_address import TrustedProxies
 from maniflex._clock import Clock
 from maniflex._fence import Fence
+from maniflex._logging import guard_logger, log_panic
 from maniflex._names import did_you_mean
+from maniflex._slow_log import SlowLog
 from maniflex.config import Config
 from maniflex.db.current import detached_context
 from maniflex.db.port import Adapter
+from maniflex.db.statements import StatementDurations
 from maniflex.db.store import Store
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
@@ -29,6 +32,7 @@ from maniflex.pipeline.request_numbers import RequestNumbers
 from maniflex.pipeline.scope_table import ScopeTable
 from maniflex.pipeline.serializer import Serializer, encoder, simplifier
 from maniflex.pipeline.threads import Threads, refuse_when_over
+from maniflex.pipeline.tracing import Tracing
 from maniflex.pipeline.transforms import Transform
 from maniflex.pipeline.watch import RequestWatch
 
@@ -50,6 +54,8 @@ class Runtime:
         scopes: ScopeTable | None = None,
         policies: PolicyTable | None = None,
         file_desk: Any = None,
+        background_logger: logging.Logger | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -64,7 +70,9 @@ class Runtime:
         self.serializers = {cls: Serializer(store.meta) for cls, store in stores.items()}
         self.simplify = simplifier(self.serializers)
         self.encode = encoder(self.simplify)
-        self.tasks = Tasks(logger)
+        self.tracing = tracing
+        self.background_logger = background_logger or guard_logger(logger)
+        self.tasks = Tasks(self.background_logger)
         self.threads = Threads()
         self.offload = Offload()
         self.bodies = BodyRoom(config.max_body_size)
@@ -76,7 +84,9 @@ class Runtime:
         self.request_ids = RequestIds()
         self.request_numbers = RequestNumbers() if config.metrics_enabled else None
         self.proxies = TrustedProxies(config.trusted_proxies)
-        self.watch = RequestWatch(config.query_timeout.total_seconds())
+        slow_after = config.slow_after.total_seconds()
+        self.watch = RequestWatch(config.query_timeout.total_seconds(), slow_after, SlowLog(logger))
+        self.statement_durations: dict[str, StatementDurations] = {}  # by database; filled with metrics on
         self._by_name = {store.meta.name: store for store in stores.values()}
 
     def find_store(self, name: str) -> Store | None:
@@ -126,7 +136,7 @@ class Tasks:
                 await outcome
         except BaseException as error:
             fence.absorb(error)
-            self._logger.exception("%s work failed", name)
+            log_panic(self._logger, f"{name} work failed", error)
 
     async def drain(self, seconds: float) -> int:
         """Wait for the running tasks, then cancel the rest; returns how many were cancelled."""

@@ -18,7 +18,7 @@ from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScop
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.callbacks import callback_failure
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
+from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next, Pipeline
@@ -54,7 +54,7 @@ class ScopeRule(Entry):
         self, path: Any, value: Any, op: Any = "eq", *, unless_role: str | Iterable[str] | None = None
     ) -> None:
         super().__init__()
-        self._path: str = path  # of the field, from the model that is bound
+        self.path: str = path  # of the field, from the model that is bound
         self._given_value = value
         self._op = op
         kind = operator(op) if isinstance(op, str) else None
@@ -65,7 +65,7 @@ class ScopeRule(Entry):
         self.mistakes += self._argument_mistakes(unless_role)
 
     def _argument_mistakes(self, unless_role: Any) -> Iterator[str]:
-        path: Any = self._path
+        path: Any = self.path
         if not isinstance(path, str) or not path:
             yield f"a field is named by a text, not {path!r}"
         kind = operator(self._op) if isinstance(self._op, str) else None
@@ -80,13 +80,13 @@ class ScopeRule(Entry):
 
     @property
     def terms(self) -> str:
-        return f"{self._path} unless {', '.join(self._exempt_roles)}" if self._exempt_roles else self._path
+        return f"{self.path} unless {', '.join(self._exempt_roles)}" if self._exempt_roles else self.path
 
     # -- which models
 
     def binds(self, model: ModelMeta, models: Models) -> bool:
         """Whether the model has what the rule compares."""
-        return field_along(model, self._path, models) is not None
+        return field_along(model, self.path, models) is not None
 
     def bound_models(self, seat: Seat) -> Iterator[ModelMeta]:
         """The models of a registration; without names all that have the field, but no internal table.
@@ -108,7 +108,7 @@ class ScopeRule(Entry):
         bound = False
         for meta in self.bound_models(seat):
             bound = True
-            place = field_along(meta, self._path, seat.registered)
+            place = field_along(meta, self.path, seat.registered)
             if place is None:
                 yield self.describe_missing(meta, seat.registered)
             else:
@@ -118,12 +118,12 @@ class ScopeRule(Entry):
 
     def describe_missing(self, model: ModelMeta, models: Models) -> str:
         """Says that a model cannot be bound."""
-        return f"{model.name} has no field {self._path!r}{did_you_mean(self._path, model.by_name)}"
+        return f"{model.name} has no field {self.path!r}{did_you_mean(self.path, model.by_name)}"
 
     def describe_unbound(self, seat: Seat) -> str:
         """Says that no model can be bound."""
         names = {name for meta in seat.registered.values() for name in meta.by_name}
-        return f"no model has a field {self._path!r}{did_you_mean(self._path, names)}"
+        return f"no model has a field {self.path!r}{did_you_mean(self.path, names)}"
 
     def _value_problems(self, model: ModelMeta, field: FieldMeta) -> Iterator[str]:
         try:
@@ -152,7 +152,7 @@ class ScopeRule(Entry):
     def on_model(self, model: ModelMeta, models: Models) -> ModelRule | None:
         """The rule on one model: always the same one, so that a request passes it once."""
         if model not in self._rules:
-            place = field_along(model, self._path, models)
+            place = field_along(model, self.path, models)
             self._rules[model] = None if place is None else ModelRule(self, model, place, models)
         return self._rules[model]
 
@@ -162,7 +162,7 @@ class ScopeRule(Entry):
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         refused = self.undetermined_codes if self._ask is not None else {}
-        parent = {404: ("NOT_FOUND",)} if "." in self._path and operation is Operation.CREATE else {}
+        parent = {404: ("NOT_FOUND",)} if "." in self.path and operation is Operation.CREATE else {}
         return EntryDocs(refusals={**refused, **parent}) if refused or parent else None
 
     # -- whose rows
@@ -184,6 +184,16 @@ class ScopeRule(Entry):
     def is_undetermined(self, value: Any) -> bool:
         """Whether the value says nothing of whose rows they are."""
         return self._takes_value and _is_empty(value)
+
+
+def unique_among_all(placement: Placement) -> Iterator[tuple[ScopeRule, ModelMeta, FieldMeta]]:
+    """Fields of bound models whose values must differ from those of rows their callers do not see."""
+    rules = [(entry, seat) for entry, seat in placement.seats if isinstance(entry, ScopeRule)]
+    for rule, seat in rules:
+        for meta in rule.bound_models(seat):
+            for field in meta.fields:
+                if field.unique and not field.unique_within and field.name != "id":
+                    yield rule, meta, field
 
 
 class ModelRule(BindingRule):

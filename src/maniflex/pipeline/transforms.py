@@ -29,8 +29,11 @@ class Transform:
     change: Change
     operations: frozenset[Operation] | None  # None: all
     change_all: ChangeAll | None = None  # instead of `change`, where one call for many saves work
+    of_past: bool = True  # whether versions and past records are shown like this too
 
     def covers(self, operation: Operation) -> bool:
+        if operation is Operation.READ_HISTORY and not self.of_past:
+            return False
         return self.operations is None or any(
             covered(self.operations, operation, item=item) for item in (True, False)
         )

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from contextvars import Context as ContextVars
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from maniflex._slow_log import SlowLog
 from maniflex.errors import RequestError, Timeout
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class WatchedRequest:
         self._ctx = ctx
         self._task = task
         self.since = now
+        self.began = ctx.began  # or when its upload last moved, by `perf_counter`
         self._ending: RequestError | None = None
         self._cancelling = 0
         self._listening: asyncio.Task[None] | None = None
@@ -87,8 +90,12 @@ class WatchedRequest:
 class RequestWatch:
     """Watches the requests of one server; each may take `timeout` seconds, 0 for any time."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, slow_after: float = 0, slow_log: SlowLog | None = None) -> None:
         self._timeout = timeout
+        self._slow_after = slow_after
+        self._slow_log = slow_log if slow_after else None
+        # Often enough to see every request that is slow.
+        self._every = min(LOOK_EVERY, slow_after / 2) if slow_after else LOOK_EVERY
         self.requests: dict[Exchange, asyncio.Task[Any] | None] = {}  # and their tasks; the oldest first
         self.timer: asyncio.TimerHandle | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -108,7 +115,14 @@ class RequestWatch:
         """Start to look; there is a request."""
         if self.loop is None:
             self.loop = asyncio.get_running_loop()
-        self._look_after(min(LOOK_EVERY, self._timeout or LOOK_EVERY))
+        self._look_after(min(self._every, self._timeout or self._every))
+
+    def note_end(self, ctx: Exchange, request: WatchedRequest) -> None:
+        """A request that took some time is over; log it if it was slow."""
+        request.stop_listening()
+        seconds = perf_counter() - request.began
+        if self._slow_log is not None and seconds >= self._slow_after and ctx.route_path:
+            self._slow_log.note("slow request", f"{ctx.scope['method']} {ctx.route_path}", seconds)
 
     def _look_after(self, seconds: float) -> None:
         assert self.loop is not None
@@ -117,7 +131,7 @@ class RequestWatch:
 
     def _look(self) -> None:
         assert self.loop is not None
-        now, wait = self.loop.time(), LOOK_EVERY
+        now, wait = self.loop.time(), self._every
         for ctx, task in self.requests.items():
             request = ctx.watched
             if request is None:  # it came after the last look, so it is not old enough for anything
@@ -125,7 +139,7 @@ class RequestWatch:
                 wait = min(wait, self._timeout or wait)
                 continue
             if ctx.is_uploading:  # it may take as long as it moves, which its reader sees to
-                request.since = now
+                request.since, request.began = now, perf_counter()
                 continue
             age = now - request.since
             if self._timeout and age >= self._timeout:

@@ -16,21 +16,24 @@ from maniflex.query.query import AnyOf, Compare, Filter, Forced, Models, Narrowe
 
 def through_record(history: ModelMeta, query: Query) -> Scope:
     """The conditions and filters of a query for the parent, for the rows of its history alone."""
-    return (*_forced(history, query), *(_filtered(history, item, query.models) for item in query.filters))
+    return (
+        *_conditions(history, query),
+        *(_condition(history, item, query.models) for item in query.filters),
+    )
 
 
-def _forced(history: ModelMeta, query: Query) -> Iterator[Forced | Narrowed]:
+def _conditions(history: ModelMeta, query: Query) -> Iterator[Forced | Narrowed]:
     for condition in query.forced:
         if isinstance(condition, Narrowed):
             if condition.model == query.model.name:
-                yield _filtered(history, condition.filter, query.models)
+                yield _condition(history, condition.filter, query.models)
         elif condition.model == history.name:
             yield condition
         elif condition.binds(query.model):
             yield replace(condition, name=f"{RECORD}.{condition.name}", model=history.name)
 
 
-def _filtered(history: ModelMeta, item: Filter, models: Models) -> Forced | Narrowed:
+def _condition(history: ModelMeta, item: Filter, models: Models) -> Forced | Narrowed:
     if isinstance(item, Compare) and _leads_to_one(item):
         name = ".".join((RECORD, *(relation.name for relation in item.path), item.field.name))
         return Forced(name, item.op, item.value, item.field.kind, history.name, models)

@@ -23,10 +23,11 @@ from maniflex.sql import search
 from maniflex.sql.codec import decoder
 from maniflex.sql.decimal_order import has_order_key, number_of
 from maniflex.sql.model import ModelSql
+from maniflex.sql.operators import test
 from maniflex.sql.select import asks_for_deleted
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement
-from maniflex.sql.where import Scope, parameters, shape, test, values, where
+from maniflex.sql.where import Scope, parameters, shape, values, where
 
 # Fraction digits of an average; floats need room for the smallest there is.
 DIGITS = 16

@@ -1,4 +1,4 @@
-"""The delete of a batch of rows whose `expires_at`, a moment or its nanoseconds, has passed."""
+"""The delete of a batch of rows whose `expires_at`, a moment or its nanoseconds, or whose age has passed."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ _MICROSECOND = timedelta(microseconds=1)
 _TEXTS = {
     Dialect.SQLITE: (
         "DELETE FROM {table} WHERE id IN"
-        " (SELECT id FROM {table} WHERE expires_at <= :before ORDER BY expires_at LIMIT :most)"
+        " (SELECT id FROM {table} WHERE {column} <= :before ORDER BY {column} LIMIT :most)"
     ),
     # A row somebody is using is left for the next time, and looked at again once it is locked.
     Dialect.POSTGRES: (
-        "WITH due AS MATERIALIZED (SELECT id FROM {table} WHERE expires_at <= :before"
-        " ORDER BY expires_at LIMIT :most FOR UPDATE SKIP LOCKED)"
+        "WITH due AS MATERIALIZED (SELECT id FROM {table} WHERE {column} <= :before"
+        " ORDER BY {column} LIMIT :most FOR UPDATE SKIP LOCKED)"
         " DELETE FROM {table} USING due WHERE {table}.id = due.id"
     ),
 }
 
 
-def delete_expired(meta: ModelMeta, dialect: Dialect, before: datetime, most: int) -> Sql:
-    """Delete up to `most` rows that expired at `before` or earlier, the oldest first."""
-    moment = _encode(meta.by_name[EXPIRY].kind, dialect, before)
-    return _statement(meta.table, dialect).bind(before=moment, most=most)
+def delete_expired(
+    meta: ModelMeta, dialect: Dialect, before: datetime, most: int, column: str = EXPIRY
+) -> Sql:
+    """Delete up to `most` rows whose column is at `before` or earlier, the oldest first."""
+    moment = _encode(meta.by_name[column].kind, dialect, before)
+    return _statement(meta.table, column, dialect).bind(before=moment, most=most)
 
 
 def _encode(kind: Kind, dialect: Dialect, moment: datetime) -> Any:
@@ -44,5 +46,6 @@ def _encode(kind: Kind, dialect: Dialect, moment: datetime) -> Any:
 
 
 @cache
-def _statement(table: str, dialect: Dialect) -> NamedStatement:
-    return statement_of(_TEXTS[dialect].format(table=quote(table, dialect)), dialect)
+def _statement(table: str, column: str, dialect: Dialect) -> NamedStatement:
+    names = {"table": quote(table, dialect), "column": quote(column, dialect)}
+    return statement_of(_TEXTS[dialect].format(**names), dialect)

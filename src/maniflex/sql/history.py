@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from maniflex.sql.bindings import binding_from_values
 from maniflex.sql.codec import encode_datetime, encode_json
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Sql, by_dialect
@@ -19,9 +20,8 @@ from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.tables import quote
 from maniflex.sql.where import Scope, scope_conditions, shape, values
 
-_WRITTEN = (
-    "id record_id version operation actor_id tenant_id timestamp request_id source reason diff snapshot"
-)
+_COLUMNS = "id record_id version operation actor_id tenant_id timestamp request_id source reason diff"
+WRITTEN = [*_COLUMNS.split(), "snapshot", "binding"]  # what a version has when it is added
 
 
 class HistoryEntry(NamedTuple):
@@ -35,6 +35,7 @@ class HistoryEntry(NamedTuple):
     source: str
     diff: str
     snapshot: str | None
+    own_values: str | None = None  # of the fields by which the record is bound
 
 
 class Author(NamedTuple):
@@ -102,37 +103,41 @@ def _rows_as_lists(entries: Sequence[HistoryEntry]) -> tuple[Any, ...]:
 def _append(model: ModelSql, known: bool) -> Compiled:
     text = by_dialect(model.dialect, sqlite=_SQLITE_APPEND, postgres=_POSTGRES_APPEND)
     condition = "WHERE r.last IS NOT NULL" if known else "WHERE true"
-    return Compiled(text.format(condition=condition, **_names(model)), ())
+    binding = binding_from_values(model, "r.own_values")
+    return Compiled(text.format(condition=condition, binding=binding, **_names(model)), ())
 
 
 def _append_one(model: ModelSql, known: bool) -> Compiled:
     text = by_dialect(model.dialect, sqlite=_SQLITE_ONE, postgres=_POSTGRES_ONE)
     join = "JOIN" if known else "LEFT JOIN"
-    return Compiled(text.format(join=join, **_names(model)), ())
+    binding = binding_from_values(model, by_dialect(model.dialect, sqlite="?13", postgres="$13"))
+    return Compiled(text.format(join=join, binding=binding, **_names(model)), ())
 
 
 def _append_with(model: ModelSql, main: Sql) -> Compiled:
     first = len(main.params)
     places = {f"p{n}": f"${first + n}" for n in range(1, 13)}
-    return Compiled(_POSTGRES_WITH.format(main=main.text, **places, **_names(model)), ())
+    binding = binding_from_values(model, f"${first + 13}")
+    return Compiled(_POSTGRES_WITH.format(main=main.text, binding=binding, **places, **_names(model)), ())
 
 
 def _names(model: ModelSql) -> dict[str, str]:
-    columns = ", ".join(quote(name, model.dialect) for name in _WRITTEN.split())
+    columns = ", ".join(quote(name, model.dialect) for name in WRITTEN)
     return {"table": quote(model.table.name, model.dialect), "columns": columns}
 
 
 _SQLITE_ONE = """
 INSERT INTO {table} ({columns})
 SELECT ?5, ?6, coalesce(last.version, 0) + ?7, ?8, ?1, ?2, max(?9, coalesce(last.timestamp, ?9)), ?3, ?10, ?4,
-       ?11, ?12
+       ?11, ?12, {binding}
   FROM (SELECT 1) {join} (SELECT version, timestamp FROM {table} WHERE record_id = ?6
                            ORDER BY version DESC LIMIT 1) AS last ON true
 RETURNING record_id"""
 _POSTGRES_ONE = """
 INSERT INTO {table} ({columns})
 SELECT $5::text, $6::text, coalesce(last.version, 0) + $7::bigint, $8::text, $1::text, $2::text,
-       greatest($9::timestamptz, last.timestamp), $3::text, $10::text, $4::text, $11::json, $12::json
+       greatest($9::timestamptz, last.timestamp), $3::text, $10::text, $4::text, $11::json, $12::json,
+       {binding}
   FROM (SELECT 1) AS one {join} (SELECT version, timestamp FROM {table} WHERE record_id = $6
                                   ORDER BY version DESC LIMIT 1) AS last ON true
 RETURNING record_id"""
@@ -141,18 +146,19 @@ WITH written AS ({main}), told AS (
 INSERT INTO {table} ({columns})
 SELECT {p5}::text, {p6}::text, coalesce(last.version, 0) + {p7}::bigint, {p8}::text, {p1}::text, {p2}::text,
        greatest({p9}::timestamptz, last.timestamp), {p3}::text, {p10}::text, {p4}::text, {p11}::json,
-       {p12}::json
+       {p12}::json, {binding}
   FROM written LEFT JOIN (SELECT version, timestamp FROM {table} WHERE record_id = {p6}
                            ORDER BY version DESC LIMIT 1) AS last ON true)
 SELECT * FROM written"""
 _SQLITE_APPEND = """
 INSERT INTO {table} ({columns})
 SELECT r.id, r.record_id, coalesce(r.last, 0) + r.step, r.operation, ?1, ?2,
-       max(r.moment, coalesce(r.last_moment, r.moment)), ?3, r.source, ?4, r.diff, r.snapshot
+       max(r.moment, coalesce(r.last_moment, r.moment)), ?3, r.source, ?4, r.diff, r.snapshot, {binding}
   FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS record_id,
                json_extract(value, '$[2]') AS step, json_extract(value, '$[3]') AS operation,
                json_extract(value, '$[4]') AS moment, json_extract(value, '$[5]') AS source,
                json_extract(value, '$[6]') AS diff, json_extract(value, '$[7]') AS snapshot,
+               json_extract(value, '$[8]') AS own_values,
                (SELECT h.version FROM {table} AS h WHERE h.record_id = json_extract(value, '$[1]')
                  ORDER BY h.version DESC LIMIT 1) AS last,
                (SELECT h.timestamp FROM {table} AS h WHERE h.record_id = json_extract(value, '$[1]')
@@ -163,11 +169,11 @@ RETURNING record_id"""
 _POSTGRES_APPEND = """
 INSERT INTO {table} ({columns})
 SELECT r.id, r.record_id, coalesce(r.last, 0) + r.step, r.operation, $1, $2,
-       greatest(r.moment, r.last_moment), $3, r.source, $4, r.diff::json, r.snapshot::json
+       greatest(r.moment, r.last_moment), $3, r.source, $4, r.diff::json, r.snapshot::json, {binding}
   FROM (SELECT entry.*, h.version AS last, h.timestamp AS last_moment
           FROM unnest($5::text[], $6::text[], $7::bigint[], $8::text[], $9::timestamptz[], $10::text[],
-                      $11::text[], $12::text[])
-               AS entry(id, record_id, step, operation, moment, source, diff, snapshot)
+                      $11::text[], $12::text[], $13::text[])
+               AS entry(id, record_id, step, operation, moment, source, diff, snapshot, own_values)
           LEFT JOIN LATERAL (SELECT version, timestamp FROM {table} AS own
                               WHERE own.record_id = entry.record_id ORDER BY own.version DESC LIMIT 1) AS h
             ON true) AS r

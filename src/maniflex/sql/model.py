@@ -10,6 +10,7 @@ from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.sql.bindings import BindingPlace
 from maniflex.sql.codec import Codec, encoder, row_decoder
 from maniflex.sql.decimal_order import has_order_key, order_column, order_key
 from maniflex.sql.statement import Dialect, by_dialect
@@ -48,6 +49,8 @@ class ModelSql:
         # Searchable fields that some searches leave out, or no excerpt may quote; set before tables are made.
         self.apart_in_search: tuple[FieldMeta, ...] = ()
         self.never_quoted: tuple[FieldMeta, ...] = ()
+        # Of a history: what its rows are stamped with, to be bound by it; set before rows are written.
+        self.binding_places: tuple[BindingPlace, ...] = ()
         self.shapes = StatementCache()
         self.lookups: dict[Any, BoundLookup] = {}  # by scope and kind of lookup
         self.uses_order_keys = by_dialect(dialect, sqlite=True, postgres=False)
@@ -71,6 +74,10 @@ class ModelSql:
                 f"{name} lives in another database; it can be included, not filtered or sorted by"
             )
         return peer
+
+    def has_peer(self, name: str) -> bool:
+        """Whether a model is in the same database."""
+        return name in self._peers
 
     def peer_by_table(self, table: str) -> ModelSql:
         return self._by_table[table] if table != self.meta.table else self

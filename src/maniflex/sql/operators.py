@@ -18,6 +18,7 @@ from maniflex.sql.codec import encode_json
 from maniflex.sql.statement import Dialect, by_dialect
 
 if TYPE_CHECKING:
+    from maniflex.query.query import Compare
     from maniflex.sql.model import ModelSql
 
 Condition = sa.ColumnElement[bool]
@@ -233,3 +234,10 @@ WRITERS: dict[Op, OperatorWriter] = {
     Op.LT_FIELD: OperatorWriter(_compare_fields(operator.lt), _bind_nothing),
     Op.LTE_FIELD: OperatorWriter(_compare_fields(operator.le), _bind_nothing),
 }
+
+
+def test(dialect: Dialect, column: Any, item: Compare, name: str) -> Condition:
+    """The condition on a column or any other expression; its parameter goes by `name`."""
+    writer = WRITERS[item.op]
+    write = writer.condition if item.value is not None or writer.null is None else writer.null
+    return write(dialect, column, name)  # type: ignore[no-any-return]

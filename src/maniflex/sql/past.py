@@ -6,30 +6,42 @@ version until then is no deletion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.model.history_row import HistoryOperation
-from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
-from maniflex.query.query import Compare, Filter, Query, leaves
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.query.query import Compare, Filter, Query
+from maniflex.sql.bindings import bound_then
 from maniflex.sql.codec import encode_datetime
 from maniflex.sql.decimal_order import has_order_key, order_column
 from maniflex.sql.model import ModelSql
+from maniflex.sql.operators import Condition, test
+from maniflex.sql.scope_then import has_stamp, is_told
 from maniflex.sql.select import sort_key
+from maniflex.sql.snapshot import snapshot_value
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_cache import Compiled, compile_statement
 from maniflex.sql.tables import column_type
-from maniflex.sql.where import Scope, scope_conditions, shape, values, where
+from maniflex.sql.where import Scope, named_leaves, rules_on, scope_conditions, shape, values, where
 
 _MOMENT = "$moment"
 _RECORD = "$record"
-_VERSION, _SNAPSHOT = "history$version", "history$snapshot"  # no column of a model is called like these
+_STATE = "$state"
+# No column of a model is called like these.
+_VERSION, _SNAPSHOT, _BINDING = "history$version", "history$snapshot", "history$binding"
 _DELETED = HistoryOperation.DELETE.value
+
+
+class PastState(NamedTuple):
+    """A record at one of its versions, and what bound it then; both as JSON."""
+
+    snapshot: str
+    binding: str | None
 
 
 def page(
@@ -54,13 +66,37 @@ def page(
     return statement.bind(arguments)
 
 
+def inside(model: ModelSql, record_id: str, state: PastState, filters: Sequence[Filter], scope: Scope) -> Sql:
+    """One row if a record that was in a state satisfies the filters and lay in the scope."""
+    statement = model.shapes.get(("inside", shape(filters, scope)), _inside, model, filters, scope)
+    arguments = values(model, filters, scope, statement.order)
+    return statement.bind(arguments | {_RECORD: record_id, _STATE: state.snapshot, _BINDING: state.binding})
+
+
+def _inside(model: ModelSql, filters: Sequence[Filter], scope: Scope) -> Compiled:
+    snapshot, binding = (_json_parameter(name, model.dialect) for name in (_STATE, _BINDING))
+    record_id = sa.cast(sa.bindparam(_RECORD), sa.Text())
+    columns = (record_id.label("record_id"), snapshot.label("snapshot"), binding.label(_BINDING))
+    row = sa.select(*columns).subquery("version")
+    past = sa.select(*_all_columns(model, row), row.c[_BINDING]).subquery("past")
+    conditions = [*where(model, past, filters, (), live=False), *_scope_then(model, past, scope)]
+    return compile_statement(
+        sa.select(sa.literal_column("1")).select_from(past).where(*conditions), model.dialect
+    )
+
+
+def _json_parameter(name: str, dialect: Dialect) -> Any:
+    value: Any = sa.bindparam(name)
+    return by_dialect(dialect, sqlite=value, postgres=sa.cast(value, column_type(Kind.JSON, dialect)))
+
+
 def _page(model: ModelSql, history: ModelSql, query: Query, scope: Scope, one: bool) -> Compiled:
     past = _past(model, history, one=one)
     marker = model.meta.soft_delete
     tells_deleted = marker is None or not model.meta.by_name[marker.field].secret
     conditions = [
         *where(model, past, query.filters, (), live=tells_deleted),
-        *scope_conditions(model, past, scope, only=partial(_is_kept, model.meta)),
+        *_scope_then(model, past, scope),
     ]
     if scope:
         now = model.table.alias()
@@ -76,16 +112,18 @@ def _page(model: ModelSql, history: ModelSql, query: Query, scope: Scope, one: b
     return compile_statement(statement, model.dialect)
 
 
-def _is_kept(meta: ModelMeta, condition: Filter) -> bool:
-    """Whether a snapshot has what the condition asks for, or the key by which it asks other records."""
-    return all(_is_told(meta, item) for item in leaves((condition,)))
+def _scope_then(model: ModelSql, past: FromClause, scope: Scope) -> Iterator[Condition]:
+    """The scope on records as they were, as far as their histories tell."""
+    for name, condition, _ in rules_on(model, scope):
+        items = named_leaves(condition, name)
+        if all(is_told(item, item.path) for _, item in items):
+            yield sa.or_(*[_leaf_then(model, past, item, leaf_name) for leaf_name, item in items])
 
 
-def _is_told(meta: ModelMeta, item: Compare) -> bool:
-    if not item.path:
-        return not item.field.secret
-    first = item.path[0]
-    return first.kind is RelationKind.BELONGS_TO and not meta.by_name[first.key or ""].secret
+def _leaf_then(model: ModelSql, past: FromClause, item: Compare, name: str) -> Condition:
+    if has_stamp(item, item.path):
+        return bound_then(past.c[_BINDING], model.dialect, item.path, item, name)
+    return test(model.dialect, model.comparison_column(item.field, past), item, name)
 
 
 def _past(model: ModelSql, history: ModelSql, *, one: bool) -> FromClause:
@@ -105,11 +143,15 @@ def _past(model: ModelSql, history: ModelSql, *, one: bool) -> FromClause:
             later.c.record_id == row.c.record_id,
             later.c.version == row.c.version + sa.literal_column("1"),
         ]
-        replaced: Any = sa.select(sa.literal_column("1")).where(*following, later.c.timestamp <= moment)
-        conditions += [row.c.timestamp <= moment, sa.not_(sa.exists(replaced))]
-    columns = [column for f in model.meta.fields for column in _columns(f, row, model)]
-    columns += [row.c.version.label(_VERSION), row.c.snapshot.label(_SNAPSHOT)]
-    return sa.select(*columns).where(*conditions).subquery("past")
+        successor: Any = sa.select(sa.literal_column("1")).where(*following, later.c.timestamp <= moment)
+        conditions += [row.c.timestamp <= moment, sa.not_(sa.exists(successor))]
+    own = [row.c.version.label(_VERSION), row.c.snapshot.label(_SNAPSHOT), row.c.binding.label(_BINDING)]
+    return sa.select(*_all_columns(model, row), *own).where(*conditions).subquery("past")
+
+
+def _all_columns(model: ModelSql, row: FromClause) -> list[sa.ColumnElement[Any]]:
+    """The columns of the model's table, out of the snapshot in `row`."""
+    return [column for f in model.meta.fields for column in _columns(f, row, model)]
 
 
 def _columns(field: FieldMeta, row: FromClause, model: ModelSql) -> Sequence[sa.ColumnElement[Any]]:
@@ -121,30 +163,7 @@ def _columns(field: FieldMeta, row: FromClause, model: ModelSql) -> Sequence[sa.
     if field.secret:
         value: Any = sa.type_coerce(sa.null(), kind)
     else:
-        write = by_dialect(dialect, sqlite=_sqlite_value, postgres=_postgres_value)
-        value = sa.type_coerce(write(field, row.c.snapshot), kind)
+        value = snapshot_value(field, row.c.snapshot, dialect)
     if not has_order_key(field, dialect):
         return (value.label(field.column),)
     return value.label(field.column), sa.func.decimal_order(value).label(order_column(field.column))
-
-
-def _sqlite_value(field: FieldMeta, snapshot: Any) -> Any:
-    value: Any = sa.func.json_extract(snapshot, sa.literal_column(f"""'$."{field.api}"'"""))
-    if field.kind in (Kind.DATETIME, Kind.TIME):  # stored with all digits, shown without those that are 0
-        whole, end = ("19", "'.000000Z'") if field.kind is Kind.DATETIME else ("8", "'.000000'")
-        bare = sa.func.substr(value, sa.literal_column("1"), sa.literal_column(whole))
-        has_fraction = sa.func.instr(value, sa.literal_column("'.'")) > sa.literal_column("0")
-        return sa.case((has_fraction, value), else_=bare.op("||")(sa.literal_column(end)))
-    if field.kind is Kind.JSON:
-        return sa.func.nullif(sa.func.json_quote(value), sa.literal_column("'null'"))
-    return value
-
-
-def _postgres_value(field: FieldMeta, snapshot: Any) -> Any:
-    name: Any = sa.literal_column(f"'{field.api}'")
-    value: Any = sa.type_coerce(snapshot.op("->>")(name), sa.Text())
-    if field.kind is Kind.TEXT:
-        return value.collate("C")
-    if field.kind is Kind.BYTES:
-        return sa.func.decode(value, sa.literal_column("'base64'"))
-    return sa.cast(value, column_type(field.kind, Dialect.POSTGRES))

@@ -61,6 +61,19 @@ def _rows(model: ModelSql, waiting: Waiting, whole: bool) -> sa.Select[Any]:
     return lock_rows(statement, model.dialect, skip_locked=True)
 
 
+def count_due(model: ModelSql, schedule_index: ScheduleIndex, now: datetime, most: int) -> Sql:
+    """How many rows are due; it stops counting at `most`."""
+    statement = model.shapes.get(("count_due", schedule_index), _count_due, model, schedule_index)
+    return statement.bind({_NOW: _instant(model, now), _MOST: most})
+
+
+def _count_due(model: ModelSql, schedule_index: ScheduleIndex) -> Compiled:
+    waiting = Waiting(model.meta, schedule_index, model.table, model.dialect, keyed=model.uses_order_keys)
+    rows = sa.select(model.id).where(waiting.due(sa.bindparam(_NOW)))
+    some = rows.limit(sa.bindparam(_MOST, type_=sa.Integer())).offset(sa.literal_column("0")).subquery()
+    return compile_statement(sa.select(sa.func.count()).select_from(some), model.dialect)
+
+
 def take_again(
     model: ModelSql, schedule_index: ScheduleIndex, now: datetime, ids: Sequence[str], *, whole: bool = False
 ) -> Sql:

@@ -73,14 +73,17 @@ def language(meta: ModelMeta) -> str:
     return meta.options.search_language or ENGLISH
 
 
+SQLITE_PIECES = ("_fts", "_fts_ids")  # the endings of the tables beside a model's own
+
+
 def index_table(meta: ModelMeta) -> str:
     """The FTS5 table of a model on SQLite."""
-    return f"{meta.table}_fts"
+    return meta.table + SQLITE_PIECES[0]
 
 
 def numbers_table(meta: ModelMeta) -> str:
     """Which record a row of the FTS5 table is about: a rowid of the model's own table survives no VACUUM."""
-    return f"{meta.table}_fts_ids"
+    return meta.table + SQLITE_PIECES[1]
 
 
 def longest(meta: ModelMeta) -> int:

@@ -76,14 +76,14 @@ def _one(model: ModelSql, scope: Scope, for_update: bool, versioned: bool, skip:
     return lookup if model.readonly else replace(lookup, text=LookupText(lookup.text))
 
 
-def kept(model: ModelSql, record_id: str, filters: Sequence[Filter] = (), scope: Scope = ()) -> Sql:
+def kept_one(model: ModelSql, record_id: str, filters: Sequence[Filter] = (), scope: Scope = ()) -> Sql:
     """The row of that id inside filters and scope, also one that is marked as deleted."""
-    key = ("kept", shape(filters, scope))
-    statement = model.shapes.get(key, _kept, model, filters, scope)
+    key = ("kept_one", shape(filters, scope))
+    statement = model.shapes.get(key, _kept_one, model, filters, scope)
     return statement.bind({**values(model, filters, scope, statement.order), "id": record_id})
 
 
-def _kept(model: ModelSql, filters: Sequence[Filter], scope: Scope) -> Compiled:
+def _kept_one(model: ModelSql, filters: Sequence[Filter], scope: Scope) -> Compiled:
     conditions = [model.id == sa.bindparam("id"), *where(model, model.table, filters, scope, live=False)]
     return compile_statement(sa.select(*model.columns).where(*conditions), model.dialect)
 
@@ -124,21 +124,35 @@ def own_version(model: ModelSql) -> sa.ColumnElement[bool]:
     return sa.cast(model.version, sa.Text) == sa.literal_column("(txid_current() & 4294967295)::text")
 
 
-def count(model: ModelSql, filters: Sequence[Filter], scope: Scope = (), text: str | None = None) -> Sql:
-    """How many live rows match, and match the search text if there is one."""
-    key = ("count", shape(filters, scope), search_shape(text))
-    statement = model.shapes.get(key, _count, model, filters, scope, text)
-    arguments = values(model, filters, scope, statement.order)
+def count(
+    model: ModelSql,
+    filters: Sequence[Filter],
+    scope: Scope = (),
+    text: str | None = None,
+    most: int | None = None,
+) -> Sql:
+    """How many live rows match, and match the search text if there is one; rows beyond `most` are not met."""
+    key = ("count", shape(filters, scope), search_shape(text), most is None)
+    statement = model.shapes.get(key, _count, model, filters, scope, text, most is not None)
+    arguments = {**values(model, filters, scope, statement.order), "most": most}
     if text is not None:
         arguments["q"] = search.query_text(model, text)
     return statement.bind(arguments)
 
 
-def _count(model: ModelSql, filters: Sequence[Filter], scope: Scope, text: str | None) -> Compiled:
+def _count(
+    model: ModelSql, filters: Sequence[Filter], scope: Scope, text: str | None, is_capped: bool
+) -> Compiled:
     live = not asks_for_deleted(model, filters)
     conditions = where(model, model.table, filters, scope, live=live)
     if text is not None:
         conditions.append(search.matches(model, left_out(text)))
+    if is_capped:
+        rows: sa.Select[Any] = (
+            sa.select(sa.literal_column("1").label("one")).select_from(model.table).where(*conditions)
+        )
+        rows = rows.limit(sa.bindparam("most", type_=sa.Integer())).offset(sa.literal_column("0"))
+        return compile_statement(sa.select(sa.func.count()).select_from(rows.subquery()), model.dialect)
     statement = sa.select(sa.func.count()).select_from(model.table).where(*conditions)
     return compile_statement(statement, model.dialect)
 

@@ -12,10 +12,11 @@ Sql(text='UPDATE ...', params=(10, ...))
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from maniflex.sql.statement import Dialect, LossyText, Sql, by_dialect
@@ -40,13 +41,30 @@ class NamedStatement:
 
     text: str
     names: tuple[str, ...]
+    _pick: Callable[[Mapping[str, Any]], Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pick", _picker(self.names))
 
     def bind(self, **values: Any) -> Sql:
-        return Sql(self.text, tuple([values[name] for name in self.names]))
+        return Sql(self.text, self._pick(values))
 
     def bind_all(self, values: Mapping[str, Any]) -> Sql:
         """The statement with values that are in a mapping already."""
-        return Sql(self.text, tuple([values[name] for name in self.names]))
+        return Sql(self.text, self._pick(values))
+
+    def on_table(self, table: str, other: str) -> NamedStatement:
+        """The same statement on another table of the same columns."""
+        if other == table:
+            return self
+        return NamedStatement(re.sub(rf"\b{table}\b", other, self.text), self.names)
+
+
+def _picker(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Picks the values of these names, in order."""
+    if len(names) < 2:  # of one alone, an itemgetter gives no tuple
+        return lambda values: tuple([values[name] for name in names])
+    return itemgetter(*names)
 
 
 @cache

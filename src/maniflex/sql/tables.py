@@ -19,7 +19,7 @@ from maniflex.sql.defaults import column_default
 from maniflex.sql.scheduled_indexes import Waiting, schedule_indexes
 from maniflex.sql.statement import Dialect, by_dialect
 
-NAMED_BY_CONDITION = "named_by_condition"  # of an index: its name changes with its condition
+NAMED_BY_CONDITION = "named_by_condition"  # of an index: its name changes with its condition; its number
 _INDEX_ENTRY = 2600  # bytes of text
 _LONGEST_ID = 255  # of one in an index with other texts
 _NO_RULES = TableRules()
@@ -99,14 +99,14 @@ def _name(name: str) -> str:
 
 def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.Table:
     """The table of a model with its primary key and indexes."""
-    rules: TableRules = getattr(meta.cls, "__table_rules__", _NO_RULES)
+    rules = table_rules(meta)
     columns = [
         sa.Column(
             _name(f.column),
             column_type(f.kind, dialect),
             primary_key=f.name == "id",
             nullable=f.nullable,
-            server_default=sa.text(column_default(f, dialect)) if f.name in rules.defaults else None,
+            server_default=_server_default(column_default(f, dialect, rules)),
         )
         for f in meta.fields
     ]
@@ -124,17 +124,27 @@ def build_table(meta: ModelMeta, dialect: Dialect, metadata: sa.MetaData) -> sa.
         live = _live_rows(meta, table) if unique else None
         index_columns = [table.c[order_columns.get(n, n)] for n in names]
         sa.Index(name, *index_columns, unique=unique, postgresql_where=live, sqlite_where=live)
-    for schedule_index in schedule_indexes(meta):
-        _index_what_waits(Waiting(meta, schedule_index, table, dialect), table, dialect)
+    for number, schedule_index in enumerate(schedule_indexes(meta), 1):
+        _index_what_waits(Waiting(meta, schedule_index, table, dialect), table, dialect, number)
     return table
 
 
-def _index_what_waits(waiting: Waiting, table: sa.Table, dialect: Dialect) -> None:
+def table_rules(meta: ModelMeta) -> TableRules:
+    """What the database itself sees to in the table of a model."""
+    rules: TableRules = getattr(meta.cls, "__table_rules__", _NO_RULES)
+    return rules
+
+
+def _server_default(text: str | None) -> sa.ColumnElement[Any] | None:
+    return None if text is None else sa.literal_column(text)  # in a `text`, ":word" would be a parameter
+
+
+def _index_what_waits(waiting: Waiting, table: sa.Table, dialect: Dialect, number: int) -> None:
     """An index on the rows a schedule has yet to serve, in the order they are served."""
     text = str(waiting.condition.compile(dialect=sa_dialect(dialect)))
     columns, condition = waiting.order, waiting.condition
     name = index_name("due", table.name, *(c.name for c in columns[:-1]), _digest(text))
-    info = {NAMED_BY_CONDITION: True}
+    info = {NAMED_BY_CONDITION: number}
     sa.Index(name, *columns, postgresql_where=condition, sqlite_where=condition, info=info)
 
 

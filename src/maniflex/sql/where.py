@@ -6,18 +6,20 @@ every record on the way must be alive and inside the scope.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.sql.selectable import FromClause
 
 from maniflex.errors import InvalidQuery, UnusableScope
+from maniflex.model.history_row import is_history
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind, RelationMeta
 from maniflex.query.query import AnyOf, Compare, Filter, Forced, Narrowed, leaves
 from maniflex.query.query import Scope as Scope
-from maniflex.sql.operators import WRITERS, Condition
-from maniflex.sql.statement import Dialect, by_dialect
+from maniflex.sql.operators import WRITERS, Condition, test
+from maniflex.sql.scope_then import conditions_then
+from maniflex.sql.statement import by_dialect
 
 if TYPE_CHECKING:
     from maniflex.sql.model import ModelSql
@@ -69,13 +71,13 @@ def values(model: ModelSql, filters: Sequence[Filter], scope: Scope, names: Sequ
                     bind = WRITERS[condition.op].bind
                     bind(arguments, bound_name, model, condition.field, condition.value)
                     continue
-                for leaf_name, item in _named_leaves(condition, f"{_SCOPE}{place}${table}"):
+                for leaf_name, item in named_leaves(condition, f"{_SCOPE}{place}${table}"):
                     if not isinstance(item.value, FieldMeta):
                         WRITERS[item.op].bind(arguments, leaf_name, model, item.field, item.value)
     return arguments
 
 
-def _named_leaves(condition: Filter, name: str) -> Sequence[tuple[str, Compare]]:
+def named_leaves(condition: Filter, name: str) -> Sequence[tuple[str, Compare]]:
     """The comparisons of a condition of the scope, each with the name of its parameter."""
     if isinstance(condition, AnyOf):
         return [(f"{name}${i}", item) for i, item in enumerate(condition.conditions)]
@@ -106,18 +108,20 @@ def where(
     return conditions
 
 
-def scope_conditions(
-    model: ModelSql, table: FromClause, scope: Scope, *, only: Callable[[Filter], bool] | None = None
-) -> list[Condition]:
-    """The scope on the rows of one table, as far as its model has such fields and `only` admits them."""
-    conditions = []
+def scope_conditions(model: ModelSql, table: FromClause, scope: Scope) -> list[Condition]:
+    """The scope on the rows of one table, as far as its model has such fields."""
+    return [
+        _scope_condition(model, table, condition, name, rule)
+        for name, condition, rule in rules_on(model, scope)
+    ]
+
+
+def rules_on(model: ModelSql, scope: Scope) -> Iterator[tuple[str, Filter, Forced | Narrowed]]:
+    """What of the scope is about the rows of a model, with the name its parameters begin with."""
     for i, rule in enumerate(scope):
         condition = rule.on(model.meta)
-        if condition is not None and (only is None or only(condition)):
-            conditions.append(
-                _scope_condition(model, table, condition, f"{_SCOPE}{i}${model.meta.table}", rule)
-            )
-    return conditions
+        if condition is not None:
+            yield f"{_SCOPE}{i}${model.meta.table}", condition, rule
 
 
 def _scope_condition(
@@ -125,10 +129,19 @@ def _scope_condition(
 ) -> Condition:
     if isinstance(condition, Compare) and not condition.path:
         return _test(model, table, condition, name)
+    if is_history(model.meta):
+        now = _condition_now(model, table, condition, name, rule)
+        return sa.and_(now, *conditions_then(model, table, named_leaves(condition, name)))
+    return _condition_now(model, table, condition, name, rule)
+
+
+def _condition_now(
+    model: ModelSql, table: FromClause, condition: Filter, name: str, rule: Forced | Narrowed
+) -> Condition:
     if isinstance(condition, Compare) and isinstance(rule, Forced):
         return _belongs(model, model.at(table, condition.path[0].key or ""), condition.path, condition, name)
-    named_leaves = _named_leaves(condition, name)
-    return sa.or_(*[_along(model, table, item.path, item, leaf_name, ()) for leaf_name, item in named_leaves])
+    items = named_leaves(condition, name)
+    return sa.or_(*[_along(model, table, item.path, item, leaf_name, ()) for leaf_name, item in items])
 
 
 def _belongs(
@@ -226,10 +239,3 @@ def _test(model: ModelSql, table: FromClause, item: Compare, name: str) -> Condi
         other = model.comparison_column(item.value, table)
         return WRITERS[item.op].condition(model.dialect, column, other)  # type: ignore[no-any-return]  # SQLAlchemy's
     return test(model.dialect, column, item, name)
-
-
-def test(dialect: Dialect, column: Any, item: Compare, name: str) -> Condition:
-    """The condition on a column or any other expression; its parameter goes by `name` (`parameters`)."""
-    writer = WRITERS[item.op]
-    write = writer.condition if item.value is not None or writer.null is None else writer.null
-    return write(dialect, column, name)  # type: ignore[no-any-return]

@@ -114,7 +114,7 @@ def _update(
     references: tuple[Reference, ...],
     versioned: bool,
 ) -> Compiled:
-    conditions = [*_writable(model, scope, versioned=versioned), *parents_inside(model, scope, names)]
+    conditions = [*writable(model, scope, versioned=versioned), *parents_inside(model, scope, names)]
     for reference, row_exists in zip(references, named_rows(references, scope), strict=True):
         conditions.append(_unless_unchanged(model, reference, row_exists))
     statement = sa.update(model.table).values(assignments(model, names)).where(*conditions)
@@ -145,7 +145,7 @@ def increment(
 
 def _increment(model: ModelSql, names: tuple[str, ...], stamps: tuple[str, ...], scope: Scope) -> Compiled:
     row = assignments(model, stamps)
-    conditions = _writable(model, scope)
+    conditions = writable(model, scope)
     for name in names:
         field = model.meta.by_name[name]
         column = model.column(field)
@@ -194,7 +194,7 @@ def _delete(model: ModelSql, names: tuple[str, ...], scope: Scope, versioned: bo
     statement: Any = sa.delete(model.table)
     if names:
         statement = sa.update(model.table).values(assignments(model, names))
-    statement = statement.where(*_writable(model, scope, versioned=versioned))
+    statement = statement.where(*writable(model, scope, versioned=versioned))
     return compile_statement(statement.returning(*model.columns) if told else statement, model.dialect)
 
 
@@ -224,7 +224,7 @@ def _held_version(model: ModelSql) -> sa.ScalarSelect[Any]:
     return query.with_for_update(key_share=True, skip_locked=True).scalar_subquery()
 
 
-def _writable(model: ModelSql, scope: Scope = (), *, versioned: bool = False) -> list[sa.ColumnElement[bool]]:
+def writable(model: ModelSql, scope: Scope = (), *, versioned: bool = False) -> list[sa.ColumnElement[bool]]:
     """The live row of the id, inside the scope, in none of the states that lock it."""
     row_id: Any = _held_version(model) if versioned else sa.bindparam(ID)
     conditions: list[sa.ColumnElement[bool]] = [model.id == row_id, *model.live()]

@@ -1,21 +1,28 @@
-"""Forms that a browser may send to S3: a policy binds key, type and size, and botocore signs it."""
+"""What only botocore does for S3: signs forms whose policy binds key, type and size, signs URLs of downloads,
+and finds uploads in parts that nobody finished."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from maniflex.errors import ConfigError, StorageError
 
+T = TypeVar("T")
 MOST_OF_ONE_POST = 5 * 1024**3  # what S3 takes in one request
 
 
+def can_sign() -> bool:
+    """Whether botocore is installed."""
+    return find_spec("botocore") is not None
+
+
 class PostPolicies:
-    """Signs forms for one bucket; nothing is sent to anybody."""
+    """Signs for one bucket, and aborts uploads that were left."""
 
     def __init__(
         self,
@@ -26,7 +33,7 @@ class PostPolicies:
         path_style: bool,
         credentials: Mapping[str, str | None],
     ) -> None:
-        if find_spec("botocore") is None:
+        if not can_sign():
             raise ConfigError(
                 "S3Storage: presign='post' needs botocore: pip install \"maniflex[storage-post]\""
             )
@@ -53,13 +60,46 @@ class PostPolicies:
             )
             return answer
 
-        from botocore.exceptions import BotoCoreError
+        form = await _in_thread(sign)
+        return form["url"], form["fields"]
+
+    async def sign_download(self, path: str, disposition: str, ttl: timedelta) -> str:
+        """A URL whose answer has this `Content-Disposition`."""
+        parameters = {"Bucket": self._bucket, "Key": path, "ResponseContentDisposition": disposition}
+
+        def sign() -> str:
+            return str(
+                self._client.generate_presigned_url(
+                    "get_object", Params=parameters, ExpiresIn=int(ttl.total_seconds())
+                )
+            )
+
+        return await _in_thread(sign)
+
+    async def abort_uploads(self, prefix: str, before: datetime) -> int:
+        """Abort uploads in parts that began before then and were never finished; how many there were.
+
+        A store that refuses, or has no such call, is left as it is: no file is missing for it.
+        """
+
+        def abort() -> int:
+            count = 0
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self._bucket, Prefix=prefix
+            )
+            for upload in (upload for page in pages for upload in page.get("Uploads", ())):
+                if upload["Initiated"] < before:
+                    names = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+                    self._client.abort_multipart_upload(Bucket=self._bucket, **names)
+                    count += 1
+            return count
+
+        from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            form = await asyncio.to_thread(sign)
-        except BotoCoreError as error:
-            raise StorageError(f"botocore cannot sign: {type(error).__name__}") from None
-        return form["url"], form["fields"]
+            return await asyncio.to_thread(abort)
+        except (BotoCoreError, ClientError):
+            return 0
 
     @cached_property
     def _client(self) -> Any:
@@ -73,5 +113,20 @@ class PostPolicies:
             aws_access_key_id=self._credentials["access_key_id"],
             aws_secret_access_key=self._credentials["secret_access_key"],
             aws_session_token=self._credentials["session_token"],
-            config=Config(signature_version="s3v4", s3={"addressing_style": self._addressing}),
+            config=Config(
+                signature_version="s3v4",
+                s3={"addressing_style": self._addressing},
+                connect_timeout=5,
+                read_timeout=30,
+                retries={"max_attempts": 1},
+            ),
         )
+
+
+async def _in_thread(sign: Callable[[], T]) -> T:
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return await asyncio.to_thread(sign)
+    except BotoCoreError as error:
+        raise StorageError(f"botocore cannot sign: {type(error).__name__}") from None

@@ -29,7 +29,8 @@ from maniflex.storage.port import MOST_AT_ONCE, FileMeta, Reader, check_range
 from maniflex.storage.served import ServedByUs
 
 T = TypeVar("T")
-READ_AT_ONCE = 256 * 1024
+READ_AT_ONCE = 512 * 1024  # in one turn of a thread
+PIECE = 64 * 1024  # as answers send it, so that it is not copied there
 MOST_META = 64 * 1024  # bytes
 _LISTED_AT_ONCE = 500
 _FAREWELL = 0.5  # seconds that a store which was given up waits for its thread
@@ -151,9 +152,16 @@ class _Handle:
         self._number = number
         self._lock = Lock()
 
-    def read(self, length: int, offset: int) -> bytes:
+    def read(self, length: int, offset: int) -> list[bytes]:
+        """These bytes in pieces, as far as there are so many."""
+        pieces = []
+        end = offset + length
         with self._lock:
-            return os.pread(self._number, length, offset)
+            # A file system may give less than it was asked for, and the rest the next time.
+            while offset < end and (piece := os.pread(self._number, min(PIECE, end - offset), offset)):
+                pieces.append(piece)
+                offset += len(piece)
+        return pieces
 
     def close(self) -> None:
         with self._lock:
@@ -175,13 +183,14 @@ class _Handle:
 async def _chunks(handle: _Handle, start: int, end: int) -> AsyncIterator[bytes]:
     while start < end:
         try:
-            chunk = await _in_thread(partial(handle.read, min(READ_AT_ONCE, end - start), start))
+            pieces = await _in_thread(partial(handle.read, min(READ_AT_ONCE, end - start), start))
         except OSError as error:
             raise storage_error(error, "reading a file") from error
-        if not chunk:
+        if not pieces:
             raise StorageError("a file became shorter while it was read")
-        start += len(chunk)
-        yield chunk
+        for piece in pieces:
+            start += len(piece)
+            yield piece
 
 
 async def _batches(chunks: AsyncIterable[bytes]) -> AsyncGenerator[list[Buffer]]:

@@ -245,7 +245,7 @@ class ObjectStorage:
     async def url(
         self, key: str, *, ttl: timedelta | None, download: bool = False, filename: str | None = None
     ) -> str:
-        """`download` and `filename` have no effect here: the object itself says how it is shown."""
+        """The object itself says how it is shown, unless the store can sign something else."""
         [url] = await self.urls([key], ttl=ttl)
         return url
 

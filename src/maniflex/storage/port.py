@@ -153,6 +153,14 @@ class HasProblems(Protocol):
     def problems(self) -> list[str]: ...
 
 
+@runtime_checkable
+class SignsDownloads(Protocol):
+    """A storage whose URLs can say that a file is to be saved, whatever its type."""
+
+    async def download_url(self, key: str, *, ttl: timedelta, filename: str) -> str | None:
+        """Such a URL; None where it cannot sign one."""
+
+
 async def sign_urls(storage: Storage, keys: Sequence[str], *, ttl: timedelta | None) -> list[str]:
     """The URLs of these keys, in one call where the storage can."""
     if isinstance(storage, SignsBatches):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from maniflex._clock import Clock
 from maniflex.errors import ConfigError
 from maniflex.storage._endpoint import endpoint_problems, has_no_subdomains, is_http
-from maniflex.storage._post_policy import PostPolicies
+from maniflex.storage._post_policy import PostPolicies, can_sign
+from maniflex.storage.disposition import content_disposition
 from maniflex.storage.object_store import ANSWER_TIMEOUT, CONNECT_TIMEOUT, SILENCE_TIMEOUT, ObjectStorage
 from maniflex.storage.port import FileMeta, PresignedUpload
 
 _WAYS = ("put", "post")
+_LOOK_EVERY = timedelta(hours=1)
 
 
 class S3Storage(ObjectStorage):
@@ -70,19 +72,45 @@ class S3Storage(ObjectStorage):
             **{name: value for name, value in settings.items() if value is not None},
             **self._options(allow_http=is_http(endpoint)),
         )
-        self._policies = (
+        self._looked_at: datetime | None = None
+        self._signs_forms = presign == "post"
+        self._signer = (
             PostPolicies(
                 bucket, region=region, endpoint=endpoint, path_style=by_path, credentials=credentials
             )
-            if presign == "post"
+            if self._signs_forms or can_sign()
             else None
         )
+
+    async def url(
+        self, key: str, *, ttl: timedelta | None, download: bool = False, filename: str | None = None
+    ) -> str:
+        """With `download` one that saves the file, where botocore is installed; `filename` goes with it."""
+        if download and (url := await self.download_url(key, ttl=self._within_reach(ttl), filename=filename)):
+            return url
+        return await super().url(key, ttl=ttl)
+
+    async def download_url(self, key: str, *, ttl: timedelta, filename: str | None = None) -> str | None:
+        """A URL that says itself that the file is to be saved, whatever its type; None without botocore."""
+        if self._signer is None:
+            return None
+        disposition = content_disposition(filename or key.rpartition("/")[2], inline=False)
+        async with self._errors.translate("signing a URL", within=self._answer):
+            return await self._signer.sign_download(self._path(key), disposition, self._within_reach(ttl))
+
+    async def remove_stale_temporaries(self, age: timedelta) -> int:
+        """Abort uploads in parts that are older and were never finished, at most once an hour; how many."""
+        now = self._clock.now()
+        if self._signer is None or (self._looked_at is not None and now - self._looked_at < _LOOK_EVERY):
+            return 0
+        self._looked_at = now
+        return await self._signer.abort_uploads(self._prefix, now - age)
 
     async def presign_upload(
         self, key: str, *, ttl: timedelta, max_size: int | None, content_type: str, filename: str
     ) -> PresignedUpload:
         """With `presign="post"` a form whose policy binds size and type as well."""
-        if self._policies is None:
+        if self._signer is None or not self._signs_forms:
             return await super().presign_upload(
                 key, ttl=ttl, max_size=max_size, content_type=content_type, filename=filename
             )
@@ -90,7 +118,7 @@ class S3Storage(ObjectStorage):
         expires_at = self._clock.now() + ttl
         headers = self._upload_headers(FileMeta(filename, content_type))
         async with self._errors.translate("signing an upload", within=self._answer):
-            url, fields = await self._policies.sign(path, headers, ttl=ttl, max_size=max_size)
+            url, fields = await self._signer.sign(path, headers, ttl=ttl, max_size=max_size)
         return PresignedUpload(url=url, method="POST", expires_at=expires_at, fields=fields)
 
 

@@ -10,9 +10,11 @@ from uuid import uuid4
 import pytest
 
 from maniflex.background.jobs import InProcessQueue
+from maniflex.background.jobs.nats import NatsQueue
 from maniflex.background.jobs.redis import RedisQueue
 from maniflex.testing.clock import FakeClock
 from maniflex.testing.conformance import JobQueueConformance
+from tests.kit.nats_queue import delete_stream
 from tests.kit.redis_queue import age, forgotten
 
 
@@ -44,3 +46,17 @@ class TestRedis(JobQueueConformance):
     async def pass_time(self, queue: Any, clock: FakeClock, delta: timedelta) -> None:
         clock.advance(delta)
         await age(queue, delta)
+
+
+class TestNats(JobQueueConformance):
+    remembers = False
+
+    @pytest.fixture
+    async def queue(self, clock: FakeClock, nats_url: str) -> AsyncIterator[NatsQueue]:
+        queue = NatsQueue(nats_url, prefix=f"maniflex-test.{uuid4().hex}", clock=clock)
+        yield queue
+        await delete_stream(queue)
+        await queue.close()
+
+    async def reopened(self, queue: Any) -> Any:
+        return queue.sibling()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -80,11 +79,6 @@ async def serving(
 ) -> AsyncIterator[httpx.AsyncClient]:
     async with client(server, database=database, clock=clock or FakeClock(NOW)) as http:
         yield http
-
-
-def stored_bytes(directory: Path) -> bytes:
-    """Everything in the files of a SQLite database."""
-    return b"".join(path.read_bytes() for path in directory.glob("rows.db*"))
 
 
 def later(**delay: float) -> float:

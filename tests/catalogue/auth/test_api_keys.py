@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +14,8 @@ from maniflex import DeclarationError, Model, Server, field
 from maniflex.middleware import auth
 from maniflex.middleware.auth.api_key_store import ApiKey, digest_of
 from maniflex.testing import FakeClock
-from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, data_of, error_of, serving, stored_bytes
+from tests.catalogue.auth.kit import NOW, SECRET, app, bearer, data_of, error_of, serving
+from tests.kit.stored_bytes import stored_bytes
 
 ADA = bearer(roles=["editor", "reader"], scope="read write", org="acme")
 EVE = bearer(sub="eve", org="acme")
@@ -54,12 +54,19 @@ async def test_a_key_acts_for_its_maker_with_what_it_was_given(database_url: str
         assert who["identity_type"] == "service_account"
 
 
+@pytest.mark.parametrize("page", ["0", "-1", "0.0", "1.0", "1e3", "1_0", "x", "9" * 13, "9" * 5000])
+async def test_a_page_that_is_none_is_refused(page: str) -> None:
+    async with serving(key_app(), ":memory:") as http:
+        error_of(await http.get(f"/api/api_keys?page={page}", headers=ADA), 400, "INVALID_QUERY")
+        data_of(await http.get("/api/api_keys?page=1", headers=ADA))
+
+
 async def test_c12_a_key_is_shown_once_and_kept_nowhere(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C12."""
     with caplog.at_level(logging.DEBUG):
-        async with serving(key_app(), f"sqlite:///{tmp_path}/rows.db") as http:
+        async with serving(key_app(), database_url) as http:
             made = await make(http)
             data_of(await me(http, made["key"]))
             rotated = data_of(await http.post(f"/api/api_keys/{made['id']}/rotate", headers=ADA))
@@ -72,7 +79,7 @@ async def test_c12_a_key_is_shown_once_and_kept_nowhere(
                 await me(http, made["key"] + "x"),
                 await http.delete(f"/api/api_keys/{made['id']}", headers=ADA),
             ]
-            content = stored_bytes(tmp_path)
+            content = await stored_bytes(database_url)
 
     assert [answer.status_code for answer in others] == [200, 200, 404, 404, 200, 401, 204]
     for key in (made["key"], rotated["key"]):

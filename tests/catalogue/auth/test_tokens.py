@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import jwt as pyjwt
@@ -19,9 +18,20 @@ from maniflex.background.expired_rows import ExpiredRows
 from maniflex.middleware import auth
 from maniflex.middleware.auth.refresh_store import RefreshToken
 from maniflex.testing import FakeClock, client
-from tests.catalogue.auth.kit import EC_KEY, NOW, SECRET, app, data_of, error_of, serving, stored_bytes
+from tests.catalogue.auth.kit import (
+    EC_KEY,
+    NOW,
+    SECRET,
+    Note,
+    Post,
+    app,
+    data_of,
+    error_of,
+    serving,
+)
 from tests.catalogue.auth.revoker import PlainRevoker
 from tests.catalogue.auth.signing_in import PASSWORD, bearing, login, refresh, sign_in, token_app
+from tests.kit.stored_bytes import stored_bytes
 
 
 async def test_login_gives_tokens_that_work(database_url: str) -> None:
@@ -131,17 +141,17 @@ async def test_unknown_and_expired_tokens(database_url: str) -> None:
 
 
 async def test_c11_no_token_is_in_the_database_or_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C11."""
     server, _ = token_app(revoker=PlainRevoker())
     with caplog.at_level(logging.DEBUG):
-        async with serving(server, f"sqlite:///{tmp_path}/rows.db") as http:
+        async with serving(server, database_url) as http:
             pair = await sign_in(http)
             new = data_of(await refresh(http, pair["refresh_token"]))
             await refresh(http, pair["refresh_token"])
             await http.post("/api/auth/logout", headers=bearing(new))
-            content = stored_bytes(tmp_path)
+            content = await stored_bytes(database_url)
 
     assert b"ada@example.com" in content
     for text in (pair["refresh_token"], new["refresh_token"], pair["access_token"], PASSWORD):
@@ -343,3 +353,58 @@ def test_no_model_refers_to_the_table_of_tokens() -> None:
     server.register(Device)
     with pytest.raises(DeclarationError, match="no model refers to RefreshToken"):
         server.seal()
+
+
+@pytest.mark.parametrize("revoker", [None, auth.SqlRevoker], ids=["without a revoker", "with one"])
+async def test_a_deleted_user_gets_no_new_pair(database_url: str, revoker: Any) -> None:
+    users = {"ada@example.com", "bob@example.com"}
+
+    def verify(ctx: Context, claims: Mapping[str, Any], info: AuthInfo) -> None:
+        if info.user_id not in users:
+            raise ValueError("there is no such user")
+
+    tokens = auth.Tokens(SECRET, issuer="us", revoker=revoker and revoker())
+    server = app(tokens.bearer(verify=verify))
+    tokens.mount(server, login=login)
+    async with serving(server, database_url) as http:
+        first = await sign_in(http)
+        second = data_of(await refresh(http, first["refresh_token"]))
+        other = await sign_in(http, "bob@example.com")
+        users.remove("ada@example.com")
+
+        error_of(await refresh(http, second["refresh_token"]), 401, "INVALID_REFRESH_TOKEN")
+        users.add("ada@example.com")  # somebody else of the same name begins a session of their own
+        error_of(await refresh(http, second["refresh_token"]), 401, "INVALID_REFRESH_TOKEN")
+        data_of(await refresh(http, other["refresh_token"]))
+        rows = await server.db(RefreshToken).list({"actor": "ada@example.com"})
+        assert all(row.ended_at is not None or row.used_at is not None for row in rows)
+
+
+async def test_a_new_pair_needs_the_consent_of_one_authenticator_only(database_url: str) -> None:
+    def refuse(ctx: Context, claims: Mapping[str, Any], info: AuthInfo) -> None:
+        raise ValueError("these routes are for robots")
+
+    def accept(ctx: Context, claims: Mapping[str, Any], info: AuthInfo) -> None:
+        assert "member" in info.roles
+
+    tokens = auth.Tokens(SECRET, issuer="us")
+    server = app()
+    server.pipeline.auth.register(tokens.bearer(verify=refuse), models=[Note])
+    server.pipeline.auth.register(tokens.bearer(verify=accept), models=[Post])
+    tokens.mount(server, login=login)
+    async with serving(server, database_url) as http:
+        data_of(await refresh(http, (await sign_in(http))["refresh_token"]))
+
+
+async def test_code_ends_every_session_of_a_user(database_url: str) -> None:
+    tokens = auth.Tokens(SECRET, issuer="us", revoker=auth.SqlRevoker())
+    server = app(tokens.bearer())
+    tokens.mount(server, login=login)
+    clock = FakeClock(NOW)
+    async with serving(server, database_url, clock) as http:
+        sessions = [await sign_in(http) for _ in range(2)]
+        clock.advance(timedelta(seconds=1))
+        await tokens.end_all(AuthInfo(user_id="ada@example.com", tenant_id="acme"))
+        for pair in sessions:
+            error_of(await refresh(http, pair["refresh_token"]), 401, "INVALID_REFRESH_TOKEN")
+            error_of(await http.get("/api/posts", headers=bearing(pair)), 401, "TOKEN_REVOKED")

@@ -177,7 +177,7 @@ def test_what_should_not_be_served_to_the_world() -> None:
     for part in ("query_timeout", "auto_migrate", "max_limit=1000000"):
         assert any(part in problem for problem in problems)
     assert not any("/live" in problem for problem in problems)
-    assert [p.partition(" ")[0] for p in guarded_problems] == ["auto_migrate", "auth.test:"]
+    assert [p.partition(" ")[0] for p in guarded_problems] == ["the", "auto_migrate", "auth.test:"]
     assert any("Note.text is unique" in note for note in notes)
 
 
@@ -228,7 +228,7 @@ def test_search_and_the_limits_of_a_model_are_looked_at() -> None:
 
 
 def test_own_middleware_and_open_actions_are_decisions() -> None:
-    server = Server(auto_migrate=False)
+    server = Server(auto_migrate=False, openapi_enabled=True, docs_enabled=True)
     server.register(Note)
 
     @server.pipeline.auth.middleware(models=[Note])
@@ -248,7 +248,7 @@ from maniflex import Model, Server
 class Note(Model):
     text: str
 
-server = Server("sqlite:///notes.db", auto_migrate=False)
+server = Server("sqlite:///notes.db", auto_migrate=False, openapi_enabled=True, docs_enabled=False)
 server.register(Note)
 
 async def sign_in(ctx, next):

@@ -56,6 +56,7 @@ def a_server(**settings: Any) -> Server:
 
 
 ADA = {"x-user": "ada"}
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 async def ask_everything(http: httpx.AsyncClient) -> None:
@@ -100,7 +101,7 @@ async def test_an_observation_says_who_asked_for_what(database_url: str) -> None
     async with client(server, database=database_url) as http:
         http.headers.update(ADA)
         note = await created(http, "/api/notes", text="hello")
-        headers = {"x-request-id": "r-1", "traceparent": "t-1", "x-forwarded-for": "192.0.2.7"}
+        headers = {"x-request-id": "r-1", "traceparent": TRACE, "x-forwarded-for": "192.0.2.7"}
         answer = await http.get(f"/api/notes/{note['id']}", headers=headers)
         await http.get("/api/stream")
         await http.get("/live")
@@ -108,7 +109,7 @@ async def test_an_observation_says_who_asked_for_what(database_url: str) -> None
     read, streamed, probe = seen[1:]
     assert read._replace(duration=0.0) == Observation(
         "GET", "/api/notes/{id}", f"/api/notes/{note['id']}", "Note", "read", 200, 0.0, len(answer.content),
-        "r-1", "t-1", "ada", "acme", "192.0.2.7", note["id"],
+        "r-1", TRACE[3:35], "ada", "acme", "192.0.2.7", note["id"],
     )  # fmt: skip
     assert (streamed.operation, streamed.model, streamed.bytes_sent) == ("action", "", 8)
     assert (probe.route, probe.operation, probe.actor_id) == ("/live", "", "")

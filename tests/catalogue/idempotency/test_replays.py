@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from maniflex import Context, Next, Response, Server
+from maniflex import Context, Next, Operation, Response, Server
 from maniflex.middleware import db, idempotency
 from maniflex.testing import FakeClock
 from tests.catalogue.idempotency.shop import Order, Refund, asking, is_replay, keyed, post, shop
@@ -88,6 +89,8 @@ async def test_the_caller_can_be_named_by_code(database_url: str) -> None:
         again = await http.post("/orders", headers=keyed(x_device="1") | BOB, **body)
         other = await http.post("/orders", headers=keyed(x_device="2") | ADA, **body)
         assert (is_replay(first), is_replay(again), is_replay(other)) == (False, True, False)
+        nobody = await http.post("/orders", headers=keyed() | ADA, **body)
+        error_of(nobody, 500, "INTERNAL")  # or callers without a device would see each other's answers
 
 
 async def test_updates_deletes_and_restores_are_replayed(database_url: str) -> None:
@@ -257,3 +260,103 @@ async def test_execute_passes_the_keys_too(database_url: str) -> None:
         ]
         assert [a.status for a in answers] == [201, 201]
         assert answers[0].data["id"] == answers[1].data["id"]
+
+
+async def test_bytes_are_compared_before_anything_is_parsed(database_url: str) -> None:
+    """I5: a broken body under a used key is another body; under a new key it leaves that free."""
+    async with asking(shop(), database_url) as http:
+        broken = b'{"title": '
+        await post(http)
+        answer = await http.post("/orders", content=broken, headers=keyed())
+        error_of(answer, 422, "IDEMPOTENCY_KEY_REUSED")
+        for content, code in ((broken, "INVALID_JSON"), (b"", "EMPTY_BODY"), (b"[]", "INVALID_JSON")):
+            refused = await http.post("/orders", content=content, headers=keyed("new"))
+            error_of(refused, 400, code)
+        assert not is_replay(await post(http, key="new"))
+        assert await total(http, "/orders") == 2
+
+
+async def test_middleware_outside_sees_the_body_of_a_repetition(database_url: str) -> None:
+    """What stands around the key may read the body afterwards, and may have put values into it before."""
+    titles = []
+
+    async def note_title(ctx: Context, next: Next) -> None:
+        if ctx.header("x-stamp"):
+            ctx.set_field("title", "stamped")
+        await next()
+        titles.append((ctx.field("title"), ctx.body is not None and dict(ctx.body), ctx.record is None))
+
+    server = shop()
+    server.pipeline.auth.register(note_title, operations=Operation.WRITES)
+    async with asking(server, database_url) as http:
+        for headers in (keyed(), keyed("stamped", x_stamp="1")):
+            for _ in range(2):
+                await http.post("/orders", json={"title": "tea"}, headers=headers)
+    body = {"title": "tea"}
+    assert titles[:2] == [("tea", body, False), ("tea", body, True)]
+    assert titles[2:] == [("stamped", {"title": "stamped"}, False), ("stamped", {"title": "stamped"}, True)]
+
+
+async def test_limits_by_the_body_count_repetitions(database_url: str) -> None:
+    """I14: what stands between the body and the key has its turn before a kept answer is given."""
+    server = shop()
+    limit = db.rate_limit_field("title", 2, 3600)
+    server.pipeline.deserialize.register(limit, models=[Order], at="after")
+    async with asking(server, database_url) as http:
+        answers = [await post(http) for _ in range(3)]
+        assert [is_replay(answer) for answer in answers] == [False, True, False]
+        error_of(answers[2], 429, "RATE_LIMITED")
+
+
+async def test_a_repetition_leaves_nothing_for_the_collector() -> None:
+    """A circle of a request and its body would wait for the collector, which then costs more than replays."""
+    async with asking(shop(), ":memory:") as http:
+        for _ in range(3):
+            await post(http)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                assert is_replay(await post(http))
+            contexts = [one for one in gc.get_objects() if isinstance(one, Context)]
+        finally:
+            gc.enable()
+        assert len(contexts) < 5
+
+
+async def test_headers_count_in_whatever_case_code_writes_them(database_url: str) -> None:
+    """I12, I6: a cookie is not given twice, and the request id is the new request's."""
+
+    async def add_headers(ctx: Context, next: Next) -> None:
+        await next()
+        if isinstance(ctx.response, Response):
+            ctx.response.headers = {ctx.header("x-name") or "X-Own": "mine"}
+
+    server = shop()
+    server.pipeline.response.register(add_headers, at="after", operations=[Operation.CREATE])
+    async with asking(server, database_url) as http:
+        for name in ("Set-Cookie", "X-Request-Id", "X-Own"):
+            headers = keyed(name, x_name=name)
+            first, second = [await http.post("/orders", json={}, headers=headers) for _ in range(2)]
+            assert "mine" in first.headers[name]
+            if name == "Set-Cookie":
+                error_of(second, 409, "IDEMPOTENCY_NOT_REPLAYABLE")
+            else:
+                assert is_replay(second)
+                assert ("mine" in second.headers[name]) == (name == "X-Own")
+
+
+async def test_a_transaction_around_the_key_is_refused(database_url: str) -> None:
+    """Its claim would wait for the transaction that its own request holds open."""
+
+    async def hold(ctx: Context, next: Next) -> None:
+        async with ctx.transaction():
+            await next()
+
+    server = shop()
+    server.pipeline.auth.register(hold, models=[Order], operations=Operation.WRITES)
+    async with asking(server, database_url) as http:
+        answer = await post(http)
+        assert answer.status_code in (500, 503), answer.text
+        assert await total(http, "/orders") == 0
+        assert (await post(http, "/refunds")).status_code == 201

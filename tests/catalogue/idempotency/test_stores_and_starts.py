@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from maniflex import Context, DeclarationError, Model, Server, with_transaction
-from maniflex.middleware import idempotency, stores
+from maniflex import field as column
+from maniflex.middleware import auth, db, idempotency, stores
 from tests.catalogue.idempotency.shop import Order, Refund, asking, is_replay, post, shop
 from tests.kit.http import error_of, together, total
 
@@ -147,6 +148,24 @@ def test_another_place_stops_the_start(step: str, at: str) -> None:
     assert "idempotency.keys: it does nothing" in problems_of(server)
 
 
+@pytest.mark.parametrize(
+    ("step", "at"), [("auth", "before"), ("deserialize", "before"), ("deserialize", "after")]
+)
+def test_a_transaction_around_it_stops_the_start(step: str, at: str) -> None:
+    server = shop()
+    getattr(server.pipeline, step).register(with_transaction(), at=at, models=[Order])
+    assert "register with_transaction() on the service step" in problems_of(server)
+
+
+def test_a_transaction_elsewhere_starts() -> None:
+    server = Server(":memory:")
+    server.register(Order, Refund)
+    server.pipeline.auth.register(with_transaction(), models=[Refund])
+    server.pipeline.service.register(with_transaction())
+    server.pipeline.deserialize.register(idempotency.keys(), at="after", models=[Order])
+    server.seal()
+
+
 def test_reads_alone_stop_the_start() -> None:
     server = Server()
     server.register(Order)
@@ -185,6 +204,26 @@ def test_an_action_it_cannot_help_stops_the_start() -> None:
     late = in_action(with_transaction(), idempotency.keys())
     assert "put it before with_transaction()" in problems_of(late)
     assert "lease=0 is less than a second" in problems_of(in_action(idempotency.keys(lease=0)))
+
+
+class Tenanted(Model):
+    tenant_id: str = column(default="", relation=None)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [auth.require_role("cashier"), db.tenancy(), db.rate_limit(5, 60), db.rate_limit_field("email", 5, 60)],
+    ids=lambda entry: entry.name,
+)
+def test_what_refuses_a_request_stands_before_its_key(entry: Any) -> None:
+    """I14: behind it, a replay would pass a lost role, another tenant and a limit."""
+    server = in_action(idempotency.keys(), entry)
+    server.register(Tenanted)
+    problem = f"a replay would pass {entry.name}, which stands behind it; put it behind {entry.name}"
+    assert problem in problems_of(server)
+    server = in_action(entry, idempotency.keys())
+    server.register(Tenanted)
+    server.seal()
 
 
 async def test_a_model_can_bring_its_own_keys(database_url: str) -> None:

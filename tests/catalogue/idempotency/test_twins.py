@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
 
 from maniflex import Context, Model, Next, Response, Server, with_transaction
-from maniflex.middleware import idempotency
+from maniflex.middleware import idempotency, stores
 from maniflex.testing import FakeClock
 from tests.catalogue.idempotency.shop import Order, asking, is_replay, keyed, post, shop
 from tests.kit.http import error_of, together, total
@@ -123,6 +123,27 @@ async def test_a_twin_in_another_process_waits_too(database_url: str) -> None:
         gate.is_open.set()
         assert not is_replay(await first)
         assert is_replay(await twin)
+
+
+class WithoutClaims(stores.SqlIdempotency):
+    """A store of a process that may read the table of keys and write nothing to it."""
+
+    async def claim(self, *key: Any, **options: Any) -> NoReturn:
+        raise stores.StoreUnavailable("no claims")
+
+
+async def test_a_replay_by_another_process_claims_nothing(database_url: str) -> None:
+    clock = FakeClock()
+    async with asking(shop(), database_url, clock) as one:
+        first = await post(one)
+    server = shop(idempotency.keys(store=WithoutClaims()))
+    async with asking(server, database_url, clock) as other:
+        again = await post(other)
+        assert (again.status_code, again.content, is_replay(again)) == (201, first.content, True)
+        error_of(await post(other, title="other"), 422, "IDEMPOTENCY_KEY_REUSED")
+        error_of(await post(other, key="fresh"), 503, "IDEMPOTENCY_UNAVAILABLE")
+        clock.advance(timedelta(days=2))  # and what is over is as good as fresh
+        error_of(await post(other), 503, "IDEMPOTENCY_UNAVAILABLE")
 
 
 @pytest.mark.parametrize("isolation", [None, "repeatable read", "serializable"])

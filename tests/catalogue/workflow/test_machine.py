@@ -9,8 +9,8 @@ from typing import Any, Literal, cast
 import httpx
 import pytest
 
-from maniflex import Context, DeclarationError, Model, Next, Server, field
-from maniflex.middleware import idempotency, workflow
+from maniflex import Context, DeclarationError, Model, Next, Operation, Run, Server, field
+from maniflex.middleware import db, idempotency, workflow
 from maniflex.testing import client
 from tests.catalogue.rules_app import as_user, bind_org, build, serve
 from tests.kit.http import created, data_of, error_of, pass_on, together, total
@@ -25,6 +25,10 @@ class Invoice(Model):
     status: Status | None = "draft"
     amount: int = 0
     number: str | None = field(default=None, unique=True)
+
+
+class Bill(Model, versioned=True, optimistic_lock=True):
+    status: Status | None = "draft"
 
 
 class Ledger(Model):
@@ -136,8 +140,8 @@ async def test_fifty_clients_of_two_processes_make_one_transition(database_url: 
             assert await total(http, "/api/ledgers") == 1
 
 
-async def test_a_hook_that_fails_leaves_no_job_message_or_key(database_url: str) -> None:
-    """C38: what it had written and enqueued before goes with the change, and the key is free."""
+async def test_a_hook_that_fails_leaves_nothing_behind(database_url: str) -> None:
+    """C38: no row, job, message, version or audit record of the change stays, and the key is free."""
     is_broken = [True]
 
     async def ship(ctx: Context, from_: Any, to: Any) -> None:
@@ -148,26 +152,28 @@ async def test_a_hook_that_fails_leaves_no_job_message_or_key(database_url: str)
             is_broken.pop()
             raise RuntimeError("broken")
 
-    server = build([Invoice, Ledger])
+    server = build([Bill, Ledger])
     machine = rules(workflow.on_transition("draft", "submitted", ship))
-    server.pipeline.validate.register(machine, models=[Invoice])
-    server.pipeline.deserialize.register(idempotency.keys(), at="after", models=[Invoice])
+    server.pipeline.validate.register(machine, models=[Bill])
+    server.pipeline.deserialize.register(idempotency.keys(), at="after", models=[Bill])
+    server.pipeline.db.register(db.audit_log(), models=[Bill], operations=[Operation.UPDATE])
     server.jobs.handler("ship")(_do_nothing)
     server.outbox.handler("shipped")(_do_nothing)
 
     async def rows() -> list[int]:
-        tables = "ledgers", "workflow_run", "outbox_event", "idempotency_key"
+        tables = "ledgers", "workflow_run", "outbox_event", "idempotency_key", "audit_log", "bill_histories"
         counts = [await server.raw_query(f"SELECT count(*) AS n FROM {table}") for table in tables]
         return [count[0]["n"] for count in counts]
 
     async with client(server, database=database_url, background=False) as http:
-        invoice = await created(http, INVOICES)
-        path, headers = f"{INVOICES}/{invoice['id']}", as_user("ann") | {"idempotency-key": "k"}
+        bill = await created(http, "/api/bills")
+        path, headers = f"/api/bills/{bill['id']}", as_user("ann") | {"idempotency-key": "k"}
         for outcome, state, count in (("500", "draft", 0), ("200", "submitted", 1), ("200", "submitted", 1)):
             answer = await http.patch(path, json={"status": "submitted"}, headers=headers)
             assert str(answer.status_code) == outcome, answer.text
             assert data_of(await http.get(path))["status"] == state
-            assert await rows() == [2 * count, count, count, count]  # our hook and `note` write to the ledger
+            # Our hook and `note` write to the ledger, and the first version is that of the create.
+            assert await rows() == [2 * count, count, count, count, count, 1 + count]
 
 
 async def _do_nothing(_: Any) -> None: ...
@@ -333,3 +339,44 @@ def test_two_machines_on_one_field_stop_the_start() -> None:
         server.seal()
     with pytest.raises(DeclarationError, match="is not changed by anybody"):
         build([Invoice, Ledger], workflow.machine("id")).seal()
+
+
+async def test_a_machine_without_models_leaves_the_tables_of_the_framework_alone(database_url: str) -> None:
+    """Runs have a status too, and states of their own."""
+    server = Server()
+    server.register(Invoice)
+
+    @server.work.handler("invoice.sent")
+    async def send(run: Run) -> None:
+        """Do nothing: it is there so that there are runs."""
+
+    status = workflow.machine("status", workflow.allow_initial("draft"), workflow.allow("draft", "submitted"))
+    server.pipeline.validate.register(status)
+
+    @server.action("POST", "/submit/{id}")
+    async def submit(ctx: Context) -> Invoice:
+        return cast(Invoice, await status.transition(ctx, ctx.url_param("id"), "submitted"))
+
+    async with client(server, database=database_url) as http:
+        invoice = (await http.post(INVOICES, json={})).json()["data"]
+        assert data_of(await http.post(f"/api/submit/{invoice['id']}"))["status"] == "submitted"
+        await server.work.submit("invoice.sent")
+        await server.work.worker().drain()
+        error_of(
+            await http.patch(f"{INVOICES}/{invoice['id']}", json={"status": "paid"}),
+            422,
+            "INVALID_TRANSITION",
+        )
+
+
+async def test_a_field_that_only_the_framework_has_stops_the_start() -> None:
+    server = Server()
+    server.register(Ledger)
+
+    @server.work.handler("ledger.close")
+    async def close(run: Run) -> None:
+        """Do nothing."""
+
+    server.pipeline.validate.register(workflow.machine("status", workflow.allow("draft", "paid")))
+    with pytest.raises(DeclarationError, match="no model has a field 'status'"):
+        server.seal()

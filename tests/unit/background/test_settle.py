@@ -27,7 +27,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def claimed(attempt: int = 1, max_attempts: int = 3) -> ClaimedRun:
-    who = (None, None, None, None, None)
+    who = (None, None, None, None, None, None)
     return ClaimedRun("id", "default.x", "{}", attempt, max_attempts, None, 0, NOW, *who, Held("id", "lease"))
 
 

@@ -1,4 +1,4 @@
-"""The job queue: durable, retried background work, on these runs, in memory or in Redis."""
+"""The job queue: durable, retried background work, on these runs, in memory, in Redis or in NATS."""
 
 from maniflex.background.jobs.inproc import InProcessQueue
 from maniflex.background.jobs.job import Job, Result

@@ -33,10 +33,14 @@ from maniflex.background.outbox.model import InboxMessage, OutboxMessage
 from maniflex.background.outbox.outcomes import Policy
 from maniflex.background.outbox.pruner import MessagePruner
 from maniflex.background.outbox.relay_settings import Relay
+from maniflex.background.outbox.rows import NewMessage
 from maniflex.background.outbox.store import OutboxStore
 from maniflex.background.outbox.worker import OutboxWorker
 from maniflex.background.parameters import PACKAGE
 from maniflex.background.part import DeclaredPart
+from maniflex.background.partitions.keeper import keeper_of
+from maniflex.background.partitions.layout import MESSAGES
+from maniflex.background.subject import subject_of
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
 from maniflex.errors import DatabaseError, DeclarationError, TransactionError, ValidationFailed
@@ -104,7 +108,17 @@ class Outbox(DeclaredPart):
         self.admin_role, self.routes = admin_role, routes
         self._enabled = True
 
+    @property
+    def kinds(self) -> tuple[str, ...] | None:
+        """The kinds that have a handler here; None for every kind."""
+        return self._handlers.kinds
+
     # -- being wired
+
+    @property
+    def handlers(self) -> MessageHandlers:
+        """The handlers that are declared here."""
+        return self._handlers
 
     @property
     def used(self) -> bool:
@@ -124,6 +138,7 @@ class Outbox(DeclaredPart):
         super().attach(environment)
         self.store = OutboxStore(environment.adapter)
         self._handlers.bind_caller = environment.runs.bind_caller
+        self._handlers.tracing = environment.runs.tracing
         self._workers.clear()
         if self.used:
             self.inbox.attach(environment, self.store)
@@ -137,6 +152,7 @@ class Outbox(DeclaredPart):
             return ()
         environment = self.require_sealed()
         services: list[Service] = [self.worker()] if self._handlers else []
+        services.extend(keeper_of(environment, (MESSAGES,)))
         if environment.config.outbox_retention:
             services.append(
                 MessagePruner(
@@ -153,12 +169,16 @@ class Outbox(DeclaredPart):
         payload: Any = None,
         *,
         key: str | None = None,
+        about: Model | str | None = None,
         tx: Tx | None = None,
         outside_transaction: bool = False,
     ) -> Message:
-        """Store a message in the open transaction, or the one handed over; it leaves when that commits."""
+        """Store a message in the open transaction, or the one handed over; it leaves when that commits.
+
+        `about` is the record that it tells about: the `subject` of its CloudEvent.
+        """
         [message] = await self.enqueue_many(
-            kind, [payload], keys=[key], tx=tx, outside_transaction=outside_transaction
+            kind, [payload], keys=[key], about=about, tx=tx, outside_transaction=outside_transaction
         )
         return message
 
@@ -168,6 +188,7 @@ class Outbox(DeclaredPart):
         payloads: Sequence[Any],
         *,
         keys: Sequence[str | None] | None = None,
+        about: Model | str | None = None,
         tx: Tx | None = None,
         outside_transaction: bool = False,
     ) -> list[Message]:
@@ -175,8 +196,9 @@ class Outbox(DeclaredPart):
         producer_tx = self._producer_tx(tx, outside_transaction)
         row_keys = [None] * len(payloads) if keys is None else keys
         kind_text = _kind(kind) if payloads else kind
+        subject = subject_of(about)
         rows = [
-            (new_id(), kind_text, _key(key), self._text(kind_text, payload))
+            NewMessage(new_id(), kind_text, _key(key), self._text(kind_text, payload), subject)
             for payload, key in zip(payloads, row_keys, strict=True)
         ]
         return await self._insert(rows, payloads, producer_tx)
@@ -186,7 +208,12 @@ class Outbox(DeclaredPart):
     ) -> list[Message]:
         """Store messages of any kinds with one statement, in this order."""
         producer_tx = self._producer_tx(tx, outside_transaction)
-        rows = [(new_id(), _kind(d.kind), _key(d.key), self._text(d.kind, d.payload)) for d in drafts]
+        rows = [
+            NewMessage(
+                new_id(), _kind(d.kind), _key(d.key), self._text(d.kind, d.payload), subject_of(d.about)
+            )
+            for d in drafts
+        ]
         return await self._insert(rows, [draft.payload for draft in drafts], producer_tx)
 
     def _text(self, kind: str, payload: Any) -> str:
@@ -195,7 +222,7 @@ class Outbox(DeclaredPart):
         return text if handler is None or handler.payload is None else handler.payload.write(payload, text)
 
     async def _insert(
-        self, rows: Sequence[tuple[str, str, str | None, str]], payloads: Sequence[Any], tx: Tx | None
+        self, rows: Sequence[NewMessage], payloads: Sequence[Any], tx: Tx | None
     ) -> list[Message]:
         if not rows:
             return []
@@ -204,14 +231,27 @@ class Outbox(DeclaredPart):
         now, who = environment.clock.now(), caller()
         await self.store.enqueue(tx or environment.adapter, rows, now, who)
         if len(rows) == 1:  # for which a Counter would cost more than all the rest here
-            environment.metrics.add("outbox_enqueued_total", kind=rows[0][1])
+            environment.metrics.add("outbox_enqueued_total", kind=rows[0].kind)
         else:
-            for kind, number in Counter(row[1] for row in rows).items():
+            for kind, number in Counter(row.kind for row in rows).items():
                 environment.metrics.add("outbox_enqueued_total", number, kind=kind)
         self._wake_after(tx)
         return [
-            Message(id, kind, key, payload, 0, now, text, actor_id=who.actor_id, tenant_id=who.tenant_id)
-            for (id, kind, key, text), payload in zip(rows, payloads, strict=True)
+            Message(
+                row.id,
+                row.kind,
+                row.key,
+                payload,
+                0,
+                now,
+                row.text,
+                actor_id=who.actor_id,
+                tenant_id=who.tenant_id,
+                about=row.about,
+                trace_id=who.trace_id,
+                traceparent=who.traceparent,
+            )
+            for row, payload in zip(rows, payloads, strict=True)
         ]
 
     def _producer_tx(self, tx: Tx | None, outside_transaction: bool) -> Tx | None:

@@ -1,7 +1,7 @@
 """A message as a CloudEvent 1.0: one JSON object, or HTTP headers beside the bare payload.
 
-The key becomes `subject`, and `partitionkey` (an extension of the specification) for brokers that
-keep order by it.
+The record that the message is about becomes `subject`, or the key where there is none; the key is also
+`partitionkey` (an extension of the specification) for brokers that keep order by it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ def _attributes(message: Message, source: str) -> dict[str, str]:
         "type": message.kind,
         "time": message.created_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
     }
+    if subject := message.about or message.key:
+        attributes["subject"] = subject
     if message.key:
-        attributes |= {"subject": message.key, "partitionkey": message.key}
+        attributes["partitionkey"] = message.key
     return attributes
 
 

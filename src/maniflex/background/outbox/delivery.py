@@ -164,10 +164,21 @@ class Courier:
         except UnreadablePayload as error:
             raw = _text(message.stored) if error.broken else None
             return Hopeless(clean(str(error)), raw)
+        tracing = self._handlers.tracing
+        if tracing is None:
+            return await self._call(message, handler, _message(message, payload))
+        with tracing.message(message) as note_outcome:
+            outcome = await self._call(message, handler, _message(message, payload))
+            note_outcome(outcome)
+            return outcome
+
+    async def _call(
+        self, claimed: ClaimedMessage, handler: MessageHandler, message: Message
+    ) -> Delivered | DeliveryFailed | Hopeless:
         if not handler.scoped:
-            return await self._attempt(handler, _message(message, payload))
-        with self._handlers.bind_caller(message.caller):
-            return await self._attempt(handler, _message(message, payload))
+            return await self._attempt(handler, message)
+        with self._handlers.bind_caller(claimed.caller):
+            return await self._attempt(handler, message)
 
     async def _bury(self, message: ClaimedMessage, row_change: MessageChange) -> MessageChange:
         """Tell the dead-letter handler; a message it could not take stays and is tried again."""
@@ -257,4 +268,7 @@ def _message(claimed: ClaimedMessage, payload: object) -> Message:
         claimed.last_error,
         claimed.actor_id,
         claimed.tenant_id,
+        claimed.about,
+        claimed.trace_id,
+        claimed.traceparent,
     )

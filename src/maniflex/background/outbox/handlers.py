@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +20,7 @@ from maniflex.background.outbox.message import Message
 from maniflex.background.runs.engine import BindCaller
 from maniflex.background.stored_payload import PayloadType
 from maniflex.background.threads import DaemonThreads, on_thread
+from maniflex.background.tracing import WorkTracing
 
 EVERY_KIND = "*"
 TIMEOUT = timedelta(seconds=60)
@@ -105,9 +106,13 @@ class MessageHandlers:
         self._problems: list[str] = []
         self.sink: MessageHandler | None = None
         self.bind_caller: BindCaller = nullcontext  # a block that scope rules bind
+        self.tracing: WorkTracing | None = None
 
     def __bool__(self) -> bool:
         return bool(self._by_kind)
+
+    def __iter__(self) -> Iterator[MessageHandler]:
+        return iter(self._by_kind.values())
 
     def add(
         self, kind: Any, fn: Callable[..., Any], payload: Any, timeout: Any = TIMEOUT, scoped: Any = False

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from maniflex.background.outbox import cloudevents
+from maniflex.model.base import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Draft:
     kind: str
     payload: Any = None
     key: str | None = None
+    about: Model | str | None = None  # the record it tells about
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,9 @@ class Message:
     last_error: str | None = None  # why the attempt before this one failed
     actor_id: str | None = None  # who enqueued it, as far as that was a caller
     tenant_id: str | None = None
+    about: str | None = None  # the record it tells about, as `order/<id>`
+    trace_id: str | None = None  # the trace it was enqueued in
+    traceparent: str | None = None
 
     @property
     def raw(self) -> bytes:

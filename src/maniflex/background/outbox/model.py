@@ -39,9 +39,12 @@ class OutboxMessage(Model, table="outbox_event"):
     seq: int = field(default=0, filterable=True, sortable=True)  # the order of enqueueing
     kind: str = field(filterable=True, sortable=True)
     key: str | None = field(default=None, filterable=True)
+    about: str | None = field(default=None, filterable=True)  # a record, as `order/<id>`
     payload: JsonValue | None = field(default=None)
     actor_id: str | None = field(default=None, filterable=True, relation=None)  # who enqueued it
     tenant_id: str | None = field(default=None, filterable=True, relation=None)
+    trace_id: str | None = field(default=None, filterable=True, relation=None)
+    traceparent: str | None = field(default=None)  # the span that enqueued it
     raw: str | None = field(default=None)  # of a dead message whose payload is not JSON
     status: MessageStatus = field(default=MessageStatus.PENDING, filterable=True, sortable=True)
     attempts: int = field(default=0, filterable=True, sortable=True)

@@ -14,6 +14,16 @@ from maniflex.background.outbox.model import MessageStatus
 from maniflex.db.port import Row
 
 
+class NewMessage(NamedTuple):
+    """A message to be stored."""
+
+    id: str
+    kind: str
+    key: str | None
+    text: str  # its payload
+    about: str | None
+
+
 class ClaimedMessage(NamedTuple):
     """A message that is ours until its lease ends."""
 
@@ -28,19 +38,22 @@ class ClaimedMessage(NamedTuple):
     last_error: str | None = None  # of the attempt before
     actor_id: str | None = None  # who enqueued it
     tenant_id: str | None = None
+    about: str | None = None  # the record it tells about
+    trace_id: str | None = None
+    traceparent: str | None = None
 
     @classmethod
     def of(cls, row: Row) -> ClaimedMessage:
         """The message of a row that the statement `claim` returned."""
-        id, seq, kind, key, payload, attempts, created_at, claimed_with, last_error, actor, tenant = row
+        id, seq, kind, key, payload, attempts, created_at, claimed_with, last_error, *rest = row
         content = b"" if payload is None else payload
         moment, orphaned = instant(created_at), claimed_with == 0
-        return cls(id, seq, kind, key, content, attempts, moment, orphaned, last_error, actor, tenant)
+        return cls(id, seq, kind, key, content, attempts, moment, orphaned, last_error, *rest)
 
     @property
     def caller(self) -> Caller:
         """Who enqueued it."""
-        return Caller(self.actor_id, self.tenant_id)
+        return Caller(self.actor_id, self.tenant_id, self.trace_id, traceparent=self.traceparent)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from maniflex._caller import Caller
 from maniflex._ids import new_id
 from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
-from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, Settlement
+from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, NewMessage, Settlement
 from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.db.port import Adapter, Executor, Row
 from maniflex.db.primary import Primary
@@ -24,7 +24,8 @@ from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_files import NamedStatement, load
 
 CHANNEL = "maniflex_outbox"
-_ENQUEUED = ("ids", "kinds", "keys", "payloads")
+TABLE = "outbox_event"
+_ENQUEUED = ("ids", "kinds", "keys", "payloads", "abouts")
 MOST_KINDS = 50  # in one statement; each has a part of its own there
 FIRST = 200  # messages of a kind that are looked at for leases no clock can have meant
 AT_ONCE = 1000  # pauses that one statement ends
@@ -48,13 +49,12 @@ class OutboxStore:
         self._looks_before_claiming = by_dialect(adapter.dialect, sqlite=True, postgres=False)
         self._claims: dict[tuple[int, int], NamedStatement] = {}
 
-    async def enqueue(
-        self, run: Executor, rows: Sequence[tuple[str, str, str | None, str]], now: datetime, caller: Caller
-    ) -> None:
-        """Store messages of a caller given as id, kind, key and payload, in this order."""
+    async def enqueue(self, run: Executor, rows: Sequence[NewMessage], now: datetime, caller: Caller) -> None:
+        """Store the messages of a caller, in this order."""
         values = self._rows(_ENQUEUED, rows)
         values["now"], values["channel"] = self._time(now), CHANNEL
         values["actor_id"], values["tenant_id"] = caller.actor_id, caller.tenant_id
+        values["trace_id"], values["traceparent"] = caller.trace_id, caller.traceparent
         await run.write(self._enqueue.bind_all(values))
 
     async def turn(
@@ -193,16 +193,16 @@ class OutboxStore:
 
     async def depth(self) -> list[tuple[str, int, datetime]]:
         """How many messages of each kind wait, and since when the oldest does."""
-        rows = await self.adapter.fetch(self._sql["depth"].bind())
+        rows = await self._primary.fetch(self._sql["depth"].bind())
         return [(kind, count, instant(oldest)) for kind, count, oldest in rows]
 
     async def dead(self) -> int:
-        [[count]] = await self.adapter.fetch(self._sql["dead"].bind())
+        [[count]] = await self._primary.fetch(self._sql["dead"].bind())
         return int(count)
 
-    async def prune(self, before: datetime, limit: int) -> int:
-        """Remove messages delivered before that moment, oldest first; how many went."""
-        statement = self._sql["prune"].bind(before=self._time(before), limit=limit)
+    async def prune(self, before: datetime, limit: int, table: str = TABLE) -> int:
+        """Remove messages delivered before that moment, oldest first, of all or a partition; how many."""
+        statement = self._sql["prune"].on_table(TABLE, table).bind(before=self._time(before), limit=limit)
         return len(await self.adapter.write(statement))
 
     # -- the inbox

@@ -21,6 +21,8 @@ from maniflex.background.environment import Environment
 from maniflex.background.metrics import Values
 from maniflex.background.parameters import PACKAGE
 from maniflex.background.part import DeclaredPart
+from maniflex.background.partitions.keeper import keeper_of
+from maniflex.background.partitions.layout import OF_RUNS, RUNS
 from maniflex.background.runs import options as checks
 from maniflex.background.runs.access import RunAccess, public_types
 from maniflex.background.runs.engine import RunEngine, use_transaction
@@ -55,6 +57,7 @@ class Work(DeclaredPart):
     def __init__(self) -> None:
         super().__init__()
         self.handlers = RunHandlers()
+        self._internal_types: set[str] = set()
         self.access = RunAccess()
 
     # -- declaring
@@ -120,6 +123,16 @@ class Work(DeclaredPart):
 
         return decorate
 
+    def add_internal(self, type: str, fn: Callable[..., Any], *, max_attempts: int = 25) -> None:
+        """Give runs of a type of the framework's own to `fn`; they alone bring no routes to clients."""
+        self._internal_types.add(type)
+        self.handler(type, internal=True, max_attempts=max_attempts)(fn)
+
+    @property
+    def has_routes(self) -> bool:
+        """Whether clients reach runs: the application uses them itself and has not closed their routes."""
+        return self.access.routes and (self._enabled or len(self.handlers) > len(self._internal_types))
+
     @property
     def used(self) -> bool:
         return self._enabled or len(self.handlers) > 0
@@ -146,9 +159,11 @@ class Work(DeclaredPart):
         """The workers and the pruner, when there is anything to handle."""
         if not len(self.handlers):
             return ()
-        engine = self.require_sealed().runs
+        environment = self.require_sealed()
+        engine = environment.runs
         type_prefixes = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
-        return (*make_workers(engine, type_prefixes, concurrency), Pruner(engine))
+        keepers = keeper_of(environment, (RUNS, *OF_RUNS), engine.store)
+        return (*make_workers(engine, type_prefixes, concurrency), *keepers, Pruner(engine))
 
     def worker(
         self,
@@ -181,7 +196,8 @@ class Work(DeclaredPart):
         """Store a run; inside a transaction it is there when that commits. One of the same key is returned.
 
         Options: `priority` (higher first), `run_at` or `delay`, `max_attempts`, `group_key`,
-        `timeout`, `actor_id`, `tenant_id`, `trace_id`; the last three are the caller's inside a request.
+        `timeout`, `about` (the record the run is about), `actor_id`, `tenant_id`, `trace_id`; the last
+        three are the caller's inside a request.
         """
         runs = await self.require_sealed().runs.submit_all(type, [payload], [idempotency_key], tx, **options)
         return runs[0]
@@ -244,6 +260,12 @@ class Work(DeclaredPart):
         records = Records[WorkflowEvent](environment.stores[WorkflowEvent], reading(environment.adapter))
         return await records.list([("workflow_id", "eq", id)], sorts=["created_at", "id"])
 
+    async def steps(self, id: str) -> builtins.list[WorkflowStep]:
+        """The steps of a run that are done, in order."""
+        environment = self.require_sealed()
+        records = Records[WorkflowStep](environment.stores[WorkflowStep], reading(environment.adapter))
+        return await records.list([("workflow_id", "eq", id)], sorts=["created_at", "id"])
+
     async def wait(self, id: str, timeout: timedelta | float | None = None) -> WorkflowRun:
         """The run once it is finished; `TimeoutError` when that takes longer than `timeout`."""
         deadline = None if timeout is None else self.clock.now() + as_duration(timeout, "timeout")
@@ -296,6 +318,24 @@ class Work(DeclaredPart):
                 await on.execute(store.bind(statement, id=id))
             self.engine.wake_after(on)
             return await self.engine.records(on).read(id)
+
+    async def run_now(self, id: str, *, tx: Tx | None = None) -> WorkflowRun:
+        """Have a run that waits for its time be due at once; its attempts stay counted."""
+        async with self._alone(id, tx) as on:
+            if not await self.engine.store.hurry(id, self.clock.now(), tx=on):
+                raise await self._why_not_now(id, on)
+            self.engine.wake_after(on)
+            return await self.engine.records(on).read(id)
+
+    async def _why_not_now(self, id: str, tx: Tx) -> Exception:
+        try:
+            run = await self.engine.records(tx).read(id)
+        except NotFound:
+            return NotFound("run not found")
+        if run.status == Status.PENDING and run.waiting_for is not None:
+            return Conflict("the run waits for a signal or another run, which makes it due")
+        is_due = run.status == Status.PENDING and run.run_at <= self.clock.now()
+        return Conflict("the run is due already" if is_due else f"the run is {run.status} and does not wait")
 
     async def delete(self, id: str, reason: str | None = None, *, tx: Tx | None = None) -> None:
         """Delete a run softly: it is never claimed again, and its idempotency key is free."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from concurrent.futures import Executor as Threads
 from contextvars import Context
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 from maniflex._backoff import Backoff
 from maniflex._caller import asking
-from maniflex._fence import Fence, describe
+from maniflex._fence import Fence, Forks, describe, end_child
 from maniflex._logging import guard_logger
 from maniflex.background.json_text import clean, decode, encode, unreadable_because
 from maniflex.background.runs.engine import RunEngine
@@ -50,6 +51,7 @@ from maniflex.background.runs.run import Run
 from maniflex.background.runs.settler import Settler
 from maniflex.background.runs.store import passes
 from maniflex.background.threads import on_thread
+from maniflex.db.current import ReplicaReader, current_reader
 from maniflex.errors import RequestError
 
 log = guard_logger(logging.getLogger("maniflex.work"))
@@ -60,6 +62,7 @@ class AttemptHost(Protocol):
 
     engine: RunEngine
     settler: Settler
+    forks: int  # that lay behind the process when the worker began
 
     @property
     def threads(self) -> Threads:
@@ -117,6 +120,7 @@ class Attempt:
         except BaseException as error:  # no handler's, those are outcomes: the engine failed, or is closed
             engine.logger.error("run %s was interrupted", row.id, exc_info=error)
             outcome = await self._after_interruption(error)
+        row.busy = engine.clock.monotonic() - row.begun
         if isinstance(outcome, Done):
             settler.succeed(row, outcome.result)
             return
@@ -149,7 +153,12 @@ class Attempt:
         seconds = row.timeout
         if seconds is None and handler.timeout is not None:
             seconds = handler.timeout.total_seconds()
-        outcome = await perform(run, handler, seconds, self._host, self.task)
+        if engine.tracing is None:
+            outcome = await perform(run, handler, seconds, self._host, self.task)
+        else:
+            with engine.tracing.run(run) as note_outcome:
+                outcome = await perform(run, handler, seconds, self._host, self.task)
+                note_outcome(outcome)
         row.max_attempts = run.max_attempts  # more when it began to take its steps back
         return outcome
 
@@ -194,7 +203,8 @@ async def perform(
 ) -> Outcome:
     """Call the handler in this task and name what came of it, once none of its steps goes on any more."""
     asking.set(run)  # what it submits is on behalf of the caller who submitted the run
-    fence = Fence(task)
+    # It must see what was committed before it was claimed: the record that it was submitted for.
+    current_reader.set(ReplicaReader(written_at=time.monotonic()))
     outcome: Outcome
     try:
         if run.attempt > 1 and handler.is_async:
@@ -203,7 +213,8 @@ async def perform(
             result = await handler.fn(run)
         else:
             result = await _call_handler(run, handler, timeout, host)
-        fence.end_if_forked()
+        if Forks.count != host.forks:
+            end_child()
         if result is None and run.is_plain:  # most runs, of which there may be thousands a second
             run.over = True
             return NO_RESULT
@@ -212,7 +223,7 @@ async def perform(
         if is_lost(error):
             outcome = Released() if run.handed_back else Dropped()
         else:
-            outcome = pause_of(error) or failure_or_release(fence, error)
+            outcome = pause_of(error) or failure_or_release(Fence(task, host.forks), error)
     return await conclude(run, outcome)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -76,9 +76,22 @@ class Claimer(Loop):
         runs = await self.recover() if self.unanswered else []
         if not runs:
             runs = await self._claim(room, cursor)
-        for type, number in Counter(run.type for run in runs).items():
-            self._metrics.add("runs_claimed_total", number, type=type)
+        if runs:
+            self._count_claimed(runs)
         return runs
+
+    def _count_claimed(self, runs: Sequence[ClaimedRun]) -> None:
+        now = self.clock.now()
+        numbers: Counter[str] = Counter()
+        waits: defaultdict[str, float] = defaultdict(float)  # seconds
+        for run in runs:
+            numbers[run.type] += 1
+            waits[run.type] += max((now - self.store.due_time(run)).total_seconds(), 0)
+        for type, number in numbers.items():
+            self._metrics.add("runs_claimed_total", number, type=type)
+            counts = self._metrics.minutes.of(now, "run", type)
+            counts.started += number
+            counts.wait += waits[type]
 
     async def _claim(self, room: int, cursor: ClaimCursor | None) -> list[ClaimedRun]:
         leases, now, token = self._leases, self.clock.now(), new_id()

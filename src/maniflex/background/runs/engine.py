@@ -30,6 +30,7 @@ from maniflex.background.runs.store import CHANNEL, RunStore
 from maniflex.background.runs.store_postgres import PostgresRunStore
 from maniflex.background.runs.store_sqlite import SqliteRunStore
 from maniflex.background.runs.submitter import Submitted, Submitter
+from maniflex.background.tracing import WorkTracing
 from maniflex.config import Config
 from maniflex.db.current import current_tx, detached_context, transaction
 from maniflex.db.port import Adapter, Executor, Tx
@@ -89,6 +90,7 @@ class RunEngine:
         self.logger = logger
         self.metrics = metrics
         self.bind_caller = bind_caller
+        self.tracing: WorkTracing | None = None
         self.workers: list[Callable[[], None]] = []  # how to wake those of this process
         self.observers: list[Callable[[str], None]] = []  # told the id of each run that was settled
         self.attempts_over: dict[str, asyncio.Event] = {}  # by the id of a run that `Work.wait` waits for

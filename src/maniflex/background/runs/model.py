@@ -75,7 +75,9 @@ class WorkflowRun(Model, WithDeletedAt, table="workflow_run"):
     actor_id: str | None = field(default=None, filterable=True, relation=None)
     tenant_id: str | None = field(default=None, filterable=True, relation=None)
     trace_id: str | None = field(default=None, filterable=True, relation=None)
+    traceparent: str | None = field(default=None)  # the span that submitted it
     parent_id: str | None = field(default=None, filterable=True, relation=None)
+    about: str | None = field(default=None, filterable=True)  # a record, as `order/<id>`
     delete_reason: str | None = field(default=None)
 
     @property

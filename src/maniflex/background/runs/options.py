@@ -11,6 +11,7 @@ from maniflex.background.declaring import as_duration
 from maniflex.background.json_text import is_text
 from maniflex.background.runs.handlers import PRIORITIES
 from maniflex.errors import DeclarationError, ValidationFailed
+from maniflex.model.base import Model
 
 
 class Options(TypedDict, total=False):
@@ -26,6 +27,7 @@ class Options(TypedDict, total=False):
     tenant_id: str | None
     trace_id: str | None
     parent_id: str | None
+    about: Model | str | None  # the record it is about
 
 
 def check_names(options: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from maniflex.background.clock import may_take_over
 from maniflex.background.loop import Loop
 from maniflex.background.runs.claimer import Claimer
 from maniflex.background.runs.engine import RunEngine
+from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import Reaped
 from maniflex.background.runs.run_leases import RunLeases
 from maniflex.db.current import transaction
@@ -58,8 +59,9 @@ class Rescuer(Loop):
         async with transaction(self._engine.store.adapter):
             if self._was_held_up(began):
                 return False
-            runs = await self._take_back_expired()
-        return self._report(runs)
+            now = self.clock.now()
+            runs = await self._take_back_expired(now)
+        return self._report(runs, now)
 
     async def _had_a_chance(self, now: datetime) -> bool:
         """Whether its worker could have renewed since we first saw what ran out."""
@@ -91,16 +93,22 @@ class Rescuer(Loop):
         if not may_take_over(self.clock):
             return False
         async with transaction(self._engine.store.adapter):
-            runs = await self._take_back_expired()
-        return self._report(runs)
+            now = self.clock.now()
+            runs = await self._take_back_expired(now)
+        return self._report(runs, now)
 
-    async def _take_back_expired(self) -> list[Reaped]:
+    async def _take_back_expired(self, now: datetime) -> list[Reaped]:
         await self._leases.renew_own()  # we do live
-        return await self._engine.reap(self.clock.now())
+        return await self._engine.reap(now)
 
-    def _report(self, runs: list[Reaped]) -> bool:
+    def _report(self, runs: list[Reaped], now: datetime) -> bool:
         for run in runs:
             self._engine.metrics.add("runs_reclaimed_total", type=run.type)
+            counts = self._engine.metrics.minutes.of(now, "run", run.type)
+            if run.status == Status.FAILED:
+                counts.failed += 1
+            else:
+                counts.retried += 1
             self.logger.warning(
                 "run %s (%s) was abandoned by its worker; it is %s", run.id, run.type, run.status
             )

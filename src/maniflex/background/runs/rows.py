@@ -31,7 +31,9 @@ class RunDraft:
     actor_id: str | None = None
     tenant_id: str | None = None
     trace_id: str | None = None
+    traceparent: str | None = None
     parent_id: str | None = None
+    about: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,14 @@ class ClaimedRun:
     actor_id: str | None
     tenant_id: str | None
     trace_id: str | None
+    traceparent: str | None
     parent_id: str | None
     held: Held
     keyed: bool = False  # it has an idempotency key, by which others may find it and wait for it
     until: datetime | None = None  # what the claim was given; renewals come on top
     tried: tuple[datetime, ...] = ()  # when its outcome was sent, confirmed or not
+    begun: float = 0.0  # by the monotonic clock
+    busy: float = 0.0  # seconds its handler took
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class Run:
         "payload",
         "tenant_id",
         "trace_id",
+        "traceparent",
         "type",
     )
 
@@ -70,6 +71,7 @@ class Run:
         self.actor_id = claimed.actor_id
         self.tenant_id = claimed.tenant_id
         self.trace_id = claimed.trace_id
+        self.traceparent = claimed.traceparent  # of the span that submitted it, or of its own
         self.parent_id = claimed.parent_id
         self.group_key = claimed.group_key
         self.cancelled = False
@@ -89,13 +91,29 @@ class Run:
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose records say which run they are about."""
-        about = {"run_id": self.id, "run_type": self.type, "attempt": self.attempt}
-        return logging.LoggerAdapter(log, about)
+        return logging.LoggerAdapter(log, self._log_fields())
+
+    def _log_fields(self) -> dict[str, Any]:
+        """What log lines say of this run."""
+        return {
+            "run_id": self.id,
+            "run_type": self.type,
+            "attempt": self.attempt,
+            "trace_id": self.trace_id or "",
+            "traceparent": self.traceparent or "",
+            "user_id": self.actor_id or "",
+            "tenant_id": self.tenant_id or "",
+        }
 
     def caller(self) -> Caller:
         """On whose behalf the run was submitted."""
         return Caller(
-            self.actor_id, self.tenant_id, self.trace_id, request_id=f"run:{self.id}", source=Source.RUN
+            self.actor_id,
+            self.tenant_id,
+            self.trace_id,
+            request_id=f"run:{self.id}",
+            source=Source.RUN,
+            traceparent=self.traceparent,
         )
 
     def scope(self) -> AbstractContextManager[object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +25,11 @@ AT_MOST = 1000
 RETRY_DELAY = 0.02  # after which an outcome is tried again that could not be written, doubled each time
 RETRY_DELAY_AT_MOST = {"locked": 0.5, "refused": 2.0}
 COUNTED = {"retried": "runs_retried_total", "failed": "runs_failed_total"}
+OUTCOMES = {
+    "runs_succeeded_total": "succeeded",
+    "runs_retried_total": "retried",
+    "runs_failed_total": "failed",
+}
 Answers: TypeAlias = list[tuple[tuple[ClaimedRun, T], bool]]
 _BACKOFF = Backoff()
 
@@ -211,7 +215,10 @@ class Settler:
             if state is not None and (state.status, state.lease) == (kind.before, one[0].held.lease):
                 self._put_aside(kind.waiting, one, "locked")
             else:
-                answers.append((one, state is not None and _is_written(one[0], kind.after(one), state)))
+                is_written = state is not None and _is_written(one[0], kind.after(one), state)
+                if state is not None and is_written:
+                    one[0].tried = (state.updated_at,)  # when it was, which counts by the minute go by
+                answers.append((one, is_written))
         return answers
 
     async def _write_one_by_one(self, kind: _OutcomeKind[T], batch: list[tuple[ClaimedRun, T]]) -> Answers[T]:
@@ -276,17 +283,23 @@ class Settler:
 
     def _note_answers(self, answers: Iterable[tuple[ClaimedRun, bool, str | None]]) -> None:
         """Count the settled runs and tell of them; let go of those that were not ours any more."""
-        counts: Counter[tuple[str, str]] = Counter()
+        counts: dict[tuple[str, str, datetime], list[float]] = {}  # how many, and their seconds
         for run, still_ours, counter in answers:
             if not still_ours:
                 self.let_go(run)  # cancelled meanwhile, or another worker's by now
             else:
                 self._forget(run.held)
                 if counter is not None:
-                    counts[counter, run.type] += 1
+                    count = counts.setdefault((counter, run.type, run.tried[-1]), [0, 0.0])
+                    count[0] += 1
+                    count[1] += run.busy
             self._engine.note_settled(run, still_ours=still_ours)
-        for (counter, type), number in counts.items():
+        for (counter, type, moment), (number, seconds) in counts.items():
             self._metrics.add(counter, number, type=type)
+            minute = self._metrics.minutes.of(moment, "run", type)
+            outcome = OUTCOMES[counter]
+            setattr(minute, outcome, getattr(minute, outcome) + int(number))
+            minute.busy += seconds
 
 
 def _each_once(batch: list[tuple[ClaimedRun, T]]) -> list[tuple[ClaimedRun, T]]:

@@ -13,10 +13,11 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from maniflex._ids import event_ids
+from maniflex._ids import event_ids, first_id
 from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
 from maniflex.background.parameters import PACKAGE, parameters_of
+from maniflex.background.partitions.layout import PartitionLayout
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import (
     ClaimCursor,
@@ -36,8 +37,10 @@ from maniflex.sql.statement import Sql
 from maniflex.sql.statement_files import load
 
 CHANNEL = "maniflex_work"
+TABLE = "workflow_run"
 ORPHAN_GRACE = timedelta(minutes=5)  # a run of an unknown type may wait this long for a worker that knows it
 TRANSIENT_ERRORS = (TransactionError, Unavailable, Timeout)
+UNBOUNDED = 2**62
 _A_DAY = timedelta(days=1)
 _LAST_ID = "\U0010ffff"
 
@@ -80,6 +83,9 @@ class RunStore(ABC):
     async def retry(self, run_id: str, now: datetime, *, tx: Tx | None = None) -> bool:
         return await self._change_one("retry", "retried", run_id, now, tx)
 
+    async def hurry(self, run_id: str, now: datetime, *, tx: Tx | None = None) -> bool:
+        return await self._change_one("hurry", "hurried", run_id, now, tx)
+
     async def delete(self, run_id: str, reason: str | None, now: datetime, *, tx: Tx | None = None) -> bool:
         return await self._change_one("delete", "deleted", run_id, now, tx, reason=reason)
 
@@ -98,8 +104,16 @@ class RunStore(ABC):
     # -- what workers do
 
     @abstractmethod
+    def learn_partitions(self, layout: PartitionLayout | None, open: Sequence[str] = ()) -> None:
+        """How the table is partitioned, and where a run may be due within seconds; claims go there first."""
+
+    @abstractmethod
     async def claim(self, terms: ClaimTerms, cursor: ClaimCursor | None = None) -> list[ClaimedRun]:
         """Lease due runs, most urgent first."""
+
+    @abstractmethod
+    def due_time(self, run: ClaimedRun) -> datetime:
+        """When a claimed run was due."""
 
     @abstractmethod
     async def find_claimed(self, token: str) -> list[ClaimedRun]:
@@ -194,19 +208,21 @@ class RunStore(ABC):
     async def _bring_back(self, rows: Sequence[tuple[str, Any, Any]], soonest: Any) -> list[Row]: ...
 
     async def prune(
-        self, before: datetime, limit: int = 500, *, after: str = "", look: int = 5_000
+        self, before: datetime, limit: int = 500, *, after: str = "", look: int = 5_000, table: str = TABLE
     ) -> tuple[int, str]:
         """Remove finished runs that were not changed since `before`, with their events, steps and signals.
 
-        Looks at up to `look` runs behind the id `after`; how many went, and where to go on, or "".
+        Looks at up to `look` runs behind the id `after`, of all or of a partition; how many went, and where
+        to go on, or "".
         """
+        prunable = self._sql["prunable"].on_table(TABLE, table)
         # Ids rise with time; those an application gave its jobs may be beyond all that were made here.
-        made_later = _first_id(datetime.now(UTC) + _A_DAY)
+        made_later = first_id(datetime.now(UTC) + _A_DAY)
         rows: list[Row] = []
-        for low, high in ((after, _first_id(before)), (max(after, made_later), _LAST_ID)):
+        for low, high in ((after, first_id(before)), (max(after, made_later), _LAST_ID)):
             if low < high and len(rows) < look:
                 values = {"after": low, "below": high, "before": self._time(before)}
-                rows += await self.adapter.fetch(self._sql["prunable"].bind(**values, look=look - len(rows)))
+                rows += await self.adapter.fetch(prunable.bind(**values, look=look - len(rows)))
         old = [row[0] for row in rows if row[1]]
         count = 0
         for n in range(0, len(old), limit):
@@ -216,9 +232,12 @@ class RunStore(ABC):
     @abstractmethod
     async def _remove(self, ids: Sequence[str], before: Any) -> int: ...
 
-    async def depth(self, now: datetime) -> list[tuple[str, int, datetime]]:
-        """Type, number and oldest due time of the runs that are due and not yet claimed."""
-        rows = await self.adapter.fetch(self._sql["depth"].bind(now=self._time(now)))
+    async def depth(self, now: datetime, most: int = UNBOUNDED) -> list[tuple[str, int, datetime]]:
+        """Type, number and oldest due time of the runs that are due and not yet claimed.
+
+        Of a type and priority, at most so many are counted.
+        """
+        rows = await self.adapter.fetch(self._sql["depth"].bind(now=self._time(now), most=most))
         return [(row[0], row[1], instant(row[2])) for row in rows]
 
     # -- the form of values
@@ -228,9 +247,3 @@ class RunStore(ABC):
         return self._sql[statement].bind(
             **{k: self._time(v) if isinstance(v, datetime) else v for k, v in values.items()}
         )
-
-
-def _first_id(moment: datetime) -> str:
-    """The text that ids made from this moment on are greater than."""
-    millisecond = f"{int(moment.timestamp() * 1000):012x}"
-    return f"{millisecond[:8]}-{millisecond[8:]}"

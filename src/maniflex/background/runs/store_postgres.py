@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -9,7 +10,9 @@ from typing import Any, Self
 
 from maniflex._ids import event_ids
 from maniflex.background.leases import Held
+from maniflex.background.partitions.layout import PartitionLayout
 from maniflex.background.runs.model import Status
+from maniflex.background.runs.partitioned_statements import KnownPartitions, PartitionedStatements
 from maniflex.background.runs.rows import (
     ClaimCursor,
     ClaimedRun,
@@ -22,22 +25,33 @@ from maniflex.background.runs.rows import (
 )
 from maniflex.background.runs.store import CHANNEL, RunStore
 from maniflex.db.current import executor
-from maniflex.db.port import Executor, Row, Tx
-from maniflex.errors import Conflict, SerializationFailure, Timeout
+from maniflex.db.port import Adapter, Executor, Row, Tx
+from maniflex.errors import Conflict, DatabaseError, SerializationFailure, Timeout, TransactionError
 from maniflex.sql.codec import encode_plain
+from maniflex.sql.statement_files import NamedStatement
 
 SEPARATOR = "\x1e"  # no JSON text holds it
+FULL_LOOK_EVERY = 1.0  # seconds
 
 
 class PostgresRunStore(RunStore):
     """All statements about runs on PostgreSQL, where rows may be locked by others."""
+
+    def __init__(
+        self, adapter: Adapter, *, logged: bool = True, known: KnownPartitions | None = None
+    ) -> None:
+        super().__init__(adapter, logged=logged)
+        self._known = known or KnownPartitions()
+        self._of_partitions = PartitionedStatements(self._sql)
+        self._submit_new = _without_conflicts(self._sql["submit"])
+        self._full_look_at = float("-inf")  # by the monotonic clock
 
     @asynccontextmanager
     async def steady(self) -> AsyncIterator[Self]:
         adapter = self.adapter.sibling(steady=True)
         await adapter.open()
         try:
-            yield type(self)(adapter, logged=self._logged)
+            yield type(self)(adapter, logged=self._logged, known=self._known)
         finally:
             await adapter.close()
 
@@ -54,7 +68,9 @@ class PostgresRunStore(RunStore):
             "actor_id": draft.actor_id,
             "tenant_id": draft.tenant_id,
             "trace_id": draft.trace_id,
+            "traceparent": draft.traceparent,
             "parent_id": draft.parent_id,
+            "about": draft.about,
             "now": now,
             "due": draft.run_at <= now,
             "channel": CHANNEL,
@@ -63,7 +79,8 @@ class PostgresRunStore(RunStore):
         run = executor(self.adapter, tx)
         ids, payloads, keys = zip(*rows, strict=True)
         if any(keys) or any(SEPARATOR in id for id in ids):
-            statement = self._sql["submit"].bind(ids=ids, payloads=payloads, keys=keys, **common)
+            submit = self._sql["submit"] if any(keys) else self._submit_new
+            statement = submit.bind(ids=ids, payloads=payloads, keys=keys, **common)
             return {row[0] for row in await run.write(statement)}
         texts = {"ids": SEPARATOR.join(ids), "payloads": SEPARATOR.join(payloads)}
         await run.write(self._sql["submit_all"].bind(**texts, **common))
@@ -76,6 +93,13 @@ class PostgresRunStore(RunStore):
         return bool(await executor(self.adapter, tx).write(self._sql[name].bind(**values)))
 
     # -- what workers do
+
+    def learn_partitions(self, layout: PartitionLayout | None, open: Sequence[str] = ()) -> None:
+        self._known.learn(layout, open)
+
+    def due_time(self, run: ClaimedRun) -> datetime:
+        moment: datetime = run.run_at
+        return moment
 
     async def claim(self, terms: ClaimTerms, cursor: ClaimCursor | None = None) -> list[ClaimedRun]:
         now, limit = terms.now, terms.limit
@@ -109,56 +133,85 @@ class PostgresRunStore(RunStore):
         self, values: dict[str, Any], limit: int, positions: Sequence[ClaimPosition]
     ) -> list[ClaimedRun]:
         types, priorities, run_ats, last_ids = zip(*positions, strict=True) if positions else ((),) * 4
-        statement = self._sql["claim"].bind(
+        values = {
             **values,
-            limit=limit,
-            types=types,
-            priorities=priorities,
-            run_ats=run_ats,
-            last_ids=last_ids,
+            "limit": limit,
+            "types": types,
+            "priorities": priorities,
+            "run_ats": run_ats,
+            "last_ids": last_ids,
             **self._log(),
-        )
-        return _runs_of_rows(await self.adapter.write(statement), values["lease"])
+        }
+        named = self._partitions_to_claim()
+        rows = await self._write("claim", values, named)
+        runs = _runs_of_rows(rows, values["lease"])
+        if not named and runs and self._known.layout is not None:
+            self._known.note_claimed([run.id for run in runs])
+        return runs
+
+    def _partitions_to_claim(self) -> tuple[str, ...]:
+        """Those where something may be due; once a second all, as a run of long ago may have been retried."""
+        now = time.monotonic()
+        if self._known.open and now - self._full_look_at < FULL_LOOK_EVERY:
+            return self._known.open
+        self._full_look_at = now
+        return ()
 
     async def find_claimed(self, token: str) -> list[ClaimedRun]:
         return _runs_of_rows(await self.adapter.write(self._sql["claimed"].bind(lease=token)), token)
 
     async def renew(self, on: Executor, held: Sequence[tuple[Held, datetime]]) -> Renewed:
         ids, leases, untils = zip(*((h.id, h.lease, until) for h, until in held), strict=True)
-        rows = await on.write(self._sql["renew"].bind(ids=ids, leases=leases, untils=untils))
+        rows = await on.write(
+            self._on_table("renew").bind(ids=ids, leases=leases, untils=untils, **_range(ids))
+        )
         gone_ids = set(ids) - {row[0] for row in rows if row[1] == Status.LEASED}
         return Renewed(gone_ids, {row[0] for row in rows if row[2]})
 
     async def succeed(self, successes: Sequence[tuple[Held, str | None]], now: datetime) -> set[str]:
         ids, leases, results = zip(*((h.id, h.lease, result) for h, result in successes), strict=True)
         result_list = results if any(results) else ()  # `unnest` fills up what is missing
-        values = {"ids": ids, "leases": leases, "results": result_list, "now": now, **self._log()}
+        values = {
+            "ids": ids,
+            "leases": leases,
+            "results": result_list,
+            "now": now,
+            **self._log(),
+            **_range(ids),
+        }
         try:
-            rows = await self.adapter.write(self._sql["succeed"].bind(**values))
+            rows = await self._write("succeed", values, self._holder(ids))
         except (Timeout, SerializationFailure):  # someone has locked one of them
-            rows = await self.adapter.write(self._sql["succeed_unlocked"].bind(**values))
+            rows = await self.adapter.write(self._on_table("succeed_unlocked").bind(**values))
         return {row[0] for row in rows}
 
     async def settle(self, changes: Sequence[RunChange], now: datetime, tx: Tx | None = None) -> set[str]:
-        statement = self._sql["settle"].bind(
-            ids=[c.held.id for c in changes],
-            leases=[c.held.lease for c in changes],
-            statuses=[c.status for c in changes],
-            run_ats=[c.run_at for c in changes],
-            unspents=[c.unspent for c in changes],
-            errors=[c.error for c in changes],
-            last_errors=[c.last_error for c in changes],
-            waits=[c.waiting_for for c in changes],
-            events=[c.event for c in changes],
-            datas=[c.data for c in changes],
-            now=now,
+        ids = [c.held.id for c in changes]
+        values = {
+            "ids": ids,
+            "leases": [c.held.lease for c in changes],
+            "statuses": [c.status for c in changes],
+            "run_ats": [c.run_at for c in changes],
+            "unspents": [c.unspent for c in changes],
+            "errors": [c.error for c in changes],
+            "last_errors": [c.last_error for c in changes],
+            "waits": [c.waiting_for for c in changes],
+            "events": [c.event for c in changes],
+            "datas": [c.data for c in changes],
+            "now": now,
             **self._log(),
-        )
-        return {row[0] for row in await executor(self.adapter, tx).write(statement)}
+            **_range(ids),
+        }
+        run = executor(self.adapter, tx)
+        if run is self.adapter:
+            rows = await self._write("settle", values, self._holder(ids))
+        else:
+            rows = await run.write(self._on_table("settle").bind_all(values))
+        return {row[0] for row in rows}
 
     async def let_go(self, held: Sequence[Held], now: datetime) -> set[str]:
         ids, leases = zip(*held, strict=True)
-        sql = self._sql["let_go"].bind(ids=ids, leases=leases, now=now)
+        sql = self._on_table("let_go").bind(ids=ids, leases=leases, now=now, **_range(ids))
         return {row[0] for row in await self.adapter.write(sql)}
 
     async def try_lock(self, ids: Sequence[str], tx: Tx) -> set[str]:
@@ -182,9 +235,41 @@ class PostgresRunStore(RunStore):
 
     # -- the form of values
 
+    async def _write(self, name: str, values: dict[str, Any], partitions: tuple[str, ...]) -> list[Row]:
+        """Run the statement on these partitions, or on the table when there are none."""
+        if partitions:
+            try:
+                return await self.adapter.write(
+                    self._of_partitions.on_partitions(name, partitions).bind_all(values)
+                )
+            except DatabaseError as error:
+                if isinstance(error, TransactionError):
+                    raise
+                self.learn_partitions(None)  # retention dropped one of them
+        return await self.adapter.write(self._on_table(name).bind_all(values))
+
+    def _holder(self, ids: Sequence[str]) -> tuple[str, ...]:
+        if self._known.layout is None:
+            return ()
+        name = self._known.holder(ids)
+        return () if name is None else (name,)
+
+    def _on_table(self, name: str) -> NamedStatement:
+        """The statement on the whole table, in the form that suits it."""
+        return self._sql[name] if self._known.layout is None else self._of_partitions.on_table(name)
+
     def _log(self) -> dict[str, Any]:
         return {"logged": self._logged, **event_ids()}
 
 
 def _runs_of_rows(rows: Sequence[Row], token: str) -> list[ClaimedRun]:
     return [ClaimedRun(*(*row[:-1], Held(row[0], token), row[-1])) for row in rows]
+
+
+def _range(ids: Sequence[str]) -> dict[str, str]:
+    return {"lowest": min(ids), "highest": max(ids)}
+
+
+def _without_conflicts(submit: NamedStatement) -> NamedStatement:
+    """The statement for runs without keys, of which an id in use is a mistake and no answer."""
+    return NamedStatement(submit.text.replace("ON CONFLICT DO NOTHING", ""), submit.names)

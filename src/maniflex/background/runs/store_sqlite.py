@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from maniflex._ids import event_ids
 from maniflex.background.json_text import decode
 from maniflex.background.leases import Held
+from maniflex.background.partitions.layout import PartitionLayout
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.rows import (
     ClaimCursor,
@@ -51,7 +52,9 @@ class SqliteRunStore(RunStore):
                 actor_id=draft.actor_id,
                 tenant_id=draft.tenant_id,
                 trace_id=draft.trace_id,
+                traceparent=draft.traceparent,
                 parent_id=draft.parent_id,
+                about=draft.about,
                 now=stamp,
             )
         ]
@@ -70,6 +73,15 @@ class SqliteRunStore(RunStore):
         return bool(await _rows_of(executor(self.adapter, tx), statements))
 
     # -- what workers do
+
+    def learn_partitions(self, layout: PartitionLayout | None, open: Sequence[str] = ()) -> None:
+        pass  # SQLite has none
+
+    def due_time(self, run: ClaimedRun) -> datetime:
+        try:
+            return datetime.fromisoformat(run.run_at).replace(tzinfo=UTC)
+        except (TypeError, ValueError):  # another program wrote it
+            return datetime.max.replace(tzinfo=UTC)
 
     async def claim(self, terms: ClaimTerms, cursor: ClaimCursor | None = None) -> list[ClaimedRun]:
         now, token = terms.now, terms.token

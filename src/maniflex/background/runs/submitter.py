@@ -16,6 +16,7 @@ from maniflex.background.runs.handlers import MAX_ATTEMPTS, RunHandlers, check_t
 from maniflex.background.runs.model import Status, WorkflowRun
 from maniflex.background.runs.rows import RunDraft
 from maniflex.background.runs.store import RunStore
+from maniflex.background.subject import subject_of
 from maniflex.db.current import current_tx, transaction
 from maniflex.db.port import Tx
 from maniflex.db.records import Records
@@ -123,9 +124,11 @@ class Submitter:
         tenant_id: str | None = None,
         trace_id: str | None = None,
         parent_id: str | None = None,
+        about: Model | str | None = None,
     ) -> RunDraft:
+        who = caller()
         if actor_id is None and tenant_id is None and trace_id is None:
-            actor_id, tenant_id, trace_id = caller()[:3]
+            actor_id, tenant_id, trace_id = who[:3]
         handler = self._handlers.get(check_type(type))
         if handler is None:
             self._warn_unknown(type)
@@ -139,12 +142,19 @@ class Submitter:
             "actor_id": actor_id,
             "tenant_id": tenant_id,
             "trace_id": trace_id,
+            "traceparent": who.traceparent if trace_id == who.trace_id else None,
             "parent_id": parent_id,
         }
         for name, text in texts.items():
             checks.text(name, text)
         return RunDraft(
-            type, checks.when(now, run_at, delay), attempts, priority, checks.seconds(timeout), **texts
+            type,
+            checks.when(now, run_at, delay),
+            attempts,
+            priority,
+            checks.seconds(timeout),
+            about=subject_of(about),
+            **texts,
         )
 
 
@@ -216,7 +226,9 @@ def _common(draft: RunDraft, now: datetime) -> dict[str, Any]:
         "actor_id": draft.actor_id,
         "tenant_id": draft.tenant_id,
         "trace_id": draft.trace_id,
+        "traceparent": draft.traceparent,
         "parent_id": draft.parent_id,
+        "about": draft.about,
         "delete_reason": None,
         "deleted_at": None,
         "created_at": now,

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+from maniflex._fence import Forks
 from maniflex._ids import new_id
 from maniflex.background.loop import Loop
 from maniflex.background.runs.attempt import Attempt
@@ -60,6 +61,7 @@ class RunWorker:
             engine.handlers, prefixes or config.worker_type_prefixes, only=types, leave=leave
         )
         self.running: set[Attempt] = set()
+        self.forks = Forks.count
         self.leases = RunLeases(engine, self.running, lease or config.work_lease)
         self.settler = Settler(engine, self.leases.drop)
         self.claimer = Claimer(
@@ -81,7 +83,7 @@ class RunWorker:
     # -- starting and stopping
 
     async def start(self) -> None:
-        self._started = True
+        self._started, self.forks = True, Forks.count
         await self.leases.start()
         try:
             await self._open_steady_store(self._open)
@@ -181,6 +183,9 @@ class RunWorker:
     def begin(self, runs: Sequence[ClaimedRun]) -> list[Attempt]:
         """Start working on runs we hold."""
         context = detached_context()
+        begun = self.engine.clock.monotonic()
+        for run in runs:
+            run.begun = begun
         attempts = [Attempt(self, run, context.copy()) for run in runs]
         self.running.update(attempts)
         for attempt in attempts:
@@ -241,6 +246,7 @@ class RunWorker:
         if self.leases.beating:
             yield
             return
+        self.forks = Forks.count
         await self.leases.start()
         try:
             yield

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from maniflex._service import Service
 from maniflex.background.environment import Environment
@@ -11,10 +12,19 @@ from maniflex.background.part import DeclaredPart
 from maniflex.background.scheduled_fields.observers import Observer, OnDelete, OnSetField, Subscribers
 from maniflex.background.scheduled_fields.report import Report
 from maniflex.background.scheduled_fields.runner import Runner
-from maniflex.model.scheduled_field import schedules
+from maniflex.model.meta import ModelMeta
+from maniflex.model.scheduled_field import FieldSchedule, schedules
 
 if TYPE_CHECKING:
     from maniflex.background.runs.api import Work
+
+
+class DueField(NamedTuple):
+    """A scheduled field of a model, and how many records wait to be served by it."""
+
+    model: ModelMeta
+    schedule: FieldSchedule
+    due: int
 
 
 class Scheduled(DeclaredPart):
@@ -67,6 +77,22 @@ class Scheduled(DeclaredPart):
         self.require_sealed()
         return await self._runner.sweep()
 
+    @property
+    def has_fields(self) -> bool:
+        """Whether any model has a scheduled field."""
+        return any(schedules(store.meta) for store in self.require_sealed().stores.values())
+
+    @property
+    def last_report(self) -> tuple[datetime, Report] | None:
+        """The last sweep of this process and when it began; None before the first."""
+        self.require_sealed()
+        return self._runner.last_report
+
+    async def due(self, most: int = 10_001) -> list[DueField]:
+        """How many records are due now by each scheduled field, none counted beyond `most`."""
+        self.require_sealed()
+        return [DueField(*row) for row in await self._runner.due(most)]
+
     def problems(self) -> list[str]:
         """A sentence for each hook that cannot be called."""
         hooks: list[Any] = [*self._on_delete, *self._on_set_field, *self._observers]
@@ -81,5 +107,4 @@ class Scheduled(DeclaredPart):
         """The runner, where a model has a schedule and no run asks for the sweeps."""
         if self._environment is None or self._by_runs:
             return ()
-        has_schedules = any(schedules(store.meta) for store in self._environment.stores.values())
-        return (self._runner,) if has_schedules else ()
+        return (self._runner,) if self.has_fields else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from maniflex._clock import Clock
@@ -16,7 +16,9 @@ from maniflex.background.scheduled_fields.sweep import IndexSweep, SweepSettings
 from maniflex.background.watch import WatchedPart
 from maniflex.db.current import current_tx
 from maniflex.errors import DatabaseError
-from maniflex.sql.scheduled_fields import Place
+from maniflex.model.meta import ModelMeta
+from maniflex.model.scheduled_field import FieldSchedule
+from maniflex.sql.scheduled_fields import Place, count_due
 from maniflex.sql.scheduled_indexes import schedule_indexes
 
 
@@ -57,6 +59,7 @@ class Runner:
         self._places: dict[Target, Place] = {}
         self._broken: set[Target] = set()
         self._failed: set[Target] = set()
+        self.last_report: tuple[datetime, Report] | None = None  # of this process, and when it began
         self._ticker = _SweepLoop(self, interval or environment.config.sweep_interval, self._settings)
 
     async def start(self) -> None:
@@ -98,7 +101,20 @@ class Runner:
         self._failed = {target for target, sweep in sweeps if sweep.failed}
         report = tally.report()
         self._count(report)
+        self.last_report = now, report
         return report
+
+    async def due(self, most: int) -> list[tuple[ModelMeta, FieldSchedule, int]]:
+        """How many records are due by each scheduled field, none counted beyond `most`."""
+        now = self._settings.clock.now()
+        counts: dict[tuple[ModelMeta, FieldSchedule], int] = {}
+        for target in self._targets:
+            row = await target.store.adapter.fetch_one(
+                count_due(target.store.sql, target.schedule_index, now, most)
+            )
+            key = target.store.meta, target.schedule_index.schedule
+            counts[key] = min(counts.get(key, 0) + (0 if row is None else int(row[0])), most)
+        return [(meta, schedule, number) for (meta, schedule), number in counts.items()]
 
     def _state_of_last_sweep(self, target: Target) -> dict[str, Any]:
         """Where the next sweep of a target begins, and whether its error is in the log already."""

@@ -33,7 +33,7 @@ class ScheduleStore:
 
     async def overdue(self, now: datetime) -> tuple[int, datetime | None]:
         """How many schedules are due, and since when the first of them is."""
-        row = await self.adapter.fetch_one(self._sql["overdue"].bind(now=self._time(now)))
+        row = await self._primary.fetch_one(self._sql["overdue"].bind(now=self._time(now)))
         count, since = (0, None) if row is None else row
         return count, None if since is None else instant(since)
 

@@ -108,6 +108,8 @@ def register(
             "X-Maniflex-Schedule": run.payload["schedule_id"],
             "X-Maniflex-Due": run.payload["due_at"],
         }
+        if run.traceparent:
+            headers["traceparent"] = run.traceparent
         body = run.payload["payload"]
         arguments = (run.payload["target"], {} if body is None else body, headers)
         send = partial(post, *arguments, timeout=timeout.total_seconds(), allow_private=allow_private)

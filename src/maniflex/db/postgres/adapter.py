@@ -1,9 +1,9 @@
 """The PostgreSQL adapter, on asyncpg.
 
-Statements run as prepared statements on pooled connections; outside a transaction reads may go to
-a replica. A statement that cannot have run (dead connection, stale plan) is tried once more; one
-that may have run never is. Behind a transaction pooler (`pooler=True`) nothing is
-kept on a connection: unnamed statements, settings by SET LOCAL, timeouts by our own clock.
+Statements run as prepared statements on pooled connections. A statement that cannot have run (dead
+connection, stale plan) is tried once more; one that may have run never is. Behind a transaction pooler
+(`pooler=True`) nothing is kept on a connection: unnamed statements, settings by SET LOCAL, timeouts by our
+own clock. `ReplicatedAdapter` is the same with a replica for reads.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from maniflex.db.budget import Budget
+from maniflex.db.current import detached_context
 from maniflex.db.port import STREAM_BATCH, BatchStatement, Isolation, Row, Wake
+from maniflex.db.statements import StatementObserver
 from maniflex.errors import (
     ConfigError,
     DeclarationError,
-    RequestError,
     SerializationFailure,
     Timeout,
     Unavailable,
@@ -31,18 +32,22 @@ from maniflex.errors import (
 from maniflex.sql.statement import Dialect, LookupText, Sql
 
 try:
-    import asyncpg
+    import asyncpg  # noqa: F401
 except ImportError as missing:
     raise DeclarationError(
         'PostgreSQL needs the asyncpg driver: pip install "maniflex[postgres]"'
     ) from missing
 
 from maniflex.db._quick import QuickTexts
-from maniflex.db.postgres.address import Address, parse_address
+from maniflex.db.postgres.address import parse_address
 from maniflex.db.postgres.errors import STALE_STATEMENT, translate
+from maniflex.db.postgres.hangs import HangWatch
+from maniflex.db.postgres.hosts import Hosts
 from maniflex.db.postgres.listener import Listener
 from maniflex.db.postgres.pool import Pool, Stuck
-from maniflex.db.postgres.refusals import refusal, unreachable
+from maniflex.db.postgres.refusals import NoConnectionLeft
+from maniflex.db.postgres.session import STEADY, session_settings, set_local
+from maniflex.db.postgres.start_checks import check_settings, make_schema, report_needs
 from maniflex.db.postgres.transaction import (
     Pick,
     PostgresTx,
@@ -59,9 +64,7 @@ T = TypeVar("T")
 
 PING_WITHIN = 5.0
 SIBLING_POOL = 2
-EXPRESS_FROM = (
-    4  # a pool of at least so many connections has one more, for quick statements when all are busy
-)
+EXPRESS_FROM = 4  # a pool of so many connections has one more, for quick statements when all are busy
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 _BEGIN = {
@@ -72,20 +75,13 @@ _BEGIN = {
 # A result that is read slowly is neither a statement that hangs nor a transaction that was forgotten.
 _NO_TIMEOUTS = "; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 
-# One plan for each statement, made once, that walks indexes.
-_STEADY = {
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_hashagg": "off",
-}
+_PATIENT = dict.fromkeys(("statement_timeout", "lock_timeout"), timedelta(days=7))
 
 log = logging.getLogger("maniflex.db")
 
 
 class PostgresAdapter:
-    """One PostgreSQL database, with an optional replica for reads outside transactions."""
+    """One PostgreSQL database."""
 
     dialect = Dialect.POSTGRES
     read_versions = None
@@ -94,9 +90,7 @@ class PostgresAdapter:
         self,
         url: str,
         *,
-        read_url: str | None = None,
         pool_size: int = 10,
-        read_pool_size: int = 10,
         statement_timeout: timedelta = timedelta(seconds=30),
         lock_timeout: timedelta = timedelta(seconds=5),
         idle_in_transaction_timeout: timedelta = timedelta(seconds=60),
@@ -108,28 +102,28 @@ class PostgresAdapter:
         max_lifetime: timedelta = timedelta(minutes=30),
         max_idle: timedelta = timedelta(minutes=5),
     ) -> None:
-        if pool_size < 1 or read_pool_size < 1:
+        if pool_size < 1:
             raise ConfigError("a connection pool needs room for at least one connection")
         if schema is not None and not _IDENTIFIER.fullmatch(schema):
             raise ConfigError("a schema name is letters, digits, _ and $, and starts with a letter or _")
         self.schema = schema
         self._address = parse_address(url)
-        self._read_address = parse_address(read_url) if read_url else None
-        self._connect_timeout = connect_timeout.total_seconds()
-        self._session = _session_settings(
+        self._hosts = Hosts(self._address, within=connect_timeout.total_seconds(), takes_writes=True)
+        self._session = session_settings(
             schema,
             application_name,
             statement_timeout=statement_timeout,
             lock_timeout=lock_timeout,
             idle_in_transaction_session_timeout=idle_in_transaction_timeout,
         )
-        self._pooler = pooler
+        self._pooler = pooler = pooler or self._address.is_pooler
         self._opened = False
+        self._free_for_all = 0  # connections of the server, for all its processes; 0 behind a pooler
         self._in_blocks = pooler and schema is not None  # each statement, to have its settings
-        self._set_local = _set_local(self._session) if pooler else ""
+        self._set_local = set_local(self._session) if pooler else ""
 
-        pool = partial(
-            self._pool,
+        self._new_pool = partial(
+            Pool,
             patience=pool_timeout.total_seconds(),
             max_lifetime=max_lifetime.total_seconds(),
             max_idle=max_idle.total_seconds(),
@@ -137,9 +131,11 @@ class PostgresAdapter:
             statement_timeout=statement_timeout.total_seconds(),
         )
         self._quick = QuickTexts()
-        self._make_pools(pool, pool_size, read_pool_size)
+        self._writes = self._reads = self._new_pool(lambda: self._connect(self._hosts), size=pool_size)
+        self._express = self._express_pool(self._hosts)
+        self._watching: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
-        self._sibling: Callable[[], PostgresAdapter] = partial(
+        self._sibling: Callable[..., PostgresAdapter] = partial(
             PostgresAdapter,
             url,
             pool_size=SIBLING_POOL,
@@ -155,24 +151,32 @@ class PostgresAdapter:
             max_idle=max_idle,
         )
 
-    def _make_pools(self, pool: Callable[[Address, int], Pool], size: int, read_size: int) -> None:
-        """One pool for writes and one for reads, if there is a replica; one connection for quick reads."""
-        self._writes = pool(self._address, size)
-        self._reads = pool(self._read_address, read_size) if self._read_address else self._writes
-        self._servers = [(self._writes, self._address)]
-        if self._read_address:
-            self._servers.append((self._reads, self._read_address))
-        self._pools = tuple(pool for pool, _ in self._servers)
-        self._express: Pool | None = None
-        if self._reads.size >= EXPRESS_FROM:
-            self._express = pool(self._read_address or self._address, 1)
+    def _express_pool(self, hosts: Hosts) -> Pool | None:
+        """One more connection, for quick reads when all others are busy."""
+        if self._reads.size < EXPRESS_FROM:
+            return None
+        return self._new_pool(lambda: self._connect(hosts), size=1, waits_for_full_server=False)
 
-    def _pool(self, address: Address, size: int, **options: Any) -> Pool:
-        return Pool(lambda: self._connect(address), size=size, **options)
+    @property
+    def _pools(self) -> tuple[Pool, ...]:
+        return (self._writes, *([self._express] if self._express is not None else ()))
+
+    @property
+    def _primary_pools(self) -> tuple[Pool, ...]:
+        return self._pools
 
     @property
     def label(self) -> str:
         return self._address.label
+
+    def observe_statements(self, observer: StatementObserver) -> None:
+        for pool in self._pools:
+            pool.observer = observer
+
+    def connections(self) -> dict[str, int]:
+        pools = self._pools
+        idle = sum(len(pool.free) for pool in pools)
+        return {"busy": sum(len(pool.slots) for pool in pools) - idle, "idle": idle}
 
     # -- statements outside a transaction; each hands out the coroutine of `_run`, which is the hot path
 
@@ -237,7 +241,7 @@ class PostgresAdapter:
         try:
             result = pick(await slot.run(sql, limit, budget))
         except BaseException as error:
-            _after_failure(pool, slot, error, again=again)
+            after_failure(pool, slot, error, again=again)
         else:
             pool.release(slot)
             if not quick:
@@ -247,7 +251,10 @@ class PostgresAdapter:
 
     async def _run_express(self, express: Pool, sql: Sql, pick: Pick[T], limit: int) -> T:
         """Run a statement that was quick before on a connection that slow ones do not get."""
-        slot = await express.acquire()
+        try:
+            slot = await express.acquire()
+        except NoConnectionLeft:
+            return await self._run(self._reads, sql, pick, limit)
         if not self._quick.knows(sql.text):  # one of its kind turned out slow meanwhile
             express.release(slot)
             return await self._run(self._reads, sql, pick, limit)
@@ -255,7 +262,7 @@ class PostgresAdapter:
         try:
             result = pick(await slot.run(sql, limit))
         except BaseException as error:
-            _after_failure(express, slot, error, again=True)
+            after_failure(express, slot, error, again=True)
         else:
             express.release(slot)
             return result
@@ -276,14 +283,25 @@ class PostgresAdapter:
         begin = _BEGIN[isolation, read_only] + self._set_local
         return PostgresTx(pool, begin, read_only=read_only, late=late and not self._pooler)
 
-    async def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
+    def stream(self, sql: Sql, *, batch: int = STREAM_BATCH) -> AsyncGenerator[list[Row], None]:
+        return self._stream(self._writes, sql, batch)
+
+    async def _stream(
+        self,
+        pool: Pool,
+        sql: Sql,
+        batch: int,
+        before: Callable[[PostgresTx], Awaitable[None]] | None = None,
+    ) -> AsyncGenerator[list[Row], None]:
         begin = _BEGIN[None, True] + self._set_local + _NO_TIMEOUTS
-        tx = PostgresTx(self._reads, begin, read_only=True)
-        async with tx, aclosing(tx.stream(sql, batch)) as batches:
-            async for rows in batches:
-                yield rows
-                if not self._opened:  # closing the pool does not have to wait for the last row
-                    raise Unavailable("the database was closed")
+        async with PostgresTx(pool, begin, read_only=True) as tx:
+            if before is not None:
+                await before(tx)
+            async with aclosing(tx.stream(sql, batch)) as batches:
+                async for rows in batches:
+                    yield rows
+                    if not self._opened:  # closing the pool does not have to wait for the last row
+                        raise Unavailable("the database was closed")
 
     # -- notifications
 
@@ -295,7 +313,7 @@ class PostgresAdapter:
             yield
             return
         if self._listener is None:
-            self._listener = Listener(lambda: self._connect(self._address), self.label)
+            self._listener = Listener(lambda: self._connect(self._hosts), self.label)
         listener = self._listener
         subscription = await listener.add(channel, wake)
         try:
@@ -305,99 +323,91 @@ class PostgresAdapter:
 
     # -- opening and closing
 
-    def sibling(self, *, steady: bool = False) -> PostgresAdapter:
-        sibling = self._sibling()
+    def sibling(self, *, steady: bool = False, patient: bool = False, **own: Any) -> PostgresAdapter:
+        sibling = self._sibling(**(_PATIENT if patient else {}), **own)
         if steady:
-            sibling._session |= _STEADY
+            sibling._session |= STEADY
             if self._pooler:  # behind one, no setting outlives its transaction
-                sibling._set_local, sibling._in_blocks = _set_local(sibling._session), True
+                sibling._set_local, sibling._in_blocks = set_local(sibling._session), True
         return sibling
 
-    async def open(self) -> None:
-        """Connect once to each server; a login that is refused stops the start."""
+    async def open(self, *, read_only: bool = False) -> None:
+        """Connect once; a login that is refused stops the start."""
+        if read_only:
+            # Behind a pooler a setting holds for its transaction, which has begun by then.
+            name = "transaction_read_only" if self._pooler else "default_transaction_read_only"
+            self._session[name] = "on"
+            if self._pooler:
+                self._set_local, self._in_blocks = set_local(self._session), True
         for pool in self._pools:
             pool.open()
-        if self._express is not None:
-            self._express.open()
         try:
-            for pool in self._pools:
-                pool.release(await pool.acquire())
-            await self._make_schema()
-            await self._check_settings()
+            self._writes.release(await self._writes.acquire())
+            if not read_only:
+                await make_schema(self._ask, self.label, self.schema)
+                size = self._writes.size
+                self._free_for_all = await check_settings(self._ask, self.label, size, pooler=self._pooler)
+            await self._begin_watch()
         except BaseException:
             await self.close()
             raise
         self._opened = True
 
+    async def _begin_watch(self) -> None:
+        """Begin what goes on beside the statements while the database is open."""
+        if self._hosts.are_several:
+            self._watch(HangWatch(self._hosts, self._primary_pools, self._leave_server).run())
+
+    def _watch(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, context=detached_context())
+        self._watching.add(task)
+
+    def _leave_server(self) -> None:
+        if self._listener is not None:
+            self._listener.reconnect()
+
+    async def _end_watch(self) -> None:
+        watching, self._watching = self._watching, set()
+        for task in watching:
+            task.cancel()
+        if watching:
+            await asyncio.wait(watching)
+
     async def close(self) -> None:
         self._opened = False
+        await self._end_watch()
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.close()
-        for pool in (*self._pools, *([self._express] if self._express is not None else ())):
+        for pool in self._pools:
             await pool.close()
 
     async def ping(self) -> None:
         try:
             async with asyncio.timeout(PING_WITHIN):
-                for pool in self._pools:
-                    await self._run(pool, Sql("SELECT 1"), all_rows)
+                await self._run(self._writes, Sql("SELECT 1"), all_rows)
         except TimeoutError as error:
             raise Timeout("the database did not answer in time") from error
 
-    async def _connect(self, address: Address) -> Connection:
-        try:
-            return await asyncpg.connect(
-                **address.arguments(),
-                timeout=self._connect_timeout,
-                server_settings=None if self._pooler else self._session,
-                statement_cache_size=0 if self._pooler else 100,
-            )
-        except Exception as error:
-            config_error = None if self._opened else refusal(error, address)
-            raise config_error or unreachable(error, address) from error
+    def _connect(self, hosts: Hosts) -> Coroutine[Any, Any, Connection]:
+        return hosts.connect(
+            is_starting=not self._opened,
+            server_settings=None if self._pooler else self._session,
+            statement_cache_size=0 if self._pooler else 100,
+        )
 
-    async def _make_schema(self) -> None:
-        if self.schema is None or self.schema == "public" or await self._has_schema():
-            return
-        try:
-            await self._run(self._writes, Sql(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"'), row_count)
-        except RequestError as error:
-            # Two processes that start together may both try; the loser finds what it wanted.
-            if not await self._has_schema():
-                raise ConfigError(
-                    f"{self.label}: schema {self.schema} is absent and cannot be made"
-                ) from error
+    def _ask(self, sql: Sql) -> Coroutine[Any, Any, list[Row]]:
+        return self._run(self._writes, sql, all_rows)
 
-    async def _has_schema(self) -> bool:
-        statement = Sql("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", (self.schema,))
-        return bool(await self._run(self._writes, statement, all_rows))
-
-    async def _check_settings(self) -> None:
-        if self._pooler:
-            zone = await self._setting(self._writes, "TimeZone")
-            if zone.upper() not in ("UTC", "ETC/UTC", "GMT"):
-                log.warning("%s: the time zone is %s; set the role's to UTC", self.label, zone)
-            return
-        pool_sizes: dict[object, int] = {}
-        for pool, address in self._servers:
-            pool_sizes[address.hosts] = pool_sizes.get(address.hosts, 0) + pool.size
-        for pool, address in self._servers:
-            max_connections = int(await self._setting(pool, "max_connections"))
-            if (size := pool_sizes.pop(address.hosts, 0)) > max_connections / 2:
-                log.warning(
-                    "%s: pools of %d exceed half of max_connections (%d)",
-                    address.label,
-                    size,
-                    max_connections,
-                )
-
-    async def _setting(self, pool: Pool, name: str) -> str:
-        [row] = await self._run(pool, Sql(f"SHOW {name}"), all_rows)
-        return str(row[0])
+    def report_needs(self, *, works: bool) -> None:
+        """Say how many connections a process like this one may open, and how many such processes fit."""
+        size = sum(pool.size for pool in self._primary_pools)
+        if works:  # one listens, a thread renews leases, and the queue has its own plans
+            size += 2 * SIBLING_POOL + (not self._pooler)
+        report_needs(self.label, size, self._free_for_all)
 
 
-def _after_failure(pool: Pool, slot: PooledConnection, error: BaseException, *, again: bool) -> None:
+def after_failure(pool: Pool, slot: PooledConnection, error: BaseException, *, again: bool) -> None:
     """Give the connection back; return when the statement may be sent again, else raise."""
     stale, unsent = isinstance(error, STALE_STATEMENT), slot.never_ran(error)
     pool.recover(slot, error)
@@ -410,25 +420,3 @@ def _after_failure(pool: Pool, slot: PooledConnection, error: BaseException, *, 
     if not isinstance(error, Exception):
         raise error
     raise translate(error, lost=unsent) from error
-
-
-def _session_settings(schema: str | None, application_name: str, **timeouts: timedelta) -> dict[str, str]:
-    """What every session starts with; a zero timeout leaves the server's own."""
-    # Compiling a statement takes longer than running any of ours.
-    settings = {"application_name": application_name, "TimeZone": "UTC", "jit": "off"}
-    if schema is not None:
-        settings["search_path"] = f'"{schema}"'
-    for name, timeout in timeouts.items():
-        if timeout < timedelta(0):
-            raise ConfigError(f"{name} cannot be negative")
-        if timeout:
-            settings[name] = str(max(1, timeout // timedelta(milliseconds=1)))
-    return settings
-
-
-def _set_local(settings: dict[str, str]) -> str:
-    """The same settings for one transaction, to follow its BEGIN in one message."""
-    values = {name: "'" + value.replace("'", "''") + "'" for name, value in settings.items()}
-    if "search_path" in settings:
-        values["search_path"] = settings["search_path"]  # an identifier already, not a text
-    return "".join(f"; SET LOCAL {name} = {value}" for name, value in values.items())

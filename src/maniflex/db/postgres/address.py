@@ -6,7 +6,7 @@ with an unescaped `@` would be one of them. Our messages name the mistake withou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -25,7 +25,6 @@ _LIBPQ_ONLY = frozenset(
         "keepalives_count",
         "keepalives_idle",
         "keepalives_interval",
-        "pgbouncer",
         "require_auth",
         "sslsni",
         "tcp_user_timeout",
@@ -42,6 +41,7 @@ class Address:
     password: str | None = field(repr=False)
     database: str | None
     options: tuple[tuple[str, str], ...] = field(repr=False)
+    is_pooler: bool = False
 
     @property
     def label(self) -> str:
@@ -55,6 +55,10 @@ class Address:
         """The database, which is called like the user when nothing names it."""
         options = dict(self.options)
         return self.database or options.get("dbname") or options.get("database") or self.user or ""
+
+    def each(self) -> tuple[Address, ...]:
+        """One address for each host."""
+        return tuple(replace(self, hosts=(host,)) for host in self.hosts) or (self,)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for the driver's `connect`; absent ones are left to PG* variables and defaults."""
@@ -79,6 +83,9 @@ def parse_address(url: str) -> Address:
         raise ConfigError("the PostgreSQL URL cannot be read") from None
     if parts.scheme not in ("postgresql", "postgres"):
         raise ConfigError("a PostgreSQL URL starts with postgresql://")
+    flags = [value for name, value in options if name == "pgbouncer"]
+    if any(value not in ("true", "false") for value in flags):
+        raise ConfigError("pgbouncer in the PostgreSQL URL is true or false")
     login, _, where = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     return Address(
@@ -86,7 +93,8 @@ def parse_address(url: str) -> Address:
         user=unquote(user) or None,
         password=unquote(password) or None,
         database=unquote(parts.path.removeprefix("/")) or None,
-        options=tuple((name, value) for name, value in options if name not in _LIBPQ_ONLY),
+        options=tuple((n, value) for n, value in options if n not in _LIBPQ_ONLY and n != "pgbouncer"),
+        is_pooler="true" in flags,
     )
 
 

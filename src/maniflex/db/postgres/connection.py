@@ -8,11 +8,13 @@ pool closes a connection that is overdue, because nothing else ends the wait for
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
@@ -21,6 +23,7 @@ from maniflex.db.budget import Budget
 from maniflex.db.port import Row
 from maniflex.db.postgres.messages import ENCODERS, Encode, execute_messages, parse_message
 from maniflex.db.postgres.meter import Meter
+from maniflex.db.statements import StatementObserver
 from maniflex.errors import DatabaseError
 from maniflex.sql.statement import Sql
 
@@ -88,6 +91,8 @@ class PooledConnection:
         "_encoders",
         "_meter",
         "_named_statements",
+        "_observe",
+        "_tell_after",
         "_ticker",
         "_timeout",
         "_transport",
@@ -96,6 +101,7 @@ class PooledConnection:
         "due",
         "idle_since",
         "overdue",
+        "replayed",
         "retire_at",
         "retired",
         "statements",
@@ -110,10 +116,14 @@ class PooledConnection:
         retire_at: float,
         named_statements: bool,
         timeout: float | None,
+        observe: StatementObserver | None = None,
     ) -> None:
         self.con = con
+        self._observe = None if observe is None else observe.__call__  # bound once: each statement calls it
+        self._tell_after = math.inf if observe is None else observe.after
         self.due = 0.0  # when an answer must have come; 0 while none is awaited
         self.overdue = False  # True: closed because it did not come
+        self.replayed = 0  # of a replica: how far it had come in the primary's log when it was asked
         self._ticker = ticker
         self._deadlines = deadlines
         self._within = deadlines.statement
@@ -140,7 +150,7 @@ class PooledConnection:
         connection is closed when it is too much.
         """
         text, params = sql
-        self.due = self._ticker.now + self._within
+        self.due, began = self._ticker.now + self._within, perf_counter()
         if budget is not None:
             self._meter.start(budget)
         try:
@@ -153,11 +163,16 @@ class PooledConnection:
                 if first:
                     self._transport.write(first)
             reply: Reply = await self._bind_execute(statement._state, params, "", limit, True, self._timeout)
-            return reply
-        except Exception:
-            if budget is not None and self._meter.left < 0:
+        except BaseException as error:
+            if (ended := perf_counter()) - began >= self._tell_after and self._observe is not None:
+                self._observe(text, began, ended, error)
+            if budget is not None and self._meter.left < 0 and isinstance(error, Exception):
                 budget.refuse()
             raise
+        else:
+            if (ended := perf_counter()) - began >= self._tell_after and self._observe is not None:
+                self._observe(text, began, ended, None)
+            return reply
         finally:
             self.due = 0.0
             if budget is not None:
@@ -175,18 +190,18 @@ class PooledConnection:
     async def commit_guarded(self, guard: Sql) -> str:
         """Run the guard and commit in one turn; `DivisionByZeroError` when the guard returns no row."""
         text = _GUARD.format(guard.text)
-        statement = self.statements.get(text) or await self._prepare(text)
-        if text not in self._encoders:
-            names = [kind.name for kind in statement.get_parameters()]
-            is_plain = self._named_statements and all(name in ENCODERS for name in names)
-            self._encoders[text] = [ENCODERS[name] for name in names] if is_plain else None
-            self._commit = self._commit or (is_plain and await self.con.prepare("COMMIT"))
-        encoders = self._encoders[text]
-        if encoders is None:
-            await self.run(Sql(text, guard.params))
-            return await self.commit()
         self.due = self._ticker.now + self._within
         try:
+            statement = self.statements.get(text) or await self._prepare(text)
+            if text not in self._encoders:
+                names = [kind.name for kind in statement.get_parameters()]
+                is_plain = self._named_statements and all(name in ENCODERS for name in names)
+                self._commit = self._commit or (is_plain and await self.con.prepare("COMMIT"))
+                self._encoders[text] = [ENCODERS[name] for name in names] if is_plain else None
+            encoders = self._encoders[text]
+            if encoders is None:
+                await self.run(Sql(text, guard.params))
+                return await self.commit()
             self._transport.write(execute_messages(statement.get_name(), encoders, guard.params))
             reply: Reply = await self._bind_execute(self._commit._state, (), "", 0, True, self._timeout)
         finally:

@@ -59,6 +59,7 @@ class Listener:
         self._answer_within = answer_within
         self._subscriptions: list[Subscription] = []
         self._failures = 0
+        self._is_left = False
         self._changed = asyncio.Event()  # who listens, or whether the connection lives
         self._task: asyncio.Task[None] | None = None
 
@@ -82,6 +83,11 @@ class Listener:
         self._changed.set()
         if not self._subscriptions:
             await self.close()
+
+    def reconnect(self) -> None:
+        """Leave the connection there is: its server hangs."""
+        self._is_left = True
+        self._changed.set()
 
     async def close(self) -> None:
         task, self._task = self._task, None
@@ -111,11 +117,12 @@ class Listener:
     async def _listen(self, connection: Connection) -> None:
         """Listen until the connection is lost, and raise then."""
         notice_a_silent_server(connection)
+        self._is_left = False
         connection.add_termination_listener(lambda _: self._changed.set())
         schema = await connection.fetchval("SELECT current_schema()", timeout=self._answer_within)
         woken: set[Subscription] = set()
         names: set[str] = set()
-        while not connection.is_closed():
+        while not (connection.is_closed() or self._is_left):
             self._changed.clear()
             new = [subscription for subscription in self._subscriptions if subscription not in woken]
             for subscription in new:

@@ -4,6 +4,9 @@ Last in, first out: the connection used most recently has the warmest caches, an
 old enough to be closed. Nothing is reset on release, because nothing is ever left behind: a
 connection comes back clean, or after an interrupted statement was cancelled on the server, or not.
 Once a second the pool closes connections whose server owes an answer for too long.
+
+A server that has no connection left makes callers wait, not fail. The pool then gives some of its connections
+up and asks for more only slowly, so that all processes that share the server get their part of it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ import asyncpg
 from maniflex.db.current import detached_context
 from maniflex.db.postgres.connection import Deadlines, PoolClock, PooledConnection
 from maniflex.db.postgres.errors import READ_ONLY
+from maniflex.db.postgres.refusals import NoConnectionLeft
+from maniflex.db.statements import StatementObserver
 from maniflex.errors import RequestError, Unavailable
 
 if TYPE_CHECKING:
@@ -30,6 +35,9 @@ TICK = 1.0
 DRAIN_WITHIN = 5.0
 CLOSE_WITHIN = 5.0
 OPEN_AGAIN_AFTER = 1.0  # when the server had no connection for us, and others of ours work
+ASK_FULL_SERVER_EVERY = 0.25  # when none of ours works, plus or minus half of it
+SMALL_FOR = 5.0  # seconds after which a pool that was made smaller may grow again, by one each second
+GIVE_UP = 4  # one in so many connections, and at least one of several, goes to other processes
 STUCK_AFTER = 0.05  # in which no waiter had its turn
 
 log = logging.getLogger("maniflex.db")
@@ -52,11 +60,13 @@ class Pool:
         max_idle: float,
         named_statements: bool = True,
         statement_timeout: float = 0,
+        waits_for_full_server: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.size = size
         self.free: list[PooledConnection] = []
         self.slots: set[PooledConnection] = set()
+        self.observer: StatementObserver | None = None  # of the statements on its connections
         self._connect = connect
         self._patience = patience
         self._max_lifetime = max_lifetime
@@ -67,6 +77,10 @@ class Pool:
         self._deadlines = Deadlines(statement_timeout)
         self._clock = clock
         self._ticker = PoolClock(clock())
+        self._waits_for_full_server = waits_for_full_server
+        self._limit = size  # of open connections; below `size` for a while when the server is full
+        self._grow_at = 0.0
+        self._asking_again: asyncio.TimerHandle | None = None
         self._open_again_at = 0.0
         self._places = 0  # connections that are open or being opened
         self._waiters: deque[tuple[float, asyncio.Future[PooledConnection | None], bool]] = deque()
@@ -94,10 +108,10 @@ class Pool:
         if self._closed:
             raise Unavailable("the database is not open")
         # A line that most statements of a busy server stand in: not through a coroutine more than it takes.
-        return self._wait(hasty) if self._places >= self.size else self._open_or_wait(hasty)
+        return self._wait(hasty) if self._places >= self._limit else self._open_or_wait(hasty)
 
     async def _open_or_wait(self, hasty: bool) -> PooledConnection:
-        if self._places < self.size and (not self.slots or self._clock() >= self._open_again_at):
+        if self._places < self._limit and (not self.slots or self._clock() >= self._open_again_at):
             self._places += 1
             if (slot := await self._open()) is not None:
                 return slot
@@ -147,6 +161,20 @@ class Pool:
         while self.free:
             self.discard(self.free.pop())
 
+    def discard_all(self) -> None:
+        """Close all connections, also busy ones: their server does not answer any more."""
+        for slot in list(self.slots):
+            slot.overdue |= slot.due > 0
+            self.discard(slot)
+        self.free.clear()
+
+    def refuse_waiters(self, why: str) -> None:
+        """Give all who stand in line `Unavailable`."""
+        for _, waiter, _ in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(Unavailable(why))
+        self._waiters.clear()
+
     def recover(self, slot: PooledConnection, error: BaseException) -> None:
         """Take back a connection after `error`, which happened outside a transaction."""
         if slot.con.is_closed():
@@ -186,19 +214,17 @@ class Pool:
 
     def open(self) -> None:
         """Start lending; the first connection is opened by the first who needs it."""
-        self._closed, self._stuck, self._looking = False, False, None
+        self._closed, self._stuck, self._looking, self._limit = False, False, None, self.size
         self._loop = asyncio.get_running_loop()
         self._tick()
 
     async def close(self) -> None:
         """Close free connections now and lent ones when they come back, within a few seconds."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        for _, waiter, _ in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(Unavailable("the database was closed"))
-        self._waiters.clear()
+        for timer in (self._timer, self._asking_again):
+            if timer is not None:
+                timer.cancel()
+        self.refuse_waiters("the database was closed")
         self.discard_free()
         if self._places or self._tasks:
             await self._let_finish()
@@ -232,6 +258,8 @@ class Pool:
             _, waiter, _ = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(Unavailable("no database connection became free in time"))
+        if self._limit < self.size and now >= self._grow_at:
+            self._limit += 1
         self._open_for_waiters()
 
     def _close_overdue(self, now: float, *, held_up: bool) -> None:
@@ -258,11 +286,14 @@ class Pool:
         try:
             con = await self._connect_detached()
         except BaseException as error:
-            if self._closed or not self.slots or not isinstance(error, Unavailable):
+            is_full = isinstance(error, NoConnectionLeft) and self._waits_for_full_server
+            if self._closed or not (is_full or (self.slots and isinstance(error, Unavailable))):
                 self._vacate()
                 raise
             self._open_again_at = self._clock() + OPEN_AGAIN_AFTER
             self._places -= 1
+            if is_full:
+                self._make_room()
             # One that came back while we were asking, when we did not stand in the line.
             return self.free.pop() if self.free else None
         slot = self._new_slot(con)
@@ -282,9 +313,30 @@ class Pool:
             opening.add_done_callback(_close_unused)
             raise
 
+    def _make_room(self) -> None:
+        """The server has no connection left: do with fewer for a while, and let other processes have them."""
+        if self._limit == self.size:
+            log.warning("the database has no connection left; %d are shared for now", len(self.slots))
+        self._limit = max(len(self.slots) - max(len(self.slots) // GIVE_UP, 1), 1)
+        self._grow_at = self._clock() + SMALL_FOR
+        surplus = len(self.slots) - self._limit
+        while self.free and surplus > 0:
+            self.discard(self.free.pop(0))
+            surplus -= 1
+        for slot in list(self.slots)[: max(surplus, 0)]:
+            slot.retired = True
+        if not self.slots and self._asking_again is None:
+            # At different times, because other processes wait for the same connections.
+            pause = ASK_FULL_SERVER_EVERY * random.uniform(0.5, 1.5)
+            self._asking_again = self._loop.call_later(pause, self._ask_full_server)
+
+    def _ask_full_server(self) -> None:
+        self._asking_again, self._open_again_at = None, 0.0
+        self._open_for_waiters()
+
     def _open_for_waiters(self) -> None:
         """Let the longest waiting open a connection, while there is room for one."""
-        if self._waiters and self._places < self.size and self._clock() >= self._open_again_at:
+        if self._waiters and self._places < self._limit and self._clock() >= self._open_again_at:
             self._places += 1
             self._vacate()
 
@@ -298,6 +350,7 @@ class Pool:
             retire_at=retire_at,
             named_statements=self._named_statements,
             timeout=self._driver_timeout,
+            observe=self.observer,
         )
 
     def _pass_on(self, waiter: asyncio.Future[PooledConnection | None]) -> None:
@@ -336,7 +389,7 @@ class Pool:
             self._watch_line(self._turns)
 
     def _vacate(self) -> None:
-        if not self._hand_over(None):
+        if self._places > self._limit or not self._hand_over(None):
             self._places -= 1
             if not self._places:
                 self._vacant.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import asyncpg
 
@@ -25,17 +25,32 @@ def refusal(error: Exception, address: Address) -> ConfigError | None:
     return None
 
 
-def unreachable(error: Exception, address: Address) -> Unavailable:
-    """The error of a server that does not answer; only logs learn where it should be."""
+class NoConnectionLeft(Unavailable):
+    """The server answers, and has no connection left for us."""
+
+
+def combine_failures(failures: Sequence[tuple[Address, Exception]]) -> Unavailable:
+    """The error of an address none of whose servers will do; only logs learn where they should be."""
+    full = [error for _, error in failures if isinstance(error, asyncpg.TooManyConnectionsError)]
+    kind = NoConnectionLeft if full else Unavailable
+    away = kind("the database cannot be reached")
+    away.place = "; ".join(_describe_failure(error, address) for address, error in failures)
+    away.__cause__ = full[0] if full else failures[-1][1]
+    return away
+
+
+def _describe_failure(error: Exception, address: Address) -> str:
     number = error.errno if isinstance(error, OSError) else None
     reason = os.strerror(number).lower() if number is not None and number > 0 else ""
     if isinstance(error, socket.gaierror):
         reason = "there is no such host"
     if isinstance(error, TimeoutError):
         reason = "no answer in time"
-    away = Unavailable("the database cannot be reached")
-    away.place = f"{address.label}: {reason}" if reason else address.label
-    return away
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        reason = "it is a replica, which takes no writes"
+    if isinstance(error, asyncpg.TooManyConnectionsError):
+        reason = "it has no connection left"
+    return f"{address.label}: {reason}" if reason else address.label
 
 
 def _no_database(error: Exception, address: Address) -> str:
@@ -57,7 +72,10 @@ def _no_login(error: Exception, address: Address) -> str:
 def _no_pooler(error: Exception, address: Address) -> str:
     if "startup parameter" not in str(error):
         return ""
-    return "this is a connection pooler, which takes no settings for a session; set pooler=True"
+    return (
+        "this is a connection pooler, which takes no settings for a session; "
+        "set pooler=True, or ?pgbouncer=true in the address"
+    )
 
 
 def _no_option(error: Exception, address: Address) -> str:

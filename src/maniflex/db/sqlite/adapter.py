@@ -40,9 +40,11 @@ from maniflex.db.sqlite.stream import OpenStreams
 from maniflex.db.sqlite.threads import Collect, Session
 from maniflex.db.sqlite.watch import Watch
 from maniflex.db.sqlite.writer import FAILED, Writer
+from maniflex.db.statements import StatementObserver
 from maniflex.errors import ConfigError, DatabaseError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import Dialect, Sql
 
+_PATIENCE = timedelta(days=7)
 CLOSE_WITHIN = 5.0  # what after-commit calls get
 
 
@@ -76,13 +78,24 @@ class SqliteAdapter:
         self._cache_statements = cache_statements
         self._shared_file: str | None = None  # the private file of another adapter, which removes it
         self._engine: _Engine | None = None
+        self._observer: StatementObserver | None = None
         self._release: weakref.finalize[Any, SqliteAdapter] | None = None
 
     @property
     def label(self) -> str:
         return f"sqlite:{self._path if self._path == MEMORY else os.path.basename(self._path)}"
 
-    async def open(self) -> None:
+    @property
+    def path(self) -> str:
+        """The file, or `:memory:`."""
+        return self._path
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a write is answered when it is on the disk."""
+        return self._durable
+
+    async def open(self, *, read_only: bool = False) -> None:
         if self._engine is not None:
             return
         in_memory = self._path == MEMORY
@@ -94,9 +107,10 @@ class SqliteAdapter:
             "OFF" if in_memory else "FULL" if self._durable else "NORMAL",
             self._lock_timeout,
             self._cache_statements,
+            read_only=read_only and not in_memory,
         )
         limits = self._limit, self._statement_timeout, self._pool_timeout
-        engine = _Engine(source, asyncio.get_running_loop(), *limits)
+        engine = _Engine(source, asyncio.get_running_loop(), *limits, self._observer)
         self._release = weakref.finalize(self, _abandon, engine, own_file)
         try:
             await engine.writer.write("PRAGMA user_version", (), Cursor.fetchall)
@@ -119,6 +133,16 @@ class SqliteAdapter:
     async def ping(self) -> None:
         await self._open_engine().readers.run("SELECT 1", (), Cursor.fetchall)
 
+    def observe_statements(self, observer: StatementObserver) -> None:
+        self._observer = observer
+
+    def connections(self) -> dict[str, int]:
+        if self._engine is None:
+            return {"busy": 0, "idle": 0}
+        readers, writes = self._engine.readers, self._engine.writer.sessions > 0
+        busy = readers.busy() + writes
+        return {"busy": busy, "idle": readers.count() + 1 - busy}
+
     # -- statements outside a transaction; each hands out the coroutine of a thread's client: the hot path
 
     def fetch(self, sql: Sql, budget: Budget | None = None) -> Coroutine[Any, Any, list[Row]]:
@@ -134,9 +158,8 @@ class SqliteAdapter:
     def write(self, sql: Sql) -> Coroutine[Any, Any, list[Row]]:
         return self._open_engine().writer.write(sql.text, sql.params, Cursor.fetchall)
 
-    async def execute(self, sql: Sql) -> int:
-        row_count: int = await self._open_engine().writer.write(sql.text, sql.params, _counter(sql.text))
-        return row_count
+    def execute(self, sql: Sql) -> Coroutine[Any, Any, int]:
+        return self._open_engine().writer.write(sql.text, sql.params, _counter(sql.text))
 
     async def batch(self, statements: Sequence[BatchStatement]) -> list[list[Row]]:
         engine = self._open_engine()
@@ -155,12 +178,12 @@ class SqliteAdapter:
         engine = self._open_engine()
         return _Block(engine, engine.snapshot_writer() if read_only else engine.writer, late=late)
 
-    def sibling(self, *, steady: bool = False) -> SqliteAdapter:
+    def sibling(self, *, steady: bool = False, patient: bool = False) -> SqliteAdapter:
         sibling = SqliteAdapter(
             self._path,
             readers=1,
-            lock_timeout=self._lock_timeout,
-            statement_timeout=timedelta(seconds=self._statement_timeout),
+            lock_timeout=_PATIENCE if patient else self._lock_timeout,
+            statement_timeout=_PATIENCE if patient else timedelta(seconds=self._statement_timeout),
             pool_timeout=timedelta(seconds=self._pool_timeout),
             durable=self._durable,
             cache_statements=self._cache_statements,
@@ -227,8 +250,8 @@ class SqliteTx(CommitHooks):
         rows: list[list[Row]] = await self._writer.call_batch(session, tuple(statements))
         return rows
 
-    async def _run(self, sql: Sql, collect: Collect) -> Any:
-        return await self._writer.call(self._usable(), sql.text, sql.params, collect)
+    def _run(self, sql: Sql, collect: Collect) -> Coroutine[Any, Any, Any]:
+        return self._writer.call(self._usable(), sql.text, sql.params, collect)
 
     def _usable(self) -> Session:
         session = self._session
@@ -293,15 +316,17 @@ class _Engine:
         limit: int,
         statement_timeout: float,
         pool_timeout: float,
+        observer: StatementObserver | None,
     ) -> None:
         self._source = source
+        self._observer = observer
         self._loop = loop
         self._limit = limit
         self._statement_timeout = statement_timeout
         self._snapshots: list[Writer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.path = source.path
-        self.readers = Readers(source.reader, loop, limit, statement_timeout, pool_timeout)
+        self.readers = Readers(source.reader, loop, limit, statement_timeout, pool_timeout, observer)
         self.streams = OpenStreams(source.reader)
         self.watch = Watch(source.watcher, loop)
         self.writer = Writer(
@@ -310,6 +335,7 @@ class _Engine:
             begin="BEGIN IMMEDIATE",
             lock_timeout=source.lock_timeout,
             statement_timeout=statement_timeout,
+            observer=observer,
             durable=source.synchronous == "FULL",
         )
 
@@ -331,6 +357,7 @@ class _Engine:
             begin="BEGIN",
             lock_timeout=self._source.lock_timeout,
             statement_timeout=self._statement_timeout,
+            observer=self._observer,
             reading=True,
         )
         self._snapshots.append(writer)

@@ -30,9 +30,12 @@ class ConnectionSource:
     synchronous: str
     lock_timeout: timedelta
     cache_statements: int
+    read_only: bool = False
 
     def writer(self) -> sqlite3.Connection:
         connection = self._connect()
+        if self.read_only:
+            return connection
         try:
             self._use_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
@@ -49,14 +52,14 @@ class ConnectionSource:
 
     def watcher(self) -> sqlite3.Connection:
         """A connection that only looks whether there was a change; it waits for no lock and makes no file."""
-        location = f"{Path(self.path).absolute().as_uri()}?mode=rw"
-        connection = sqlite3.connect(location, timeout=0, isolation_level=None, uri=True)
+        connection = sqlite3.connect(self._location("rw"), timeout=0, isolation_level=None, uri=True)
         connection.execute("PRAGMA query_only = ON")
         return connection
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path,
+            self._location(self._reading_mode()) if self.read_only else self.path,
+            uri=self.read_only,
             timeout=self.lock_timeout.total_seconds(),
             isolation_level=None,
             # Only `interrupt` is ever called from another thread.
@@ -68,6 +71,15 @@ class ConnectionSource:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         return connection
+
+    def _location(self, mode: str) -> str:
+        return f"{Path(self.path).absolute().as_uri()}?mode={mode}"
+
+    def _reading_mode(self) -> str:
+        # To read a file with write-ahead logging, SQLite makes two others beside it, and leaves them there
+        # when it may not write. A file without a log is in nobody's use; as immutable it is read alone.
+        is_unused = has_wal_mode(self.path) and not Path(f"{self.path}-wal").exists()
+        return "ro&immutable=1" if is_unused else "ro"
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         # Switching the journal mode ignores the busy timeout, so two processes that start on a
@@ -84,6 +96,15 @@ class ConnectionSource:
             if mode != "wal":
                 raise DatabaseError("the file system of this database does not support write-ahead logging")
             return
+
+
+def has_wal_mode(path: str) -> bool:
+    """Whether the file says of itself that it has write-ahead logging."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(20)[18:20] == b"\x02\x02"
+    except OSError:
+        return False
 
 
 def check_location(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Sums and averages that SQLite cannot make itself: exact ones.
+"""Sums, averages and JSON texts that SQLite cannot make itself: exact ones.
 
 Its own SUM fails on integers beyond 64 bits and turns decimals, which are text here, into floats.
 These take whole numbers, floats and decimal text, and give decimal text. `exact_sum` takes them all;
@@ -12,6 +12,8 @@ import sqlite3
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, ROUND_HALF_UP, Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any
+
+import msgspec
 
 from maniflex.sql.decimal_order import order_key
 
@@ -100,6 +102,21 @@ def decimal_order(text: str | None) -> str | None:
     return order_key(number) if number.is_finite() else f"c{text}"
 
 
+def float_json(value: float) -> str:
+    """`float_json(x)`: a float as JSON, with as many digits as it has."""
+    return msgspec.json.encode(float(value)).decode()
+
+
+def decimal_json(text: str) -> str:
+    """`decimal_json(x)`: decimal text as it stands in JSON."""
+    return msgspec.json.encode(Decimal(text)).decode()
+
+
+def bytes_json(value: bytes) -> str:
+    """`bytes_json(x)`: bytes as they stand in JSON."""
+    return msgspec.json.encode(value).decode()
+
+
 def install(connection: sqlite3.Connection) -> None:
     """Make the functions known to a connection."""
     makers: Any = (("exact_sum", 1, ExactSum), ("exact_avg", 2, ExactAvg))  # they give text, not ints
@@ -108,3 +125,5 @@ def install(connection: sqlite3.Connection) -> None:
     connection.create_function("whole_sum", 2, whole_sum, deterministic=True)
     connection.create_function("whole_avg", 4, whole_avg, deterministic=True)
     connection.create_function("decimal_order", 1, decimal_order, deterministic=True)
+    for function in (float_json, decimal_json, bytes_json):
+        connection.create_function(function.__name__, 1, function, deterministic=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Any
 
 from maniflex.db._quick import QuickTexts
@@ -21,6 +23,7 @@ from maniflex.db.sqlite.threads import (
     StatementTimeout,
     ThreadConnection,
 )
+from maniflex.db.statements import StatementObserver
 from maniflex.errors import Unavailable
 
 WAKE_AFTER = 16  # finished statements
@@ -55,8 +58,11 @@ class Readers:
         limit: int,
         statement_timeout: float,
         patience: float,
+        observe: StatementObserver | None = None,
     ) -> None:
         self._connect = connect
+        self._observe = None if observe is None else observe.__call__  # bound once: each statement calls it
+        self._tell_after = math.inf if observe is None else observe.after
         self._loop = loop
         self._limit = limit
         self._patience = patience
@@ -77,6 +83,7 @@ class Readers:
 
     async def run(self, text: str, params: Sequence[Any], collect: Collect) -> Any:
         statement = Statement(text, params, collect, self._loop.create_future())
+        began = perf_counter()
         self._submitted += 1
         self._queue.put(statement)
         lines_up = self._submitted - self._inbox.delivered > 1
@@ -85,12 +92,19 @@ class Readers:
         if not self._clock.awake:
             self._clock.wake()
         try:
-            return await statement.future
-        except asyncio.CancelledError:
-            self._interrupt(statement)
-            if statement.future.done() and not statement.future.cancelled():
-                statement.future.exception()  # it came in the same moment, and nobody is told of it
+            value = await statement.future
+        except BaseException as error:
+            if (ended := perf_counter()) - began >= self._tell_after and self._observe is not None:
+                self._observe(text, began, ended, error)
+            if isinstance(error, asyncio.CancelledError):
+                self._interrupt(statement)
+                if statement.future.done() and not statement.future.cancelled():
+                    statement.future.exception()  # it came in the same moment, and nobody is told of it
             raise
+        else:
+            if (ended := perf_counter()) - began >= self._tell_after and self._observe is not None:
+                self._observe(text, began, ended, None)
+            return value
         finally:
             if lines_up:
                 self._line.pop(statement, None)
@@ -104,6 +118,14 @@ class Readers:
         for reader in self._readers:
             if reader.thread is not None:
                 reader.thread.join()
+
+    def busy(self) -> int:
+        """How many threads run a statement right now."""
+        return sum(reader.busy_with is not None for reader in self._readers)
+
+    def count(self) -> int:
+        """How many threads there are."""
+        return len(self._readers)
 
     def _start_reader(self) -> _ReaderThread:
         reader = _ReaderThread()

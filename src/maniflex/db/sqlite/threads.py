@@ -8,6 +8,7 @@ of `readers.py`, sessions and commits of `writer.py`.
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import Any
 
 from maniflex.db.port import BatchStatement
 from maniflex.db.sqlite.errors import controls_transaction, stands_alone
+from maniflex.db.statements import StatementObserver, describe_batch
 from maniflex.errors import DatabaseError, ManiflexError, Timeout
 from maniflex.sql.statement import Sql
 
@@ -45,6 +47,10 @@ class Statement:
         self.abandoned = False  # no task waits for it
         self.expired = False  # it had its time
 
+    def describe(self) -> str:
+        """What it is called in a log."""
+        return self.text
+
     def perform(self, connection: sqlite3.Connection) -> Any:
         return self.collect(connection.execute(self.text, self.params))
 
@@ -63,6 +69,8 @@ class Write(Statement):
 
     __slots__ = ("error", "value")
 
+    has_changed_rows = False  # whether it has done a part of what it does
+
     def __init__(
         self, text: str, params: Sequence[Any], collect: Collect, future: asyncio.Future[Any]
     ) -> None:
@@ -79,19 +87,26 @@ class Write(Statement):
 class BatchRequest(Write):
     """Several statements in one transaction; `text` is the one that runs, for the text of a failure."""
 
-    __slots__ = ("statements",)
+    __slots__ = ("has_changed_rows", "statements")
 
     def __init__(self, statements: Sequence[BatchStatement], future: asyncio.Future[Any]) -> None:
         super().__init__("", (), sqlite3.Cursor.fetchall, future)
         self.statements = statements
+        self.has_changed_rows = False
 
     @property
     def alone(self) -> bool:
         return False
 
+    def describe(self) -> str:
+        return describe_batch(self.statements)
+
     def perform(self, connection: sqlite3.Connection) -> list[list[Any]]:
         rows: list[list[Any]] = []
+        changes = connection.total_changes
+        self.has_changed_rows = False
         for statement in self.statements:
+            self.has_changed_rows = connection.total_changes != changes
             sql = statement(rows) if callable(statement) else statement
             if sql is None:
                 rows.append([])
@@ -104,6 +119,20 @@ class BatchRequest(Write):
             self.check_time()
             rows.append(connection.execute(text, params).fetchall())
         return rows
+
+
+class Teller:
+    """Tells an observer, if there is one, of statements that took as long as it says."""
+
+    __slots__ = ("_after", "_observer")
+
+    def __init__(self, observer: StatementObserver | None) -> None:
+        self._observer = observer
+        self._after = math.inf if observer is None else observer.after
+
+    def tell(self, statement: Statement, began: float, error: BaseException | None = None) -> None:
+        if (ended := time.perf_counter()) - began >= self._after and self._observer is not None:
+            self._observer(statement.describe(), began, ended, error)
 
 
 class Finish:
@@ -214,6 +243,12 @@ class ThreadConnection:
                 self.connection.execute(f"PRAGMA synchronous = {level}")
         except sqlite3.Error:
             self.close()
+
+    def roll_back(self) -> None:
+        """End a transaction that is open."""
+        if self.connection is not None and self.connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self.connection.execute("ROLLBACK")
 
     def close(self) -> None:
         if self.connection is not None:

@@ -12,10 +12,10 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from typing import Any
 
 from maniflex.db.port import BatchStatement, CommitRefused
@@ -30,10 +30,12 @@ from maniflex.db.sqlite.threads import (
     Session,
     Statement,
     StatementTimeout,
+    Teller,
     ThreadConnection,
     Write,
     begin_when_free,
 )
+from maniflex.db.statements import StatementObserver
 from maniflex.errors import DatabaseError, ManiflexError, Timeout, TransactionError, Unavailable
 from maniflex.sql.statement import LossyText, Sql
 
@@ -56,6 +58,7 @@ class Writer:
         begin: str,
         lock_timeout: timedelta,
         statement_timeout: float,
+        observer: StatementObserver | None = None,
         reading: bool = False,
         durable: bool = False,
     ) -> None:
@@ -63,6 +66,7 @@ class Writer:
         self._loop = loop
         self._begin_text = begin
         self._patience = lock_timeout.total_seconds()
+        self._teller = Teller(observer)
         self._reading = reading
         self._durable = durable  # a commit waits for the disk
         self._desk = ThreadConnection()
@@ -96,16 +100,20 @@ class Writer:
         return self._run_write(BatchRequest(statements, self._loop.create_future()))
 
     async def _run_write(self, write: Write) -> Any:
+        began = perf_counter()
         self._line_up(write)
         self._ask()
         try:
-            return await write.future
-        except asyncio.CancelledError:
-            if not self._withdraw(write):
+            value = await write.future
+        except BaseException as error:
+            self._teller.tell(write, began, error)
+            if isinstance(error, asyncio.CancelledError) and not self._withdraw(write):
                 self._interrupt(write)
             raise
         finally:
             self._asked -= 1
+        self._teller.tell(write, began)
+        return value
 
     def begin_late(self) -> Session:
         """A session that waits for the writer with its first statement, and begins with it."""
@@ -137,19 +145,23 @@ class Writer:
         return self._run_call(session, BatchRequest(statements, self._loop.create_future()))
 
     async def _run_call(self, session: Session, statement: Statement) -> Any:
+        began = perf_counter()
         session.calls.put(statement)
         if session.is_late:
             self._begin_with_call(session)
         self._ask()
         try:
-            return await statement.future
-        except asyncio.CancelledError:
-            # An interrupted write takes its whole transaction with it.
-            session.failed = True
-            self._interrupt(statement)
+            value = await statement.future
+        except BaseException as error:
+            self._teller.tell(statement, began, error)
+            if isinstance(error, asyncio.CancelledError):  # it takes its whole transaction with it
+                session.failed = True
+                self._interrupt(statement)
             raise
         finally:
             self._asked -= 1
+        self._teller.tell(statement, began)
+        return value
 
     def _begin_with_call(self, session: Session) -> None:
         """Line up for the writer; the calls that are there by then are told should the session not begin."""
@@ -238,9 +250,8 @@ class Writer:
         while line and (line[0].started or line[0].abandoned or line[0].deadline <= now):
             entry = line.popleft()
             if self._withdraw(entry) and not entry.future.done():
-                entry.future.set_exception(
-                    Timeout("the database is busy with another write", limit="lock_timeout")
-                )
+                late = Timeout("the database is busy with another write", limit="lock_timeout")
+                entry.future.set_exception(late)
         self._watching = bool(line)
         if line:
             self._loop.call_at(line[0].deadline, self._watch)
@@ -317,7 +328,7 @@ class Writer:
                 connection.execute("COMMIT")
         except Exception as error:
             write.error = self._translate(error, write.text)
-            self._roll_back()
+            self._desk.roll_back()
         self._inbox.put(write.future, write.value, write.error)
 
     def _run_alone(self, write: Write) -> Any:
@@ -333,12 +344,12 @@ class Writer:
         try:
             together = self._try_group(group)
         except Exception as error:
-            self._roll_back()
+            self._desk.roll_back()
             for write in group:
                 self._inbox.put(write.future, None, self._translate(error, write.text))
             return
         if not together:
-            self._roll_back()
+            self._desk.roll_back()
             for write in group:
                 write.value = write.error = None
                 self._commit_alone(write)
@@ -362,20 +373,15 @@ class Writer:
 
     def _run_in_group(self, write: Write, connection: sqlite3.Connection) -> None:
         # SQLite undoes a statement that broke a constraint, and only that one, so the rest of the
-        # group stands. After any other failure that is not certain, and the group starts over.
-        several = isinstance(write, BatchRequest)
-        if several:
-            connection.execute("SAVEPOINT batch")
+        # group stands. After any other failure that is not certain, and the group starts over; so it
+        # does when statements of a batch ran before, because a savepoint would copy every page that
+        # a batch touches, and batches hardly ever fail.
         try:
             write.value = self._desk.run(write, connection)
         except (sqlite3.IntegrityError, CommitRefused) as error:
-            if not connection.in_transaction:
+            if not connection.in_transaction or write.has_changed_rows:
                 raise
             write.error = self._translate(error, write.text)
-            if several:
-                connection.execute("ROLLBACK TO batch")
-        if several:
-            connection.execute("RELEASE batch")
 
     def _host(self, session: Session) -> None:
         try:
@@ -406,7 +412,7 @@ class Writer:
         error = None
         if last.commit:
             error = self._try_commit(session, last.guard)
-        self._roll_back()
+        self._desk.roll_back()
         self._inbox.put(last.future, None, error)
 
     def _try_commit(self, session: Session, guard: Sql | None) -> Exception | None:
@@ -435,12 +441,6 @@ class Writer:
         # SQLite waits for a lock in naps of up to 100 ms, and would sleep through every gap that a
         # process with many short writes leaves. So the writer does its own waiting when it begins.
         connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000) if wait else 0}")
-
-    def _roll_back(self) -> None:
-        connection = self._desk.connection
-        if connection is not None and connection.in_transaction:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
 
     def _translate(self, error: Exception, text: str = "") -> ManiflexError:
         return translate(error, self._desk.connection, text, reading=self._reading)

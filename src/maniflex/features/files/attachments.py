@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from maniflex.errors import FileNotFound, FileNotSet, NotFound
+from maniflex.errors import FileNotFound, FileNotSet, InvalidQuery, NotFound
 from maniflex.features.files.docs import attachment_docs
 from maniflex.features.files.downloads import Download, download_response
 from maniflex.files.desk import FileDesk
@@ -16,6 +16,7 @@ from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import no_answer_error
 from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.steps.db import Database
@@ -31,6 +32,15 @@ def attachment_endpoints(routes: RouteBuilder, model: ModelMeta, desk: FileDesk)
     for field, rules in file_fields(model):
         if not field.hidden:
             yield from routes.with_options(Attachment(desk, model, field, rules).endpoints(routes))
+
+
+def private_attachment_endpoints(routes: RouteBuilder, model: ModelMeta) -> list[Endpoint]:
+    """The same for requests of this process alone, whether or not the model has routes on a path."""
+    desk: FileDesk | None = routes.runtime.file_desk
+    if desk is None or not desk.has_storage:
+        return []
+    fields = [(field, rules) for field, rules in file_fields(model) if not field.hidden]
+    return [one for field, rules in fields for one in Attachment(desk, model, field, rules).endpoints(routes)]
 
 
 class Attachment:
@@ -59,6 +69,7 @@ class Attachment:
                 Operation.READ_ATTACHMENT,  # HEAD too: no rule for files is passed by asking for headers only
                 model=model,
                 defaults=defaults,
+                outer=[("as_of", _refuse_past)],
                 respond=self.answer,
                 item=True,
                 about=attachment_docs(model, self._field, is_list=self._rules.is_list, method=method),
@@ -94,6 +105,13 @@ class Attachment:
             is_public=False,  # also of a public one: the record may have another file tomorrow
             as_attachment=self._rules.inline is False,
         )
+
+
+async def _refuse_past(ctx: Context, call_next: Next) -> None:
+    """Of a file there is no past, and today's is not served for it."""
+    if b"as_of" in ctx.scope["query_string"] and ctx.query_param("as_of") is not None:
+        raise InvalidQuery("as_of: the record can be read as it was, its files cannot")
+    await call_next()
 
 
 async def answer_with_file(

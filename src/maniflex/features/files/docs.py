@@ -68,8 +68,8 @@ def attachment_docs(model: ModelMeta, field: FieldMeta, *, is_list: bool, method
         media=(ANY_TYPE,),
         answer_texts=_READ_TEXTS,
         parameters=(_RANGE, _DOWNLOAD),
-        errors=(404, 416),
-        codes=(*_READ_CODES, "FILE_NOT_SET"),
+        errors=(400, 404, 416),
+        codes=(*_READ_CODES, "FILE_NOT_SET", "INVALID_QUERY"),
     )
     return docs.of_head() if method == "HEAD" else docs
 

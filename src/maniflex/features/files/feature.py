@@ -14,6 +14,7 @@ from maniflex.files.desk import FileDesk
 from maniflex.model.file_field import file_fields
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import takes
 from maniflex.pipeline.routes import RouteBuilder
@@ -50,7 +51,8 @@ def _warn_of_open_routes(routes: RouteBuilder) -> None:
     """Say which routes of single files anybody may use, because no auth middleware stands before them."""
     operations = (Operation.UPLOAD_FILE, Operation.READ_FILE, Operation.DELETE_FILE)
     open_operations = [one for one in operations if not routes.composer.has_auth(one)]
-    if open_operations and not routes.runtime.config.files_middleware:
+    guards = [fn for fn in routes.runtime.config.files_middleware if not isinstance(fn, Entry)]
+    if open_operations and not guards:
         routes.runtime.logger.warning(
             "%s: no auth middleware covers %s, so anybody may use them",
             routes.runtime.config.files_path,
@@ -64,7 +66,7 @@ def file_route_problems(
     """Middleware of the file routes that cannot run, and others that want their path."""
     config, desk = runtime.config, runtime.file_desk
     for fn in config.files_middleware:
-        if not takes(fn, 2):
+        if not isinstance(fn, Entry) and not takes(fn, 2):
             yield f"files_middleware: {fn!r} is called with (ctx, next), which it does not take"
     if desk is None or not desk.has_storage or not config.files_routes:
         return

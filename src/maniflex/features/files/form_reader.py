@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from maniflex.errors import BodyTooLarge, Detail, InvalidBody, NoStorage, TooManyFiles, UnsupportedMediaType
+from maniflex.errors import (
+    BodyTooLarge,
+    Detail,
+    FileTooLarge,
+    FileTypeNotAllowed,
+    InvalidBody,
+    NoStorage,
+    TooManyFiles,
+    UnsupportedMediaType,
+)
 from maniflex.features.files.form_request import FormRequest
 from maniflex.features.files.form_values import is_json, json_value, text_value
 from maniflex.features.files.forms import Form, FormLimits, FormPart
@@ -17,6 +26,7 @@ from maniflex.features.files.spool import Spool
 from maniflex.features.files.uploaded_file import UploadedFile
 from maniflex.files.desk import FileDesk, clean_filename
 from maniflex.files.intake import Intake
+from maniflex.files.naming import about_field
 from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, rules_of_field
 from maniflex.model.messages import detail
@@ -25,7 +35,7 @@ from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.upload_progress import UploadBody, uploading
 
-_KEY_HEADER = b"idempotency-key"
+KEY_HEADER = b"idempotency-key"
 
 
 class FormReader:
@@ -59,7 +69,7 @@ class FormReader:
             UploadBody(ctx).receive,
             content_type,
             self._limits,
-            digests=any(name == _KEY_HEADER for name, _ in ctx.scope["headers"]),
+            digests=any(name == KEY_HEADER for name, _ in ctx.scope["headers"]),
         )
         reading = _Reading(self, ctx, request, before_stream)
         with uploading(ctx):
@@ -138,13 +148,18 @@ class _Reading:
         if rules is None:
             self.problems.append(detail(part.name, "file", "is not a file field"))
         elif not self._refuse_closed(part.name, field):
-            self._refuse_many(part.name, rules)
-            if not rules.is_list and part.name in self._request.values:
-                self._refuse_repeated(part.name)
-            elif rules.upload == "stream":
-                await self._stream(part, rules, chunks)
-            else:
-                await self._spool(part, rules, chunks)
+            with about_field(part.name, FileTooLarge, FileTypeNotAllowed, TooManyFiles):
+                await self._take_own(part, rules, chunks)
+
+    async def _take_own(self, part: FormPart, rules: FileRules, chunks: AsyncIterator[bytes]) -> None:
+        """Take a file for a file field."""
+        self._refuse_many(part.name, rules)
+        if not rules.is_list and part.name in self._request.values:
+            self._refuse_repeated(part.name)
+        elif rules.upload == "stream":
+            await self._stream(part, rules, chunks)
+        else:
+            await self._spool(part, rules, chunks)
 
     async def _stream(self, part: FormPart, rules: FileRules, chunks: AsyncIterator[bytes]) -> None:
         before, self._before_stream = self._before_stream, None

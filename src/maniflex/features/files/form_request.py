@@ -14,7 +14,7 @@ Files = dict[str, "UploadedFile | list[UploadedFile]"]
 class FormRequest:
     """`ctx.form`. A file that waits for its storing stands in the body under a key that is no file's."""
 
-    __slots__ = ("digest", "files", "is_settled", "spool", "stored_keys", "values", "waiting")
+    __slots__ = ("answer", "digest", "files", "is_settled", "spool", "stored_keys", "values", "waiting")
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
@@ -23,6 +23,7 @@ class FormRequest:
         self.waiting: dict[str, UploadedFile] = {}  # by the key that stands for it
         self.stored_keys: list[str] = []
         self.digest = b""  # of all parts, for requests that may be sent twice
+        self.answer: Any = None  # of an upload to /files: the one that tells of its file
         self.is_settled = False  # the files are stored, and the record is to name them
 
     def add_waiting(self, file: UploadedFile) -> str:

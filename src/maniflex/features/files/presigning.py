@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from maniflex.features.files.docs import mint_docs
-from maniflex.features.files.urls import below_root
 from maniflex.files.desk import FileDesk
+from maniflex.files.mounted import below_root
 from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta, ModelMeta

@@ -7,7 +7,7 @@ asks. All others pass the auth step and the middleware of `files_middleware`.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -22,14 +22,18 @@ from maniflex.errors import (
 )
 from maniflex.features.files import docs
 from maniflex.features.files.attachments import answer_with_file
-from maniflex.features.files.form_reader import check_headers
-from maniflex.features.files.forms import Form, FormLimits, form_type
+from maniflex.features.files.form_reader import KEY_HEADER, check_headers
+from maniflex.features.files.form_request import FormRequest
+from maniflex.features.files.forms import Form, FormLimits, FormPart, form_type
 from maniflex.features.files.reading import FileAccess
+from maniflex.features.files.spool import Spool
+from maniflex.features.files.uploaded_file import UploadedFile
 from maniflex.files.desk import FileDesk
 from maniflex.files.model import StoredFile
 from maniflex.files.owner import owner_of
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware
 from maniflex.pipeline.response import Response, no_answer_error
@@ -47,10 +51,10 @@ Next = Callable[[], Awaitable[None]]
 
 def file_endpoints(routes: RouteBuilder, desk: FileDesk) -> Iterator[Endpoint]:
     """The routes of single files."""
-    yield from routes.with_options(_FileRoutes(routes, desk).endpoints())
+    yield from routes.with_options(_SingleFileRoutes(routes, desk).endpoints())
 
 
-class _FileRoutes:
+class _SingleFileRoutes:
     def __init__(self, routes: RouteBuilder, desk: FileDesk) -> None:
         config = routes.runtime.config
         self._routes = routes
@@ -59,9 +63,8 @@ class _FileRoutes:
         self._prefix = config.path_prefix + config.files_path + "/"
         self._limits = FormLimits(config.max_upload_size, config.max_form_parts)
         self._access = FileAccess(desk)
-        self._inner: Sequence[tuple[str, Middleware]] = [
-            (f"files:{getattr(fn, '__name__', 'middleware')}", fn) for fn in config.files_middleware
-        ]
+        self._middleware = config.files_middleware
+        self._memory, self._directory = config.upload_memory, str(config.upload_dir)
 
     def endpoints(self) -> Iterator[Endpoint]:
         one = f"{self._path}/{{key...}}"
@@ -91,49 +94,91 @@ class _FileRoutes:
             operation,
             steps=(*TRIMMED, "file"),
             defaults={"file": handler},
-            inner=self._inner,
+            inner=list(self._inner(method, operation)),
             outer=[] if door is None else [("files", door)],
             respond=_respond,
             owner=OWNER,
             about=about,
         )
 
+    def _inner(self, method: str, operation: Operation) -> Iterator[tuple[str, Middleware]]:
+        """The middleware of `files_middleware`, behind the auth step; entries as they stand on this route.
+
+        Entries come last, wherever they were written, so that a replay passes no rule that refuses requests.
+        """
+        for fn in sorted(self._middleware, key=lambda fn: isinstance(fn, Entry)):
+            if not isinstance(fn, Entry):
+                yield f"files:{getattr(fn, '__name__', 'middleware')}", fn
+                continue
+            of_route = fn.make(None, operation) if method != "PUT" else None  # a URL is good for one upload
+            if of_route is not None:
+                if operation is Operation.UPLOAD_FILE:
+                    yield "files:spool", self.spool
+                yield f"files:{fn.name}", of_route
+
     # -- uploading
 
-    async def upload(self, ctx: Context) -> None:
-        """Store the part `file` of a form while it arrives."""
+    async def spool(self, ctx: Context, call_next: Next) -> None:
+        """Take the whole form in before a key is claimed: only then is it known whether it came before."""
+        if not any(name == KEY_HEADER for name, _ in ctx.scope["headers"]):
+            await call_next()
+            return
+        ctx.form = FormRequest(Spool(self._memory, self._directory))
+        try:
+            form = self._form(ctx, digests=True)
+            with uploading(ctx):
+                async for part in _file_parts(form):
+                    ctx.form.add_waiting(await _spool_part(part, ctx.form.spool))
+            ctx.form.digest = form.digest
+            try:
+                await call_next()
+            except Exception:
+                await self._desk.condemn(ctx.form.stored_keys)
+                raise
+            if ctx.response is not ctx.form.answer:  # the key is another's by now, and so is the answer
+                await self._desk.condemn(ctx.form.stored_keys)
+        finally:
+            ctx.form.spool.close()
+
+    def _form(self, ctx: Context, *, digests: bool = False) -> Form:
         content_type = form_type(ctx)
         if content_type is None:
             raise UnsupportedMediaType('send a form (multipart/form-data) with a part "file"')
         check_headers(ctx, self._limits.size)
-        stored: StoredFile | None = None
-        form = Form(UploadBody(ctx).receive, content_type, self._limits)
+        return Form(UploadBody(ctx).receive, content_type, self._limits, digests=digests)
+
+    async def _store(self, ctx: Context, chunks: Any, filename: str, content_type: str | None) -> StoredFile:
+        owner = await owner_of(ctx, self._desk.config.file_scope)
+        return await self._desk.store(
+            chunks, filename=filename, content_type=content_type, owner=owner, ctx=ctx
+        )
+
+    async def upload(self, ctx: Context) -> None:
+        """Store the part `file` of a form while it arrives, or one that was taken in."""
+        new_file: StoredFile | None = None
         try:
             with uploading(ctx):
-                async for part in form:
-                    if part.name != "file" or part.filename is None:
-                        continue
-                    if stored is not None:
-                        raise MultipartError('the form has more than one part "file"')
-                    stored = await self._desk.store(
-                        part,
-                        filename=part.filename,
-                        content_type=part.content_type,
-                        owner=await owner_of(ctx, self._desk.config.file_scope),
-                        ctx=ctx,
-                    )
+                if ctx.form is not None:
+                    for file in ctx.form.waiting.values():
+                        new_file = await self._store(ctx, file.stream(), file.filename, file.content_type)
+                else:
+                    async for part in _file_parts(self._form(ctx)):
+                        new_file = await self._store(ctx, part, part.filename or "", part.content_type)
         except Exception:
-            if stored is not None:
-                await self._desk.condemn((stored.key,))
+            if new_file is not None:
+                await self._desk.condemn((new_file.key,))
             raise
         except BaseException:  # told to end at once, so others have to clean up
-            if stored is not None:
-                ctx.runtime.tasks.start(self._desk.condemn((stored.key,)), "clean-up of an upload")
+            if new_file is not None:
+                ctx.runtime.tasks.start(self._desk.condemn((new_file.key,)), "clean-up of an upload")
             raise
-        if stored is None:
+        if new_file is None:
             raise NoFile()
         names = ("key", "content_type", "size", "filename")
-        ctx.response = Response(201, {name: getattr(stored, name) for name in names})
+        ctx.response = Response(201, {name: getattr(new_file, name) for name in names})
+        if ctx.form is not None:
+            ctx.form.answer = ctx.response
+            ctx.form.stored_keys.append(new_file.key)
 
     async def receive(self, ctx: Context, call_next: Next) -> None:
         """Store the file that a signed URL was made for; nothing else opens this route."""
@@ -157,31 +202,31 @@ class _FileRoutes:
             grant = self._signer.check_read(key, query)
             if grant is None:
                 raise FileNotFound()
-            signed = await self._access.look_up(ctx, key)
+            target = await self._access.look_up(ctx, key)
             await answer_with_file(
                 ctx,
                 self._desk,
-                signed.file,
+                target.file,
                 is_public=False,
-                as_attachment=grant.download or signed.as_attachment,
+                as_attachment=grant.download or target.as_attachment,
                 filename=grant.filename,
             )
             return
-        asked = await self._access.look_up(ctx, key)
-        if asked.is_public:
+        target = await self._access.look_up(ctx, key)
+        if target.is_public:
             await answer_with_file(
-                ctx, self._desk, asked.file, is_public=True, as_attachment=asked.as_attachment
+                ctx, self._desk, target.file, is_public=True, as_attachment=target.as_attachment
             )
             return
-        ctx.asked_file = asked
+        ctx.asked_file = target
         await call_next()
 
     async def read(self, ctx: Context) -> None:
         """Serve a file to a caller who passed the auth step."""
-        asked = ctx.asked_file
-        await self._access.require_readable(ctx, asked)
+        target = ctx.asked_file
+        await self._access.require_readable(ctx, target)
         await answer_with_file(
-            ctx, self._desk, asked.file, is_public=False, as_attachment=asked.as_attachment
+            ctx, self._desk, target.file, is_public=False, as_attachment=target.as_attachment
         )
 
     # -- deleting
@@ -207,13 +252,13 @@ class _FileRoutes:
             key = ctx.params["key"]
         else:
             before = self._prefix.count("/") + ctx.scope.get("root_path", "").count("/")
-            encoded = _behind(raw, self._prefix, ctx.scope.get("root_path", ""), before)
-            if encoded is None:
+            raw_key = _behind(raw, self._prefix, ctx.scope.get("root_path", ""), before)
+            if raw_key is None:
                 raise FileNotFound()
-            if _BROKEN_ESCAPE.search(encoded):
+            if _BROKEN_ESCAPE.search(raw_key):
                 raise MissingKey("the key in the path is not encoded as it should be")
             try:
-                key = unquote_to_bytes(encoded).decode()
+                key = unquote_to_bytes(raw_key).decode()
             except UnicodeDecodeError:
                 raise MissingKey("the key in the path is no UTF-8") from None
         if not key:
@@ -221,13 +266,33 @@ class _FileRoutes:
         return key
 
 
+async def _file_parts(form: Form) -> AsyncIterator[FormPart]:
+    """The part `file`; what follows it is read to the end, and may not be another."""
+    is_first = True
+    async for part in form:
+        if part.name == "file" and part.filename is not None:
+            if not is_first:
+                raise MultipartError('the form has more than one part "file"')
+            is_first = False
+            yield part
+
+
+async def _spool_part(part: FormPart, spool: Spool) -> UploadedFile:
+    start = spool.size
+    async for chunk in part:
+        await spool.write(chunk)
+    return UploadedFile(
+        "file", part.filename or "", part.content_type or "", size=spool.size - start, spool=spool
+    )
+
+
 def _behind(raw: bytes, prefix: str, root: str, before: int) -> bytes | None:
     """What follows the prefix in the path as it was sent; None when the prefix was not written plainly."""
     for count, start in ((before, root + prefix), (prefix.count("/"), prefix)):
         parts = raw.split(b"/", count)
         if len(parts) == count + 1:
-            sent = unquote_to_bytes(b"/".join(parts[:count]) + b"/")
-            if sent == start.encode():
+            beginning = unquote_to_bytes(b"/".join(parts[:count]) + b"/")
+            if beginning == start.encode():
                 return parts[count]
     return None
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from maniflex.files.desk import FileDesk
+from maniflex.files.mounted import below_root
 from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
@@ -21,19 +22,14 @@ def url_transforms(model: ModelMeta, desk: FileDesk) -> Iterator[Transform]:
     for field, rules in file_fields(model):
         if field.visible and rules.acl != "private":
             change = partial(_show_urls, desk, rules)
-            yield Transform(field, partial(_show_url, desk, rules), _SHOWN_IN, change)
-
-
-def below_root(ctx: Context, url: str) -> str:
-    """A URL as this caller reaches it: one that leads here begins where this server is mounted."""
-    is_path = url.startswith("/") and not url.startswith("//")
-    return f"{ctx.scope.get('root_path') or ''}{url}" if is_path else url
+            # A version has the key: its file may be gone, and whoever reads histories is not handed files.
+            yield Transform(field, partial(_show_url, desk, rules), _SHOWN_IN, change, of_past=False)
 
 
 async def _show_urls(desk: FileDesk, rules: FileRules, ctx: Context, values: Sequence[Any]) -> list[Any]:
     """The values of one field on a page; what is empty stays as it is."""
     keys = [key for value in values for key in _keys(value)]
-    signed = await desk.urls({rules.acl: keys}) if keys else {}
+    signed = await desk.urls(keys, rules.acl, download=rules.inline is False) if keys else {}
     urls = {key: below_root(ctx, url) for key, url in signed.items()}
     return [
         [urls[key] for key in value] if isinstance(value, list) else urls.get(value, value)

@@ -30,6 +30,7 @@ class Authenticator(Entry):
     in_actions = True
     in_description = True
     is_authenticator = True
+    reads_credential = True
     scheme: str = ""  # of `Authorization`, when it reads that header
     challenge: str = "Bearer"
 

@@ -129,6 +129,9 @@ class Bearer(Authenticator):
         if self._has_short_secret:
             yield f"the secret is shorter than {SHORT_SECRET} bytes and can be guessed"
 
+    def knows_secret(self, text: str) -> bool:
+        return any(key.key == text.encode(errors="surrogatepass") for key in self._keys)
+
     def schemes(self) -> Schemes:
         of_header = BEARER if self._scheme_needed else header_scheme(self._header_name)
         return {**of_header, **({} if self.cookie is None else cookie_scheme(self.cookie))}
@@ -159,6 +162,13 @@ class Bearer(Authenticator):
                 ctx.auth = info
                 ctx.authenticated = True
         await next()
+
+    async def identify(self, ctx: Context, token: bytes) -> AuthInfo:
+        """The identity that a token stands for, if the application takes it; 401 otherwise."""
+        info = (self._memory.find(token) or await self._check(ctx, token)).identity()
+        if self._verify is not None:
+            await self._ask_application(ctx, self._verify, info)
+        return info
 
     def _token(self, ctx: Context) -> bytes | None:
         """The token that was sent; None when there is none, 401 when there is something else."""

@@ -98,6 +98,9 @@ class Csrf(Entry):
         if self._secret is not None and len(self._secret) < SHORT_SECRET:
             yield f"the secret is shorter than {SHORT_SECRET} bytes and can be guessed"
 
+    def knows_secret(self, text: str) -> bool:
+        return self._secret == text.encode(errors="surrogatepass")
+
     def _check_options(self, header: str) -> None:
         if self._mode not in MODES:
             self.mistakes.append(f"mode={self._mode!r} is none of {', '.join(MODES)}")

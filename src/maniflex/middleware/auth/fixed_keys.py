@@ -84,6 +84,10 @@ class KeyHeader(Authenticator):
         if self._has_short_key:
             yield f"a key is shorter than {SHORT} characters and can be guessed"
 
+    def knows_secret(self, text: str) -> bool:
+        digest = sha256(text.encode(errors="surrogatepass")).digest()
+        return any(digest == known for known, _ in self._by_digest)
+
     def schemes(self) -> Schemes:
         return header_scheme(self._header_name)
 

@@ -41,6 +41,7 @@ class CallerGuard(Entry):
     homes: ClassVar = {"auth": ANYWHERE}
     in_actions = True
     in_description = True
+    judges_caller = True
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return EntryDocs(refusals={401: ["UNAUTHORIZED"], 403: ["FORBIDDEN"]})

@@ -32,7 +32,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 
 MOST_OVERLAP = timedelta(days=30)
-PAGE = 100
+PAGE, MOST_PAGES = 100, 10**12
 _NO_STORE = {"cache-control": "no-store"}
 _SECRET = {"Cache-Control": answer_header("`no-store`: the answer has a secret.")}
 _DOCS = {  # by the handler
@@ -217,8 +217,8 @@ class ApiKeys:
     async def _list(self, ctx: Context) -> Response:
         """The caller's own keys, newest first; the admin role sees all."""
         page = int(ctx.query_param("page") or 1)
-        if page < 1:
-            raise Abort(400, "INVALID_QUERY", "page: a number from 1")
+        if not 1 <= page <= MOST_PAGES:
+            raise Abort(400, "INVALID_QUERY", f"page: a number from 1 to {MOST_PAGES}")
         records = ctx.unscoped().db(ApiKey)
         filters = self._own(ctx)
         total = await records.count(filters)

@@ -214,7 +214,7 @@ class TokenRoutes:
             token = values[0] if len(set(values)) == 1 else ""
         else:
             token = ctx.body.refresh_token
-        return self._answer(ctx, await self._tokens.refresh(token))
+        return self._answer(ctx, await self._tokens.refresh(token, ctx))
 
     async def _log_out(self, ctx: Context) -> None:
         """End this session."""

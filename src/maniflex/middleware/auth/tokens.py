@@ -27,7 +27,7 @@ from maniflex.middleware.auth.refresh_store import AccessToken, RefreshStore, Re
 from maniflex.middleware.auth.revocation import revocation_unavailable, revoker_mistakes
 from maniflex.middleware.auth.token_routes import Login, TokenRoutes
 from maniflex.middleware.stores.port import Revoker
-from maniflex.pipeline.context import AuthInfo
+from maniflex.pipeline.context import AuthInfo, Context
 
 RESERVED = frozenset({"iss", "sub", "aud", "exp", "iat", "nbf", "jti", "sid", "roles", "scope", "tenant"})
 MOST_LETTERS = 200  # of a refresh token that is worth looking up
@@ -71,6 +71,7 @@ class Tokens:
         self._key = self._read_key(secret, private_key)
         self._store: RefreshStore | None = None
         self._host: Host | None = None
+        self._verifying: list[Bearer] = []  # the authenticators that ask the application about callers
         self._check_options()
 
     def _read_key(self, secret: Any, private_key: Any) -> VerifyingKey | None:
@@ -121,6 +122,8 @@ class Tokens:
         )
         if self.mistakes:
             authenticator.mistakes = self.mistakes
+        if options.get("verify") is not None:
+            self._verifying.append(authenticator)
         return authenticator
 
     def mount(
@@ -205,16 +208,37 @@ class Tokens:
 
     # -- refreshing ----------------------------------------------------------------------------
 
-    async def refresh(self, token: str) -> TokenPair:
-        """The next pair of a family; 401 unless the token is the family's last one, and good."""
+    async def refresh(self, token: str, ctx: Context | None = None) -> TokenPair:
+        """The next pair of a family; 401 unless the token is the family's last one, and good.
+
+        With a `ctx`, a caller whom every `verify` of the authenticators refuses gets none; the family ends.
+        """
         host, store = self._require_host()
         if not 0 < len(token) <= MOST_LETTERS:
             raise _invalid()
         async with host.transaction():
             row = await store.use(token, host.now())
             if row is not None:
-                return await self._issue(row.actor, row.tenant, row.claims, row.family)
+                pair = await self._issue(row.actor, row.tenant, row.claims, row.family)
+                if ctx is None or await self._is_welcome(ctx, pair):
+                    return pair
+                ended_tokens = await store.end_family(row.family, row.actor, host.now())
+        if row is not None:
+            await self.revoke(ended_tokens)
+            raise _invalid()
         raise await self._refusal(store, token, host.now())
+
+    async def _is_welcome(self, ctx: Context, pair: TokenPair) -> bool:
+        """Whether the application would take the new access token on some route."""
+        for authenticator in self._verifying:
+            try:
+                await authenticator.identify(ctx, pair.access_token.encode())
+            except Abort as refusal:
+                if refusal.status != 401:
+                    raise
+            else:
+                return True
+        return not self._verifying
 
     async def _refusal(self, store: RefreshStore, token: str, now: datetime) -> Abort:
         """Why a token cannot be used; one that was used long ago ends its family."""

@@ -13,6 +13,7 @@ import msgspec
 from maniflex.db.changes import Change, after_commit_once
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
+from maniflex.db.primary import OnPrimary
 from maniflex.middleware.db.cache_store import CarefulStore
 from maniflex.middleware.db.cached_rows import pack, unpack
 from maniflex.middleware.db.query_text import joins, query_text
@@ -152,7 +153,8 @@ class _CachedStep:
         self._running[key] = running
         content = None
         try:
-            await self._find(ctx)
+            with OnPrimary():  # what a replica shows late would be kept for the whole `ttl`
+                await self._find(ctx)
             content = pack(ctx, self._store, self._includes(ctx), one=self._one)
         finally:
             del self._running[key]

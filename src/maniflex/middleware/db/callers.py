@@ -11,7 +11,11 @@ def caller_of(ctx: Context, *, exact: bool = False) -> str:
     auth = ctx.auth
     if auth is not None and auth.user_id:
         return f"user {len(auth.tenant_id)} {auth.tenant_id}{auth.user_id}"
-    return f"address {ctx.client_ip if exact else network_of(ctx)}"
+    if not exact:
+        return f"address {network_of(ctx)}"
+    if auth is not None and auth.tenant_id:  # tenants may come from one address, that of a proxy
+        return f"tenant {len(auth.tenant_id)} {auth.tenant_id} at {ctx.client_ip}"
+    return f"address {ctx.client_ip}"
 
 
 def network_of(ctx: Context) -> str:

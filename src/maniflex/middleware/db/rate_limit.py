@@ -20,6 +20,7 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 
 _FIRST = -100  # before whatever else stands there
+_LAST = 1000  # behind everything that says who is asking
 Key = Callable[[Context], Any]
 
 
@@ -52,12 +53,21 @@ class RateLimit(Entry):
         """On `db` it acts when the auth step is over, before anything is read; on `auth` where it stands."""
         if seat.step == "auth":
             return (Piece("auth", self.make, seat.at),)
-        return (Piece("deserialize", self.make, At.BEFORE, _FIRST),)
+        return (
+            Piece("deserialize", self.make, At.BEFORE, _FIRST),
+            Piece("auth", self._make_for_files, At.AFTER, _LAST),  # their routes have no other step
+        )
+
+    def _make_for_files(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
+        is_of_files = operation in Operation.FILES or operation is Operation.PRESIGN_UPLOAD
+        return self.make(model, operation) if is_of_files else None
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         if operation is Operation.OPTIONS:
             return None
         start = f"{self.label}#{self.number} "
+        if operation in Operation.FILES:  # HEAD too, so that it is no way around the limit of reads
+            return partial(self._limit, f"{start}files {operation} ")
         if model is None:
             return partial(self._limit_route, start)
         if operation is not Operation.HEAD:

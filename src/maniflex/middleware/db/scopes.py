@@ -105,7 +105,7 @@ class TenantRule(ScopeRule):
             return
         for meta in seat.registered.values():
             if meta.name not in bound and not meta.is_internal and not meta.options.headless:
-                yield f"{meta.name} has no {self._path!r}: all tenants see its rows; shared= says it is meant"
+                yield f"{meta.name} has no {self.path!r}: all tenants see its rows; shared= says it is meant"
 
 
 async def _await_tenant(ctx: Context, tenant: Awaitable[Any]) -> Any:
@@ -139,7 +139,7 @@ class ParentRule(ScopeRule):
     def problems(self, seat: Seat) -> Iterator[str]:
         yield from super().problems(seat)
         for meta in self.bound_models(seat):
-            place = field_along(meta, self._path, seat.registered)
+            place = field_along(meta, self.path, seat.registered)
             parents = [seat.registered[relation.target] for relation in place[0]] if place else []
             for parent in parents:
                 if parent.options.database != meta.options.database:

@@ -8,12 +8,11 @@ from collections.abc import Awaitable
 from maniflex.errors import Abort
 from maniflex.middleware.idempotency.held_claim import HeldClaim
 from maniflex.middleware.idempotency.options import KeyOptions
-from maniflex.middleware.idempotency.settled_keys import Place, SettledKeys
+from maniflex.middleware.idempotency.settled_keys import REUSED, Place, SettledKeys
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
 from maniflex.pipeline.context import Context
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at a key that another process has
-_REUSED = KeyClaim(ClaimState.REUSED)
 
 
 class KeyClaimer:
@@ -22,23 +21,78 @@ class KeyClaimer:
     def __init__(self, options: KeyOptions) -> None:
         self._options = options
         self._held: dict[Place, HeldClaim] = {}
-        self._watched: dict[tuple[Place, str], asyncio.Future[None]] = {}  # by fingerprint, too
+        # Keys that the store is being asked for, by fingerprint too, and what their twins here wait for.
+        self._asked: dict[tuple[Place, str], asyncio.Future[KeyClaim | None] | None] = {}
         self._settled = SettledKeys()
 
-    async def claim(
-        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str
-    ) -> HeldClaim | KeyClaim:
-        """The claim, or the settled key of a twin; refuses a running twin and another fingerprint."""
-        key = await self._find(ctx, store, name, fingerprint, claims=True)
-        if key.state is ClaimState.SETTLED:
-            return key
-        claim = HeldClaim(store, name, fingerprint, key.token, self._options, ctx)
+    def has_twin(self, place: Place) -> bool:
+        """Whether a request of this process holds the key."""
+        return place in self._held
+
+    def recall(self, place: Place, fingerprint: str, ctx: Context) -> KeyClaim | None:
+        """A key that this process has settled; refuses another fingerprint."""
+        if place not in self._settled.keys:
+            return None
+        key = self._settled.find(place, fingerprint, ctx.now)
+        if key is REUSED:
+            raise _reuse_refusal()
+        return key
+
+    async def find(
+        self,
+        ctx: Context,
+        store: IdempotencyStore,
+        place: Place,
+        fingerprint: str,
+        *,
+        claims: bool = True,
+        end: float = 0.0,
+        known_key: KeyClaim | None = None,
+    ) -> KeyClaim:
+        """A claimed or a settled key; refuses a running twin and another fingerprint.
+
+        Of twins in this process one asks the store, the others wait for it. `known_key` is what a look into
+        the store has just found.
+        """
+        question = place, fingerprint
+        if place in self._held or question in self._asked:
+            return await self._find_among_twins(ctx, store, place, fingerprint, claims=claims)
+        key = known_key
+        self._asked[question] = None
+        try:
+            if key is None:
+                key = await self._ask(ctx, store, place[1], fingerprint, claims=claims)
+            if key.state is ClaimState.RUNNING or key.state is ClaimState.FREE:
+                end = end or _time() + self._options.wait
+                key = await self._ask_again(ctx, store, place[1], fingerprint, end, claims=claims)
+        finally:
+            if (twins := self._asked.pop(question)) is not None:
+                # An answer that the store gave is theirs too; otherwise they look again.
+                twins.set_result(key if key is not None and key.state is ClaimState.SETTLED else None)
+        return _require_usable(key)
+
+    async def _find_among_twins(
+        self, ctx: Context, store: IdempotencyStore, place: Place, fingerprint: str, *, claims: bool
+    ) -> KeyClaim:
+        end = _time() + self._options.wait
+        while True:
+            is_alone, key = await self._wait_for_twin(place, fingerprint, end - _time())
+            if is_alone:
+                key = await self._ask(ctx, store, place[1], fingerprint, claims=claims)
+            elif key is None:
+                key = self.recall(place, fingerprint, ctx)
+            if key is not None:
+                return _require_usable(key)
+            if place not in self._held and (place, fingerprint) not in self._asked:
+                return await self.find(ctx, store, place, fingerprint, claims=claims, end=end)
+
+    def hold(
+        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, token: str
+    ) -> HeldClaim:
+        """The claim of a key that was found free."""
+        claim = HeldClaim(store, name, fingerprint, token, self._options, ctx)
         self._held[id(store), name] = claim
         return claim
-
-    async def look(self, ctx: Context, claim: HeldClaim) -> KeyClaim:
-        """The settled key, for a request that has lost it to another."""
-        return await self._find(ctx, claim.store, claim.name, claim.fingerprint, claims=False)
 
     def end(self, claim: HeldClaim) -> None:
         """The request is over; its twins may go on."""
@@ -48,56 +102,55 @@ class KeyClaimer:
             self._settled.note(place, claim.fingerprint, claim.answer, claim.until)
         claim.end()
 
-    async def _find(
-        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, *, claims: bool
-    ) -> KeyClaim:
-        """A claimed or a settled key. Of twins in this process one asks the store, the others wait for it."""
-        place, loop = (id(store), name), asyncio.get_running_loop()
-        end = loop.time() + self._options.wait
-        while True:
-            key = self._settled.find(place, fingerprint, ctx.now())
-            if key is not None:
-                break
-            if (twin := self._held.get(place)) is not None:
-                key = _REUSED if twin.fingerprint != fingerprint else await twin.wait(end - loop.time())
-            elif (watch := self._watched.get((place, fingerprint))) is not None and loop.time() < end:
-                await asyncio.wait((watch,), timeout=end - loop.time())
-            else:
-                key = await self._watch(ctx, store, name, fingerprint, end, claims=claims)
-            if key is not None:
-                break
-        if key.state is ClaimState.REUSED:
-            raise _reuse_refusal()
-        if key.state is ClaimState.RUNNING:
-            raise _progress_refusal()
-        return key
+    async def _wait_for_twin(
+        self, place: Place, fingerprint: str, seconds: float
+    ) -> tuple[bool, KeyClaim | None]:
+        """Whether to ask the store after all, and what a twin in this process has left."""
+        if (twin := self._held.get(place)) is not None:
+            return False, REUSED if twin.fingerprint != fingerprint else await twin.wait(seconds)
+        if seconds <= 0:
+            return True, None
+        answer = self._asked[place, fingerprint]
+        if answer is None:
+            answer = self._asked[place, fingerprint] = asyncio.get_running_loop().create_future()
+        is_over = (await asyncio.wait((answer,), timeout=seconds))[0]
+        return False, answer.result() if is_over else None
 
-    async def _watch(
+    async def _ask_again(
         self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, end: float, *, claims: bool
     ) -> KeyClaim:
-        """Ask the store until the key is ours or settled, without holding a connection meanwhile."""
-        place, loop, pause = (id(store), name), asyncio.get_running_loop(), _FIRST_PAUSE
-        watch = self._watched[place, fingerprint] = loop.create_future()
-        try:
-            key = await self._ask(ctx, store, name, fingerprint, claims)
-            while key.state in (ClaimState.RUNNING, ClaimState.FREE) and (left := end - loop.time()) > 0:
-                await asyncio.sleep(min(pause, left))
-                pause = min(pause * 2, _LONGEST_PAUSE)
-                key = await self._ask(ctx, store, name, fingerprint, claims)
-        finally:
-            if self._watched.get((place, fingerprint)) is watch:
-                del self._watched[place, fingerprint]
-            watch.set_result(None)
-        if key.state is ClaimState.SETTLED and key.expires_at is not None:
-            self._settled.note(place, fingerprint, key.answer, key.expires_at)
-        return KeyClaim(ClaimState.RUNNING) if key.state is ClaimState.FREE else key
+        """The key that another process has, when that is done with it; RUNNING when it takes longer."""
+        pause = _FIRST_PAUSE
+        while (left := end - _time()) > 0:
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            key = await store.look(name, fingerprint, now=ctx.now())  # no write, which others would wait for
+            if claims and key.state is ClaimState.FREE:
+                key = await self._ask(ctx, store, name, fingerprint, claims=True)
+            if key.state is not ClaimState.RUNNING and key.state is not ClaimState.FREE:
+                return key
+        return KeyClaim(ClaimState.RUNNING)
 
     def _ask(
-        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, claims: bool
+        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, *, claims: bool
     ) -> Awaitable[KeyClaim]:
+        """Ask the store once; nothing holds a connection between two questions."""
         if claims:
             return store.claim(name, fingerprint, lease=self._options.lease, now=ctx.now())
         return store.look(name, fingerprint, now=ctx.now())
+
+
+def _time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _require_usable(key: KeyClaim) -> KeyClaim:
+    """The key, if it is claimed or settled."""
+    if key.state is ClaimState.REUSED:
+        raise _reuse_refusal()
+    if key.state is ClaimState.RUNNING:
+        raise _progress_refusal()
+    return key
 
 
 def _progress_refusal() -> Abort:

@@ -3,52 +3,69 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
+import msgspec
+
 from maniflex.errors import Abort, BodyTooLarge, UnsupportedMediaType
-from maniflex.pipeline.context import Context
-from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.context import AsgiScope, Context
+from maniflex.pipeline.read_body import JSON_TYPE, read_body
 
 _HEADER = b"idempotency-key"
 _BOUNDARY = re.compile(rb'multipart/[^;]*;(?:.*;)?\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
 _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 
 
-def sent_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+class KeyHeaders(msgspec.Struct, frozen=True, gc=False):
+    """The headers of a request that say which it is."""
+
+    key: str | None
+    if_match: bytes = b""
+    content_type: bytes = b""
+    by_name: Mapping[bytes, bytes] | None = None  # all of them, unless one is there twice
+
+
+_WITHOUT_KEY = KeyHeaders(None)
+
+
+def read_headers(headers: Sequence[tuple[bytes, bytes]]) -> KeyHeaders:
     """The key of a request, if it has one; 400 for one that is none or that was sent twice."""
-    key = None
-    for name, value in headers:
-        if name == _HEADER:
-            if key is not None or not _KEY.fullmatch(value):
-                raise Abort(
-                    400,
-                    "IDEMPOTENCY_KEY_INVALID",
-                    "Idempotency-Key takes 1 to 255 visible ASCII characters and is sent once",
-                )
-            key = value
-    return None if key is None else key.decode("ascii")
+    by_name = dict(headers)
+    key = by_name.get(_HEADER)
+    if key is None:
+        return _WITHOUT_KEY
+    if len(by_name) == len(headers) and _KEY.fullmatch(key):  # as good as every request
+        if_match = by_name[b"if-match"] + b"," if b"if-match" in by_name else b""
+        return KeyHeaders(key.decode("ascii"), if_match, by_name.get(b"content-type", b""), by_name)
+    keys = [value for name, value in headers if name == _HEADER]
+    if len(keys) > 1 or not _KEY.fullmatch(key):
+        raise Abort(
+            400,
+            "IDEMPOTENCY_KEY_INVALID",
+            "Idempotency-Key takes 1 to 255 visible ASCII characters and is sent once",
+        )
+    if_match = b"".join(value + b"," for name, value in headers if name == b"if-match")
+    return KeyHeaders(key.decode("ascii"), if_match, by_name.get(b"content-type", b""))
 
 
-def fingerprint(ctx: Context, body: bytes) -> str:
+def fingerprint(scope: AsgiScope, headers: KeyHeaders, body: bytes) -> str:
     """What the request asks for: two that differ in it cannot be the same request sent twice."""
-    scope = ctx.scope
-    path = scope["path"].encode("utf-8", "surrogatepass")
-    if_match = b""
+    path, query, if_match = scope["path"], scope["query_string"], headers.if_match
+    if not query and not if_match and path.isascii():  # the usual case of what stands below
+        head = f"{len(path)} 0 0 {path}".encode()
+    else:
+        path = path.encode("utf-8", "surrogatepass")
+        head = b"%d %d %d %b%b%b" % (len(path), len(query), len(if_match), path, query, if_match)
     boundary = None
-    for name, value in scope["headers"]:
-        if name == b"if-match":
-            if_match += value + b","
-        elif name == b"content-type" and value != b"application/json":
-            boundary = _BOUNDARY.match(value)
-    query = scope["query_string"]
-    digest = sha256(b"%d %d %d %b%b%b" % (len(path), len(query), len(if_match), path, query, if_match))
+    if headers.content_type != JSON_TYPE:
+        boundary = _BOUNDARY.match(headers.content_type)
     if boundary is None:
-        digest.update(body)
-    else:  # which a client makes up anew for each attempt; no part has it within
-        for part in body.split(b"--" + (boundary[1] or boundary[2])):
-            digest.update(b"%d " % len(part))
-            digest.update(part)
+        return sha256(head + body).hexdigest()
+    digest = sha256(head)  # the boundary a client makes up anew for each attempt; no part has it within
+    for part in body.split(b"--" + (boundary[1] or boundary[2])):
+        digest.update(b"%d " % len(part))
+        digest.update(part)
     return digest.hexdigest()
 
 

@@ -11,7 +11,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.large_answers import write_answer
 from maniflex.pipeline.response import Response
 
-REPLAYED = "idempotent-replayed"
+_REPLAYED = ((b"idempotent-replayed", b"true"),)
 # These belong to a request, not to what came of it.
 _OF_REQUEST = ("x-request-id", "access-control-", "ratelimit-")
 
@@ -49,6 +49,8 @@ def keep_response(ctx: Context, response: Response, headers_before: int, most: i
         return None
     own_headers = ctx.extra_headers[headers_before:] if ctx.extra_headers is not None else []
     headers = response.headers
+    if headers:  # code that sets the whole of them may write their names in any case
+        headers = {name.lower(): value for name, value in headers.items()}
     if any(name == b"set-cookie" for name, _ in own_headers) or (headers and "set-cookie" in headers):
         return None
     body = response.body or b""
@@ -73,7 +75,7 @@ def replay_answer(ctx: Context, answer: bytes | None) -> None:
         )
     first = _decode(answer)
     response = Response(first.status, body=first.body or None, content_type=first.content_type)
-    response.headers = {**(first.headers or {}), REPLAYED: "true"}
+    response.headers, response.marks = first.headers, _REPLAYED
     if first.added_headers:
         ctx.extra_headers = [*(ctx.extra_headers or ()), *first.added_headers]
     ctx.response = ctx.early_response = response

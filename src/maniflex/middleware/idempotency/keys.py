@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from maniflex.db.current import transaction
 from maniflex.db.port import CommitRefused
 from maniflex.errors import Abort, Unavailable
+from maniflex.files.owner import owner_of
 from maniflex.middleware.db.callers import caller_of
 from maniflex.middleware.db.query_text import scope_text
 from maniflex.middleware.idempotency.claimer import KeyClaimer
@@ -21,7 +22,7 @@ from maniflex.middleware.idempotency.fingerprint import (
     body_that_was_read,
     fingerprint,
     read_any_body,
-    sent_key,
+    read_headers,
 )
 from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
 from maniflex.middleware.idempotency.kept_answer import replay_answer
@@ -29,18 +30,25 @@ from maniflex.middleware.idempotency.key_docs import key_docs
 from maniflex.middleware.idempotency.keyed_create import KeyedCreate, keyed_create
 from maniflex.middleware.idempotency.options import KeyOptions, option_mistakes
 from maniflex.middleware.stores.idempotency import SqlIdempotency
-from maniflex.middleware.stores.port import ClaimState, Duration, IdempotencyStore, KeyClaim
+from maniflex.middleware.stores.port import ClaimState, Duration, IdempotencyStore
 from maniflex.middleware.stores.units import seconds_of
 from maniflex.model.file_field import size_in_bytes
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.callbacks import callback_failure
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer, Step
-from maniflex.pipeline.entry import Entry, Piece, Seat, ask
+from maniflex.pipeline.entry import Entry, Piece, Placement, Seat, ask
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.registration import At, Middleware, Next, Registration
 from maniflex.pipeline.response import Response, status_of
+from maniflex.pipeline.steps.deserialize import Deserialize
 
+_OF_FILES = frozenset({Operation.UPLOAD_FILE, Operation.DELETE_FILE})
+_SETTLED = ClaimState.SETTLED  # to look a member up takes longer than all that is done with it
+_ASKED_FIRST = {"auth", "deserialize"}  # homes of what refuses a request, or says in whose name it is
+_OUTSIDE = "it claims its key outside any transaction"
 _LAST, _OUTERMOST = 1000, -1000  # ranks: after limits and scopes; around everything of the database step
 
 
@@ -56,6 +64,7 @@ class Keys(Entry):
     name = "idempotency.keys"
     homes: ClassVar = {"deserialize": (At.AFTER,)}
     in_actions = True
+    in_files = True
     beside_rows = True
     acts_for = frozenset({Operation.CREATE, Operation.UPDATE, Operation.DELETE})
 
@@ -76,8 +85,12 @@ class Keys(Entry):
             yield Piece("db", self._make_write, At.BEFORE, _OUTERMOST)
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
-        """The whole of it, in an action."""
-        return None if self.mistakes else _KeyedAction(self)
+        """The whole of it, in an action and on the routes of files."""
+        if self.mistakes or operation is Operation.READ_FILE:
+            return None
+        if operation in _OF_FILES:
+            return _KeyedRequest(self, str(operation), is_of_files=True)
+        return _KeyedAction(self)
 
     def _make_claim(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         if model is None or operation not in self.acts_for:
@@ -89,7 +102,7 @@ class Keys(Entry):
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         is_action = model is None and operation is Operation.ACTION
-        if not is_action and operation not in self.acts_for:
+        if not is_action and operation not in self.acts_for | _OF_FILES:
             return None
         return key_docs(self.options, reads_body=is_action)
 
@@ -101,9 +114,19 @@ class Keys(Entry):
             return
         if seat.actions[0].method == "GET":
             yield "a GET changes nothing, so there is nothing to do twice"
-        before = seat.registrations[: seat.registrations.index(seat.registration)]
-        if any(getattr(r.fn, "opens_transaction", False) for r in before):
-            yield "it claims its key outside any transaction; put it before with_transaction()"
+        place = seat.registrations.index(seat.registration)
+        if any(_opens_transaction(r) for r in seat.registrations[:place]):
+            yield f"{_OUTSIDE}; put it before with_transaction()"
+        for registration in seat.registrations[place + 1 :]:
+            entry = registration.fn
+            if isinstance(entry, Entry) and not isinstance(entry, Keys) and entry.homes.keys() & _ASKED_FIRST:
+                yield f"a replay would pass {entry.name}, which stands behind it; put it behind {entry.name}"
+
+    def problems_beside(self, seat: Seat, placement: Placement) -> Iterable[str]:
+        steps = placement.pipeline.auth, placement.pipeline.deserialize
+        before = [r for step in steps for r in step.registrations if _opens_transaction(r)]
+        if any(_overlap(r, seat.registration) for r in before):
+            yield f"{_OUTSIDE}; register with_transaction() on the service step"
 
 
 def _read_options(arguments: dict[str, Any]) -> KeyOptions:
@@ -119,6 +142,10 @@ def _read_options(arguments: dict[str, Any]) -> KeyOptions:
     )
 
 
+def _opens_transaction(registration: Registration) -> bool:
+    return getattr(registration.fn, "opens_transaction", False)
+
+
 def _overlap(one: Registration, other: Registration) -> bool:
     """Whether some request passes both."""
     models = one.models is None or other.models is None or one.models & other.models
@@ -131,45 +158,73 @@ class _KeyedRequest(AnswersEarly):
 
     __name__ = Keys.name
     reads_body: ClassVar[bool] = False  # where no step has read it
+    _deserialize: Deserialize | None = None  # whose step it runs itself, once it knows that it has to
+    _parse: Callable[[Context], Awaitable[None]]
 
-    def __init__(self, entry: Keys, route: str) -> None:
+    def __init__(self, entry: Keys, route: str, *, is_of_files: bool = False) -> None:
+        self._is_of_files = is_of_files
         self._entry = entry
         self._options = entry.options
         self._claimer = entry.claimer
         self._route = route
 
+    def take_over(self, step: Step, run: Step) -> bool:
+        """Whether the body is parsed behind it: what is asked for is known by its bytes."""
+        if getattr(step, "__func__", None) is not Deserialize.body:
+            return False
+        self._deserialize, self._parse = cast(Any, step).__self__, cast(Any, run)
+        return True
+
     async def __call__(self, ctx: Context, next: Next) -> None:
-        key = sent_key(ctx.scope["headers"])
-        if key is None:
+        headers = read_headers(ctx.scope["headers"])
+        if headers.key is None:
             if self._options.is_required:
                 raise Abort(400, "IDEMPOTENCY_KEY_REQUIRED", "this route needs an Idempotency-Key")
-            await next()
+            await self._go_on(ctx, next)
             return
-        claim = await self._claim(ctx, key)
-        if claim is None:
-            await next()
-        elif isinstance(claim, KeyClaim):
-            replay_answer(ctx, claim.answer)
-        else:
-            await self._run(ctx, claim, next)
-
-    async def _claim(self, ctx: Context, key: str) -> HeldClaim | KeyClaim | None:
-        """The claim, or the settled key of a twin; None to run without, because the store fails."""
         own = self._options.caller
-        caller = caller_of(ctx, exact=True) if own is None else f"own {await ask(ctx, own, ctx)}"
+        caller = caller_of(ctx, exact=True) if own is None else await _ask_for_caller(ctx, own)
         if ctx.forced:  # a key counts within the rows that its request may touch
             caller = f"{caller} in {scope_text(ctx.forced)}"
-        name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route_of(ctx)} {key}"
-        wish = fingerprint(ctx, await read_any_body(ctx) if self.reads_body else body_that_was_read(ctx))
+        if (self._is_of_files or ctx.form is not None) and ctx.runtime.config.file_scope is not None:
+            # And within the files: those of another scope are not its caller's to name.
+            owner = await owner_of(ctx, ctx.runtime.config.file_scope)
+            caller = f"{caller} with files of {owner.scope}"
+        name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route_of(ctx)} {headers.key}"
+        if self._deserialize is None:
+            body = await read_any_body(ctx) if self.reads_body else body_that_was_read(ctx)
+        elif ctx.raw_body is None:
+            body = ctx.raw_body = await read_body(ctx, headers.by_name)
+        else:
+            body = ctx.raw_body
+        wish = fingerprint(ctx.scope, headers, body)
         try:
-            return await self._claimer.claim(ctx, self._entry.store.on(ctx.adapter), name, wish)
+            store = self._entry.store.on(ctx.adapter)
+            place = (id(store), name)
+            known_key = self._claimer.recall(place, wish, ctx)
+            if known_key is None and isinstance(store, SqlIdempotency) and not self._claimer.has_twin(place):
+                known_key = await store.look_first(name, wish)
+            if known_key is None or known_key.state is not _SETTLED:
+                known_key = await self._claimer.find(ctx, store, place, wish, known_key=known_key)
         except Abort:
             raise
         except Exception as error:
             if not self._options.runs_on_error:
                 raise IdempotencyUnavailable(str(error)) from error
             ctx.logger.warning("a request runs without its Idempotency-Key: %s", error)
-            return None
+            await self._go_on(ctx, next)
+            return
+        if known_key.state is _SETTLED:
+            if self._deserialize is not None and not self._deserialize.postpone(ctx):
+                await self._parse(ctx)
+            replay_answer(ctx, known_key.answer)
+        else:
+            await self._run(ctx, self._claimer.hold(ctx, store, name, wish, known_key.token), next)
+
+    async def _go_on(self, ctx: Context, next: Next) -> None:
+        if self._deserialize is not None:
+            await self._parse(ctx)
+        await next()
 
     def _route_of(self, ctx: Context) -> str:
         return self._route
@@ -178,7 +233,9 @@ class _KeyedRequest(AnswersEarly):
         ctx.key_claim = claim
         try:
             try:
-                await next()
+                if ctx.tx is not None:  # which would settle the key after this, and keep twins waiting
+                    raise RuntimeError(f"{Keys.name}: {_OUTSIDE}; open it on the service step")
+                await self._go_on(ctx, next)
                 if not claim.is_settled:
                     await self._finish(ctx, claim)
             except Exception as error:
@@ -196,7 +253,9 @@ class _KeyedRequest(AnswersEarly):
             self._claimer.end(claim)
         if claim.is_lost:
             claim.undo_effects(ctx)
-            replay_answer(ctx, (await self._claimer.look(ctx, claim)).answer)
+            place = (id(claim.store), claim.name)
+            successor = await self._claimer.find(ctx, claim.store, place, claim.fingerprint, claims=False)
+            replay_answer(ctx, successor.answer)
 
     async def _finish(self, ctx: Context, claim: HeldClaim) -> None:
         """Settle a key that was not settled with the write: nothing was written, or not in a transaction."""
@@ -221,6 +280,13 @@ class _KeyedRequest(AnswersEarly):
                 key = await claim.store.look(claim.name, claim.fingerprint, now=ctx.now())
                 claim.is_lost = key.state is ClaimState.SETTLED
         return claim.is_lost
+
+
+async def _ask_for_caller(ctx: Context, own: Callable[[Context], Any]) -> str:
+    caller = await ask(ctx, own, ctx)
+    if caller is None or caller == "":  # callers without a name would see each other's answers
+        raise callback_failure(own) from ValueError(f"caller= gave {caller!r}, which names no caller")
+    return f"own {caller}"
 
 
 class _KeyedWrite(AnswersEarly):

@@ -24,11 +24,11 @@ from maniflex.pipeline.server_entries import LayerEntry
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 HEADERS = (
     "Authorization", "Content-Type", "Accept", "If-Match", "If-None-Match", "X-Request-Id", "X-API-Key",
-    "X-CSRF-Token", "Idempotency-Key",
+    "X-CSRF-Token", "Idempotency-Key", "X-Database-Position",
 )  # fmt: skip
 EXPOSED = (
     "ETag", "X-Request-Id", "Retry-After", "Idempotent-Replayed", "RateLimit-Limit", "RateLimit-Remaining",
-    "RateLimit-Reset",
+    "RateLimit-Reset", "X-Database-Position",
 )  # fmt: skip
 _SAFE_HEADERS = frozenset({"accept", "accept-language", "content-language", "content-type", "range"})
 
@@ -67,7 +67,7 @@ class Cors(LayerEntry):
         for name in (*headers, *expose, *methods):
             if name != "*":
                 self.mistakes += header_mistakes(f"x-{name}", "")
-        self._origins = Origins([] if self.mistakes else origin_list)
+        self.origins = Origins([] if self.mistakes else origin_list)
         self._methods = tuple(method.upper() for method in methods)
         self._headers = frozenset(name.lower() for name in headers) | _SAFE_HEADERS
         self._credentials: list[Header] = (
@@ -107,7 +107,7 @@ class Cors(LayerEntry):
                 own = self._answer_preflight(request) if response.status == 204 else []
                 await send_answer(response, scope, send, runtime, self._vary([*allow, *own]))
                 return
-            extra = [*self._allow(origin), *self._exposed] if origin and self._origins.allows(origin) else []
+            extra = [*self._allow(origin), *self._exposed] if origin and self.origins.allows(origin) else []
 
             def change(headers: list[Header]) -> list[Header]:
                 others = [h for h in headers if not h[0].lower().startswith(b"access-control-")]
@@ -121,7 +121,7 @@ class Cors(LayerEntry):
         """The answer to a preflight."""
         method = request[b"access-control-request-method"].decode("latin-1")
         asked_headers = _names(request.get(b"access-control-request-headers", b""))
-        if not self._origins.allows(origin):
+        if not self.origins.allows(origin):
             return _refusal(403, "CORS_ORIGIN_DENIED", "this origin may not call the server")
         if method not in self._methods:
             allow = {"allow": ", ".join(self._methods)}
@@ -131,7 +131,7 @@ class Cors(LayerEntry):
         return Response(204)
 
     def _allow(self, origin: str) -> list[Header]:
-        value = "*" if self._origins.allows_all else origin
+        value = "*" if self.origins.allows_all else origin
         return [(b"access-control-allow-origin", value.encode("latin-1")), *self._credentials]
 
     def _answer_preflight(self, request: dict[bytes, bytes]) -> list[Header]:
@@ -144,7 +144,7 @@ class Cors(LayerEntry):
         ]
 
     def _vary(self, headers: list[Header]) -> list[Header]:
-        return headers if self._origins.allows_all else merge_vary(headers, b"Origin")
+        return headers if self.origins.allows_all else merge_vary(headers, b"Origin")
 
 
 _REQUEST_HEADERS, _ALLOW_HEADERS = b"access-control-request-headers", b"access-control-allow-headers"

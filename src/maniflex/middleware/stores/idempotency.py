@@ -7,19 +7,28 @@ two. The others keep twins apart all the same.
 from __future__ import annotations
 
 from datetime import datetime
+from os import urandom
 from typing import Any, NamedTuple, Self
 
 from maniflex._clock import Clock, SystemClock
 from maniflex._ids import new_id
 from maniflex.db.port import Adapter, Row, Tx
+from maniflex.errors import RequestError
 from maniflex.middleware.stores.model import IdempotencyKeyRow
-from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim
+from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim, StoreUnavailable
 from maniflex.middleware.stores.redis_form import RedisForm
 from maniflex.middleware.stores.sql_form import SqlForm
-from maniflex.middleware.stores.units import SECOND, hash_key, moment_of, nanoseconds, nanoseconds_after
-from maniflex.sql.statement import Sql, by_dialect
+from maniflex.middleware.stores.units import (
+    SECOND,
+    hash_key,
+    length_of,
+    nanoseconds,
+    nanoseconds_after,
+)
+from maniflex.sql.statement import LookupText, Sql, by_dialect
 
 _MILLISECOND = 1_000_000
+_SETTLED = ClaimState.SETTLED
 _FREE = KeyClaim(ClaimState.FREE)
 _MOST_KEYS = 100_000  # of one process, before those whose time is over are dropped
 
@@ -40,7 +49,7 @@ class _KeyState(NamedTuple):
         if self.fingerprint != fingerprint:
             return KeyClaim(ClaimState.REUSED)
         if self.settled:
-            return KeyClaim(ClaimState.SETTLED, answer=self.answer, expires_at=moment_of(self.until))
+            return KeyClaim(ClaimState.SETTLED, answer=self.answer)
         return KeyClaim(ClaimState.RUNNING, retry_after=max(self.until - now, 0) / SECOND)
 
 
@@ -58,39 +67,55 @@ class SqlIdempotency(SqlForm):
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         super().attach(adapter, clock)
         self._on = {id(adapter): self}
-        # Where a read waits for nobody and a write for all others; elsewhere one statement does both.
-        self._looks_first = by_dialect(adapter.dialect, sqlite=True, postgres=False)
+        look, self._claim = self._statements["look"], self._statements["claim"]
+        assert look.names == ("id", "now"), "it is bound in that order"
+        self._look_text = LookupText(look.text)
+        # Elsewhere a replica may have answered, which does not know yet that a claim has ended.
+        self._reads_are_current = by_dialect(adapter.dialect, sqlite=True, postgres=False)
 
     def on(self, adapter: Adapter) -> SqlIdempotency:
         """The store in that database."""
+        if adapter is self._adapter:
+            return self
         store = self._on.get(id(adapter))
         if store is None or store.adapter is not adapter:
             store = self._on[id(adapter)] = SqlIdempotency()
             store.attach(adapter, self._clock or SystemClock())
         return store
 
+    async def look_first(self, key: str, fingerprint: str) -> KeyClaim | None:
+        """What a claim would find, by one read; None when only a claim can say.
+
+        A settled key is final, so a replay needs nothing else.
+        """
+        now = self._now()
+        try:  # neither by `_read` nor by `Sql()`: every keyed request passes here, and both cost more
+            sql = tuple.__new__(Sql, (self._look_text, (hash_key(key), now)))
+            row = await self.adapter.fetch_one(sql)
+        except RequestError as error:
+            raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
+        if row is None:
+            return None
+        if row[2] and row[0] == fingerprint:
+            return KeyClaim(_SETTLED, "", row[3])
+        return _claim_of(row, fingerprint, None, now) if row[2] or self._reads_are_current else None
+
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
-        moment, key_id = nanoseconds(now), hash_key(key)
-        if self._looks_first and (row := await self._read("look", id=key_id, now=moment)) is not None:
-            return _read_row(row).claim(fingerprint, None, moment)
-        token = new_id()
-        rows = await self._write(
-            "claim",
-            id=key_id,
-            fingerprint=fingerprint,
-            token=token,
-            until=nanoseconds_after(now, lease),
-            now=moment,
+        moment, token = nanoseconds(now), urandom(16).hex()
+        until = moment + length_of(lease)
+        sql = self._claim.bind(
+            id=hash_key(key), fingerprint=fingerprint, token=token, until=until, now=moment
         )
+        rows = await self._write_sql(self.adapter, sql)
         if not rows:  # a twin was quicker by less than a statement; by now its claim can be read
             claim = await self.look(key, fingerprint, now=now)
             return KeyClaim(ClaimState.RUNNING) if claim.state is ClaimState.FREE else claim
-        return _read_row(rows[0]).claim(fingerprint, token, moment)
+        return _claim_of(rows[0], fingerprint, token, moment)
 
     async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
         moment = nanoseconds(now)
         row = await self._read("look", id=hash_key(key), now=moment)
-        return _FREE if row is None else _read_row(row).claim(fingerprint, None, moment)
+        return _FREE if row is None else _claim_of(row, fingerprint, None, moment)
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
         """Extend the claim, outside the transaction of the write, which on SQLite keeps others out anyway."""
@@ -128,9 +153,9 @@ class SqlIdempotency(SqlForm):
         await self._write("release", id=hash_key(key), token=token)
 
 
-def _read_row(row: Row) -> _KeyState:
-    fingerprint, token, is_settled, answer, until = row
-    return _KeyState(fingerprint, token, bool(is_settled), None if answer is None else bytes(answer), until)
+def _claim_of(row: Row, fingerprint: str, token: str | None, now: int) -> KeyClaim:
+    """What a request finds in the row of its key; `token` is the one it tried to claim with."""
+    return _KeyState(row[0], row[1], bool(row[2]), row[3], row[4]).claim(fingerprint, token, now)
 
 
 class RedisIdempotency(RedisForm):

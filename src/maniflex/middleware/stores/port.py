@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from maniflex.db.port import Adapter, Tx
 from maniflex.errors import ManiflexError
@@ -68,14 +70,13 @@ class ClaimState(StrEnum):
     REUSED = "reused"  # another request of another fingerprint has it
 
 
-class KeyClaim(NamedTuple):
+class KeyClaim(msgspec.Struct, frozen=True, gc=False):
     """The state of an idempotency key, as one request finds it."""
 
     state: ClaimState
     token: str = ""  # names this claim in `renew`, `settle` and `release`
     answer: bytes | None = None  # of a settled key; None when its answer could not be kept
     retry_after: float = 0.0  # seconds until a running claim ends by itself
-    expires_at: datetime | None = None  # of a settled key, which stays as it is until then
 
 
 class IdempotencyStore(Protocol):

@@ -7,9 +7,10 @@ method says so. So the forms hold no lock another request could wait for, and wo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from time import time_ns
 from typing import Any, ClassVar
 
-from maniflex._clock import Clock
+from maniflex._clock import Clock, SystemClock
 from maniflex.db.port import Adapter, Row
 from maniflex.db.separate import read_current, write_separately
 from maniflex.errors import RequestError
@@ -46,7 +47,8 @@ class SqlForm:
 
     def _now(self) -> int:
         assert self._clock is not None, "attach gives a clock along with the database"
-        return nanoseconds(self._clock.now())
+        # Most requests with a key pass here; by way of a datetime it takes ten times as long.
+        return time_ns() if type(self._clock) is SystemClock else nanoseconds(self._clock.now())
 
     def _write(self, name: str, **values: Any) -> Awaitable[list[Row]]:
         adapter = self.adapter

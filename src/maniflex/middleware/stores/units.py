@@ -9,7 +9,7 @@ from maniflex.middleware.stores.port import Duration
 
 SECOND = 1_000_000_000  # in nanoseconds
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+_DAY = 24 * 60 * 60
 
 
 def hash_key(key: str) -> str:
@@ -21,7 +21,8 @@ def nanoseconds(moment: datetime) -> int:
     """Nanoseconds since 1970; a moment without a time zone is refused."""
     if moment.tzinfo is None:
         raise ValueError(f"{moment!r} has no time zone")
-    return (moment - _EPOCH) // _MICROSECOND * 1000
+    age = moment - _EPOCH
+    return (age.days * _DAY + age.seconds) * SECOND + age.microseconds * 1000
 
 
 def nanoseconds_after(moment: datetime, duration: Duration) -> int:

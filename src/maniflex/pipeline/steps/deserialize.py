@@ -8,7 +8,7 @@ from maniflex import _json
 from maniflex.db.store import Store
 from maniflex.errors import EmptyBody, InvalidJson
 from maniflex.model.meta import Kind
-from maniflex.pipeline.body import Body
+from maniflex.pipeline.body import Body, UnparsedBody
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.read_body import read_body
@@ -50,6 +50,14 @@ class Deserialize:
         if earlier is not None:  # set by middleware before there was a body
             for name, value in earlier.items():
                 ctx._body.stamp(name, value)
+
+    def postpone(self, ctx: Context) -> bool:
+        """Whether the body can be parsed when code looks at it: a small one, which was accepted before."""
+        raw_body = ctx.raw_body or b""
+        if ctx._body is not None or len(raw_body) > LARGE:
+            return False
+        ctx._body = UnparsedBody(raw_body, ctx.runtime.config.limits.body_values, self._read)
+        return True
 
     def _read(self, body: bytes, most: int) -> dict[str, Any]:
         """The JSON object of a body, with its JSON columns as they can be stored."""

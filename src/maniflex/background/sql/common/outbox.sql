@@ -22,6 +22,10 @@ DROP INDEX IF EXISTS outbox_event_due_idx;
 -- name: schema_9
 CREATE INDEX IF NOT EXISTS inbox_message_created_idx ON inbox_message (created_at);
 
+-- name: schema_10
+-- What was sent about a record.
+CREATE INDEX IF NOT EXISTS outbox_event_about_idx ON outbox_event (about, id) WHERE about IS NOT NULL;
+
 -- name: dead
 SELECT count(*) FROM outbox_event WHERE status = 'dead';
 

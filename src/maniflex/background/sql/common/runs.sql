@@ -52,6 +52,19 @@ DROP INDEX IF EXISTS workflow_run_ready_idx;
 CREATE INDEX IF NOT EXISTS workflow_run_waiting_for_idx
     ON workflow_run (waiting_for) WHERE waiting_for IS NOT NULL;
 
+-- name: schema_13
+-- What was done about a record.
+CREATE INDEX IF NOT EXISTS workflow_run_about_idx ON workflow_run (about, id) WHERE about IS NOT NULL;
+
+-- name: schema_14
+-- Runs that wait for another attempt, and those that failed: overviews count them without passing all others.
+CREATE INDEX IF NOT EXISTS workflow_run_retrying_idx ON workflow_run (run_at)
+    WHERE status = 'pending' AND deleted_at IS NULL AND attempt > 0;
+
+-- name: schema_15
+CREATE INDEX IF NOT EXISTS workflow_run_failed_idx ON workflow_run (updated_at)
+    WHERE status = 'failed' AND deleted_at IS NULL;
+
 -- name: expired
 SELECT 1 FROM workflow_run WHERE lease_until < :now LIMIT 1;
 

@@ -42,15 +42,16 @@ CREATE TABLE IF NOT EXISTS outbox_lane (
 -- name: enqueue
 -- A message of a key that waits is not due before those ahead of it.
 WITH added AS (
-    INSERT INTO outbox_event (id, seq, kind, key, payload, actor_id, tenant_id, status, attempts, claimed_with,
-                              retry_at, created_at, updated_at)
+    INSERT INTO outbox_event (id, seq, kind, key, payload, actor_id, tenant_id, about, trace_id, traceparent, status,
+                              attempts, claimed_with, retry_at, created_at, updated_at)
     SELECT d.id, nextval('outbox_event_seq'), d.kind, d.key, d.payload::json, :actor_id::text, :tenant_id::text,
+           d.about, :trace_id::text, :traceparent::text,
            'pending', 0, 0,
            greatest(:now, (SELECT e.retry_at FROM outbox_event e
                             WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = d.key ORDER BY e.seq DESC LIMIT 1)),
            :now, :now
-      FROM unnest(:ids::text[], :kinds::text[], :keys::text[], :payloads::text[])
-           WITH ORDINALITY AS d (id, kind, key, payload, place)
+      FROM unnest(:ids::text[], :kinds::text[], :keys::text[], :payloads::text[], :abouts::text[])
+           WITH ORDINALITY AS d (id, kind, key, payload, about, place)
      ORDER BY d.place
     RETURNING 1
 )
@@ -116,7 +117,7 @@ UPDATE outbox_event m
        claimed_with = CASE WHEN m.lease IS NULL THEN (SELECT count(*) FROM chosen) ELSE 0 END
  WHERE m.id = ANY(ARRAY(SELECT id FROM chosen WHERE key IS NULL OR key IN (SELECT key FROM lane)))
 RETURNING m.id, m.seq, m.kind, m.key, m.payload, m.attempts, m.created_at, m.claimed_with, m.last_error,
-          m.actor_id, m.tenant_id;
+          m.actor_id, m.tenant_id, m.about, m.trace_id, m.traceparent;
 
 -- name: renew
 WITH kept AS (

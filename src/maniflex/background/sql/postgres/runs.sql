@@ -23,11 +23,12 @@ END $$;
 -- name: submit
 WITH fresh AS (
     INSERT INTO workflow_run (id, type, status, priority, idempotency_key, payload, attempt, max_attempts, run_at,
-                              timeout, group_key, actor_id, tenant_id, trace_id, parent_id, created_at, updated_at)
+                              timeout, group_key, actor_id, tenant_id, trace_id, traceparent, parent_id, about, created_at,
+                              updated_at)
     SELECT d.id, :type, 'pending', :priority, d.key, d.payload::json, 0, :max_attempts, :run_at,
-           :timeout, :group_key, :actor_id, :tenant_id, :trace_id, :parent_id, :now, :now
+           :timeout, :group_key, :actor_id, :tenant_id, :trace_id, :traceparent, :parent_id, :about, :now, :now
       FROM unnest(:ids::text[], :payloads::text[], :keys::text[]) AS d (id, payload, key)
-        ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL AND deleted_at IS NULL DO NOTHING
+        ON CONFLICT DO NOTHING
     RETURNING id
 ), log AS (
     INSERT INTO workflow_event (id, workflow_id, event_type, created_at, updated_at)
@@ -43,9 +44,10 @@ SELECT id, (SELECT count(*) FROM told) FROM fresh;
 -- that JSON never holds: a quarter of what an array costs its sender.
 WITH fresh AS (
     INSERT INTO workflow_run (id, type, status, priority, payload, attempt, max_attempts, run_at,
-                              timeout, group_key, actor_id, tenant_id, trace_id, parent_id, created_at, updated_at)
+                              timeout, group_key, actor_id, tenant_id, trace_id, traceparent, parent_id, about, created_at,
+                              updated_at)
     SELECT d.id, :type, 'pending', :priority, d.payload::json, 0, :max_attempts, :run_at,
-           :timeout, :group_key, :actor_id, :tenant_id, :trace_id, :parent_id, :now, :now
+           :timeout, :group_key, :actor_id, :tenant_id, :trace_id, :traceparent, :parent_id, :about, :now, :now
       FROM unnest(string_to_array(:ids, chr(30)), string_to_array(:payloads, chr(30))) AS d (id, payload)
 ), log AS (
     INSERT INTO workflow_event (id, workflow_id, event_type, created_at, updated_at)
@@ -91,8 +93,8 @@ WITH RECURSIVE kinds (type, high, seen) AS (
       FROM (SELECT type, max(priority) AS highest
               FROM unnest(:types::text[], :priorities::bigint[]) AS s (type, priority) GROUP BY type) d
 ), loose AS MATERIALIZED (
-    SELECT c.place FROM lanes l CROSS JOIN LATERAL (
-        SELECT r.ctid AS place, r.id, r.priority, r.run_at FROM workflow_run r
+    SELECT c.id FROM lanes l CROSS JOIN LATERAL (
+        SELECT r.id, r.priority, r.run_at FROM workflow_run r
          WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = l.type AND r.priority = l.priority
            AND (r.group_key IS NOT NULL)::int = 0 AND r.run_at <= :now AND (r.run_at, r.id) > (l.run_at, l.id)
          ORDER BY r.run_at, r.id LIMIT least(:limit * 2, :limit + 100)) c
@@ -101,19 +103,19 @@ WITH RECURSIVE kinds (type, high, seen) AS (
     SELECT l.type, c.*, (SELECT 1 FROM workflow_run b -- not EXISTS: that might look at all that is leased
                           WHERE b.group_key = c.group_key AND b.lease_until IS NOT NULL LIMIT 1) IS NULL AS free
       FROM lanes l CROSS JOIN LATERAL (
-        SELECT r.ctid AS place, r.id, r.priority, r.run_at, r.group_key FROM workflow_run r
+        SELECT r.id, r.priority, r.run_at, r.group_key FROM workflow_run r
          WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = l.type AND r.priority = l.priority
            AND (r.group_key IS NOT NULL)::int = 1 AND r.run_at <= :now
          ORDER BY r.run_at, r.id LIMIT :limit + 100) c
-), walk (type, priority, group_key, place, id, run_at, free, seen, found) AS (
+), walk (type, priority, group_key, id, run_at, free, seen, found) AS (
     -- Where those in front are of busy groups, go on from group to group.
-    SELECT f.type, f.priority, '' COLLATE "C", NULL::tid, NULL::text COLLATE "C", NULL::timestamptz, false, 0, 0
+    SELECT f.type, f.priority, '' COLLATE "C", NULL::text COLLATE "C", NULL::timestamptz, false, 0, 0
       FROM front f GROUP BY f.type, f.priority
     HAVING count(*) = :limit + 100 AND :limit > (SELECT count(DISTINCT group_key) FROM front WHERE free)
     UNION ALL
-    SELECT w.type, w.priority, c.group_key, c.place, c.id, c.run_at, c.free, w.seen + 1, w.found + c.free::int
+    SELECT w.type, w.priority, c.group_key, c.id, c.run_at, c.free, w.seen + 1, w.found + c.free::int
       FROM walk w CROSS JOIN LATERAL (
-        SELECT r.ctid AS place, r.id, r.run_at, r.group_key, r.run_at <= :now AND (SELECT 1 FROM workflow_run b
+        SELECT r.id, r.run_at, r.group_key, r.run_at <= :now AND (SELECT 1 FROM workflow_run b
                 WHERE b.group_key = r.group_key AND b.lease_until IS NOT NULL LIMIT 1) IS NULL AS free
           FROM workflow_run r
          WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = w.type AND r.priority = w.priority
@@ -121,17 +123,17 @@ WITH RECURSIVE kinds (type, high, seen) AS (
          ORDER BY r.group_key, r.run_at, r.id LIMIT 1) c
      WHERE w.seen < 500 AND w.found < :limit
 ), first AS (
-    SELECT place FROM loose
+    SELECT id FROM loose
     UNION ALL
-    SELECT place FROM (
-        SELECT DISTINCT ON (group_key) place FROM (
-            SELECT group_key, priority, run_at, id, place FROM front WHERE free
+    SELECT id FROM (
+        SELECT DISTINCT ON (group_key) id FROM (
+            SELECT group_key, priority, run_at, id FROM front WHERE free
             UNION ALL
-            SELECT group_key, priority, run_at, id, place FROM walk WHERE free) g
+            SELECT group_key, priority, run_at, id FROM walk WHERE free) g
          ORDER BY group_key, priority DESC, run_at, id) h
 ), taken AS MATERIALIZED ( -- a fence: as a plain subquery it may run twice and overshoot
-    SELECT r.ctid AS place FROM workflow_run r
-     WHERE r.ctid = ANY(ARRAY(SELECT place FROM first)) -- the shortest way to rows just seen
+    SELECT r.id FROM workflow_run r
+     WHERE r.id = ANY(ARRAY(SELECT id FROM first))
        AND coalesce(r.status, '') = 'pending' -- in this form no partial index tempts the planner
        AND r.deleted_at IS NULL AND r.run_at <= :now
        AND (r.group_key IS NULL OR pg_try_advisory_xact_lock(hashtextextended(r.group_key, 6277001)))
@@ -140,9 +142,9 @@ WITH RECURSIVE kinds (type, high, seen) AS (
     UPDATE workflow_run r
        SET status = 'leased', lease = :lease, leased_by = :owner, attempt = r.attempt + 1, updated_at = :now,
            lease_until = coalesce((:untils::jsonb ->> r.type)::timestamptz, :until), waiting_for = NULL
-      FROM taken t WHERE r.ctid = t.place
+      FROM taken t WHERE r.id = t.id AND r.status = 'pending'
     RETURNING r.id, r.type, r.payload, r.attempt, r.max_attempts, r.timeout, r.priority, r.run_at,
-              r.group_key, r.actor_id, r.tenant_id, r.trace_id, r.parent_id, r.idempotency_key IS NOT NULL
+              r.group_key, r.actor_id, r.tenant_id, r.trace_id, r.traceparent, r.parent_id, r.idempotency_key IS NOT NULL
 ), log AS (
     INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
     SELECT :event || lpad(to_hex(:tail + row_number() OVER ()), 12, '0'), id, 'leased',
@@ -189,7 +191,7 @@ SELECT id FROM done;
 
 -- name: succeed_unlocked (only here)
 WITH mine AS MATERIALIZED (
-    SELECT r.ctid AS place, d.result
+    SELECT r.id, d.result
       FROM unnest(:ids::text[], :leases::text[], :results::text[]) AS d (id, lease, result)
       JOIN workflow_run r ON r.id = d.id AND r.lease = d.lease
      WHERE r.status = 'leased' FOR NO KEY UPDATE OF r SKIP LOCKED
@@ -197,7 +199,7 @@ WITH mine AS MATERIALIZED (
     UPDATE workflow_run r
        SET status = 'succeeded', result = m.result::json, error = NULL, lease = NULL, lease_until = NULL, leased_by = NULL,
            updated_at = :now
-      FROM mine m WHERE r.ctid = m.place
+      FROM mine m WHERE r.id = m.id AND r.status = 'leased'
     RETURNING r.id, r.attempt
 ), log AS (
     INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
@@ -209,7 +211,7 @@ SELECT id FROM done;
 
 -- name: settle
 WITH mine AS MATERIALIZED (
-    SELECT r.ctid AS place, d.*
+    SELECT d.*
       FROM unnest(:ids::text[], :leases::text[], :statuses::text[], :run_ats::timestamptz[], :unspents::int[],
                   :errors::text[], :last_errors::text[], :waits::text[], :events::text[], :datas::text[])
         AS d (id, lease, status, run_at, unspent, error, last_error, waiting_for, event, data)
@@ -220,7 +222,7 @@ WITH mine AS MATERIALIZED (
        SET status = d.status, run_at = coalesce(d.run_at, r.run_at), attempt = r.attempt - d.unspent,
            error = coalesce(d.error::json, r.error), last_error = coalesce(d.last_error, r.last_error),
            waiting_for = d.waiting_for, lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
-      FROM mine d WHERE r.ctid = d.place
+      FROM mine d WHERE r.id = d.id AND r.status = 'leased'
     RETURNING r.id, d.event, d.data
 ), log AS (
     INSERT INTO workflow_event (id, workflow_id, event_type, data, created_at, updated_at)
@@ -232,12 +234,12 @@ SELECT id FROM done;
 -- name: let_go
 -- A worker stops working on runs that were cancelled under it; the status is the canceller's.
 WITH mine AS MATERIALIZED (
-    SELECT r.ctid AS place FROM unnest(:ids::text[], :leases::text[]) AS d (id, lease)
+    SELECT r.id FROM unnest(:ids::text[], :leases::text[]) AS d (id, lease)
       JOIN workflow_run r ON r.id = d.id AND r.lease = d.lease
      WHERE r.status = 'cancelled' FOR NO KEY UPDATE OF r SKIP LOCKED
 )
 UPDATE workflow_run r SET lease = NULL, lease_until = NULL, leased_by = NULL, updated_at = :now
-  FROM mine m WHERE r.ctid = m.place
+  FROM mine m WHERE r.id = m.id AND r.status = 'cancelled'
 RETURNING r.id;
 
 -- name: try_lock (only here)
@@ -317,6 +319,20 @@ WITH done AS (
 )
 SELECT id, (SELECT count(*) FROM told) FROM done;
 
+-- name: hurry
+-- A run that waits for a signal or another run is not due before that comes.
+WITH done AS (
+    UPDATE workflow_run SET run_at = :now, updated_at = :now
+     WHERE id = :id AND status = 'pending' AND run_at > :now AND waiting_for IS NULL AND deleted_at IS NULL
+    RETURNING id
+), log AS (
+    INSERT INTO workflow_event (id, workflow_id, event_type, created_at, updated_at)
+    SELECT :event || lpad(to_hex(:tail::bigint), 12, '0'), id, 'hurried', :now, :now FROM done WHERE :logged
+), told AS (
+    SELECT pg_notify(left(:channel || '.' || current_schema(), 63), '') FROM done
+)
+SELECT id, (SELECT count(*) FROM told) FROM done;
+
 -- name: delete
 WITH done AS (
     UPDATE workflow_run SET deleted_at = :now, delete_reason = :reason, updated_at = :now
@@ -335,7 +351,7 @@ SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id = ANY(:
 -- name: claimed
 -- What a claim took whose answer was lost.
 SELECT id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key, actor_id, tenant_id,
-       trace_id, parent_id, idempotency_key IS NOT NULL
+       trace_id, traceparent, parent_id, idempotency_key IS NOT NULL
   FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND status = 'leased';
 
 -- name: bring_back
@@ -361,7 +377,7 @@ WITH old AS MATERIALIZED (
 DELETE FROM workflow_run r USING old WHERE r.id = old.id RETURNING r.id;
 
 -- name: depth
--- Lane by lane, as in `claim`, so that what is not due yet costs nothing.
+-- Lane by lane, as in `claim`, so that what is not due yet costs nothing; of a lane, at most so many are counted.
 WITH RECURSIVE kinds (type) AS (
     SELECT (SELECT min(r.type) FROM workflow_run r WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type > '')
     UNION ALL
@@ -380,9 +396,11 @@ WITH RECURSIVE kinds (type) AS (
 )
 SELECT l.type, sum(d.count)::bigint, min(d.oldest)
   FROM lanes l CROSS JOIN (VALUES (0), (1)) AS g (grouped) CROSS JOIN LATERAL (
-    SELECT count(*), min(r.run_at) AS oldest FROM workflow_run r
-     WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = l.type AND r.priority = l.priority
-       AND (r.group_key IS NOT NULL)::int = g.grouped AND r.run_at <= :now) d
+    SELECT count(*), min(run_at) AS oldest FROM (
+        SELECT r.run_at FROM workflow_run r
+         WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = l.type AND r.priority = l.priority
+           AND (r.group_key IS NOT NULL)::int = g.grouped AND r.run_at <= :now
+         ORDER BY r.run_at LIMIT :most) bounded) d
  WHERE d.count > 0 GROUP BY l.type;
 
 -- name: steps

@@ -20,10 +20,10 @@ CREATE INDEX IF NOT EXISTS outbox_event_leased_idx ON outbox_event (lease_until,
 
 -- name: enqueue
 -- A message of a key that waits is not due before those ahead of it.
-INSERT INTO outbox_event (id, seq, kind, key, payload, actor_id, tenant_id, status, attempts, claimed_with, retry_at,
-                          created_at, updated_at)
+INSERT INTO outbox_event (id, seq, kind, key, payload, actor_id, tenant_id, about, trace_id, traceparent, status,
+                          attempts, claimed_with, retry_at, created_at, updated_at)
 SELECT d.value ->> 0, (SELECT coalesce(max(seq), 0) FROM outbox_event) + d.key + 1, d.value ->> 1, d.value ->> 2,
-       d.value ->> 3, :actor_id, :tenant_id, 'pending', 0, 0,
+       d.value ->> 3, :actor_id, :tenant_id, d.value ->> 4, :trace_id, :traceparent, 'pending', 0, 0,
        max(:now, coalesce((SELECT e.retry_at FROM outbox_event e
                             WHERE e.status = 'pending' AND e.key = d.value ->> 2 AND e.key IS NOT NULL
                             ORDER BY e.seq DESC LIMIT 1), :now)),
@@ -75,7 +75,7 @@ UPDATE outbox_event
        claimed_with = CASE WHEN lease IS NULL THEN (SELECT count(*) FROM chosen) ELSE 0 END
  WHERE id IN (SELECT id FROM chosen)
 RETURNING id, seq, kind, key, CAST(payload AS BLOB), attempts, created_at, claimed_with, last_error,
-          actor_id, tenant_id;
+          actor_id, tenant_id, about, trace_id, traceparent;
 
 -- name: renew
 UPDATE outbox_event AS m SET lease_until = max(m.lease_until, :until)

@@ -9,9 +9,10 @@ CREATE INDEX IF NOT EXISTS workflow_run_waiting_idx
 
 -- name: submit
 INSERT INTO workflow_run (id, type, status, priority, idempotency_key, payload, attempt, max_attempts, run_at,
-                          timeout, group_key, actor_id, tenant_id, trace_id, parent_id, created_at, updated_at)
+                          timeout, group_key, actor_id, tenant_id, trace_id, traceparent, parent_id, about, created_at,
+                          updated_at)
 SELECT value ->> 0, :type, 'pending', :priority, value ->> 2, value ->> 1, 0, :max_attempts, :run_at,
-       :timeout, :group_key, :actor_id, :tenant_id, :trace_id, :parent_id, :now, :now
+       :timeout, :group_key, :actor_id, :tenant_id, :trace_id, :traceparent, :parent_id, :about, :now, :now
   FROM json_each(:rows) WHERE true
     ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL AND deleted_at IS NULL DO NOTHING
 RETURNING id;
@@ -106,7 +107,7 @@ SELECT printf('%s%012x', :event, :tail + row_number() OVER ()), id, 'leased',
 -- name: just_claimed (only here)
 -- What the claim took, in one row: each row that is fetched by itself has to wait for the interpreter's lock.
 SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key,
-                                   actor_id, tenant_id, trace_id, parent_id, idempotency_key IS NOT NULL))
+                                   actor_id, tenant_id, trace_id, traceparent, parent_id, idempotency_key IS NOT NULL))
   FROM workflow_run
  WHERE lease_until IN (SELECT :until UNION ALL SELECT value FROM json_each(:untils)) AND lease = :lease;
 
@@ -222,6 +223,12 @@ UPDATE workflow_run SET status = 'pending', attempt = 0, run_at = :now, waiting_
  WHERE id = :id AND status IN ('failed', 'cancelled') AND deleted_at IS NULL AND lease_until IS NULL
 RETURNING id;
 
+-- name: hurry
+-- A run that waits for a signal or another run is not due before that comes.
+UPDATE workflow_run SET run_at = :now, updated_at = :now
+ WHERE id = :id AND status = 'pending' AND run_at > :now AND waiting_for IS NULL AND deleted_at IS NULL
+RETURNING id;
+
 -- name: delete
 UPDATE workflow_run SET deleted_at = :now, delete_reason = :reason, updated_at = :now
  WHERE id = :id AND deleted_at IS NULL
@@ -238,7 +245,7 @@ SELECT id, status, lease, attempt, updated_at FROM workflow_run WHERE id IN (SEL
 -- name: claimed
 -- What a claim took whose answer was lost.
 SELECT json_group_array(json_array(id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key,
-                                   actor_id, tenant_id, trace_id, parent_id, idempotency_key IS NOT NULL))
+                                   actor_id, tenant_id, trace_id, traceparent, parent_id, idempotency_key IS NOT NULL))
   FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND status = 'leased';
 
 -- name: claimed_ids (only here)
@@ -246,12 +253,12 @@ SELECT id FROM workflow_run WHERE lease_until IS NOT NULL AND lease = :lease AND
 
 -- name: claimed_one (only here)
 SELECT id, type, payload, attempt, max_attempts, timeout, priority, run_at, group_key, actor_id, tenant_id, trace_id,
-       parent_id, idempotency_key IS NOT NULL
+       traceparent, parent_id, idempotency_key IS NOT NULL
   FROM workflow_run WHERE id = :id;
 
 -- name: claimed_unreadable (only here)
 -- The same of a run that somebody wrote something into that is no text.
-SELECT id, type, NULL, attempt, max_attempts, timeout, priority, run_at, NULL, NULL, NULL, NULL, NULL, 0
+SELECT id, type, NULL, attempt, max_attempts, timeout, priority, run_at, NULL, NULL, NULL, NULL, NULL, NULL, 0
   FROM workflow_run WHERE id = :id;
 
 -- name: bring_back
@@ -278,7 +285,7 @@ DELETE FROM workflow_step WHERE workflow_id IN (SELECT value FROM json_each(:ids
 DELETE FROM workflow_signal WHERE workflow_id IN (SELECT value FROM json_each(:ids));
 
 -- name: depth
--- Lane by lane, as in `claim`, so that what is not due yet costs nothing.
+-- Lane by lane, as in `claim`, so that what is not due yet costs nothing; of a lane, at most so many are counted.
 WITH RECURSIVE kinds (type) AS (
     SELECT (SELECT min(r.type) FROM workflow_run r WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type > '')
     UNION ALL
@@ -297,9 +304,10 @@ WITH RECURSIVE kinds (type) AS (
 )
 SELECT type, sum(due), min(oldest) FROM (
     SELECT l.type, (
-           SELECT count(*) FROM workflow_run r
-            WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = l.type AND r.priority = l.priority
-              AND (r.group_key IS NOT NULL) = g.grouped AND r.run_at <= :now) AS due, (
+           SELECT count(*) FROM (
+               SELECT 1 FROM workflow_run r
+                WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = l.type AND r.priority = l.priority
+                  AND (r.group_key IS NOT NULL) = g.grouped AND r.run_at <= :now LIMIT :most)) AS due, (
            SELECT min(r.run_at) FROM workflow_run r
             WHERE r.status = 'pending' AND r.deleted_at IS NULL AND r.type = l.type AND r.priority = l.priority
               AND (r.group_key IS NOT NULL) = g.grouped AND r.run_at <= :now) AS oldest

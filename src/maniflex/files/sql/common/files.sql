@@ -46,6 +46,9 @@ UPDATE stored_file
  WHERE key = :key AND state = 'pending'
 RETURNING id;
 
+-- name: used_bytes
+SELECT coalesce(sum(size), 0) FROM stored_file WHERE scope = :scope AND state <> 'condemned';
+
 -- name: find
 SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, lease,
        lease_until, attempts, created_at, updated_at

@@ -1,0 +1,113 @@
+"""The page of what was done in the panel: who, when, what, from where. Nothing on it can be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from maniflex.admin.route import show
+from maniflex.admin.tables import AdminEvent
+from maniflex.admin.visit import Visit
+from maniflex.errors import InvalidQuery
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+
+_MOST = 50
+_FILTERS = {
+    "f_action": "action", "f_actor": "actor_name", "f_model": "model", "f_record": "record_id",
+    "f_request": "request_id",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """One event."""
+
+    time: str
+    instant: str
+    actor: str
+    action: str
+    target: str
+    url: str
+    fields: str
+    address: str
+    request_id: str
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditView:
+    """What `audit.html` is given."""
+
+    rows: Sequence[EventRow]
+    filters: Sequence[tuple[str, str, str]]  # parameters, labels and values
+    url: str
+    next_url: str
+
+
+async def find_events(visit: Visit, filters: Sequence[tuple[str, str, Any]], most: int) -> list[AdminEvent]:
+    """The newest events that this person may see: of its tenant, and without a role only its own."""
+    person = visit.signed_in
+    bound_filters = list(filters)
+    if person.tenant_id:
+        bound_filters.append(("tenant_id", "eq", person.tenant_id))
+    closed_models = [
+        name
+        for name, site in visit.panel.sites.with_routes.items()
+        if not await visit.api.may(site, Operation.READ if site.is_singleton else Operation.LIST)
+    ]
+    if closed_models:  # no id of a record that this person could not find in a list
+        bound_filters.append(("model", "not_in", closed_models))
+    if visit.panel.admin.role is None:
+        bound_filters.append(("actor_id", "eq", person.id))
+    return await visit.panel.trail.records.list(bound_filters, "id:desc", limit=most)
+
+
+def event_row(visit: Visit, event: AdminEvent) -> EventRow:
+    """One event as the page shows it."""
+    site = visit.panel.sites.by_name.get(event.model)
+    has_page = site is not None and event.record_id and site.has_id
+    return EventRow(
+        time=event.created_at.astimezone(visit.zone).strftime("%Y-%m-%d %H:%M:%S"),
+        instant=event.created_at.isoformat(),
+        actor=event.actor_name or visit.t("unknown_person"),
+        action=event.action,
+        target=f"{event.model} {event.record_id}".strip(),
+        url=visit.url(site.table, event.record_id) if site is not None and has_page else "",
+        fields=", ".join(event.fields),
+        address=event.address,
+        request_id=event.request_id,
+        outcome=event.outcome,
+        reason=event.reason,
+    )
+
+
+async def show_audit(visit: Visit) -> Response:
+    """The newest events, filtered."""
+    filters: list[tuple[str, str, Any]] = []
+    kept_pairs = []
+    for key, value in visit.query:
+        if key.startswith("f_") and key not in _FILTERS:
+            raise InvalidQuery(f"{key}: there is no such filter")
+        if value and key in _FILTERS:
+            filters.append((_FILTERS[key], "eq", value))
+            kept_pairs.append((key, value))
+    before = visit.param("before")
+    events = await find_events(visit, [*filters, ("id", "lt", before)] if before else filters, _MOST + 1)
+    values = dict(kept_pairs)
+    url = visit.url("-", "audit")
+    view = AuditView(
+        rows=[event_row(visit, event) for event in events[:_MOST]],
+        filters=[(key, visit.t(f"audit_{key[2:]}"), values.get(key, "")) for key in _FILTERS],
+        url=url,
+        next_url=f"{url}?{urlencode([*kept_pairs, ('before', events[_MOST - 1].id)])}"
+        if len(events) > _MOST
+        else "",
+    )
+    return await visit.page("audit.html", view, title=visit.t("audit"))
+
+
+ROUTES = (show("/-/audit", show_audit),)

@@ -1,0 +1,168 @@
+"""The front page: models with their numbers, cards, recent changes; and pages of the application."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from maniflex.admin.audit_page import EventRow, event_row, find_events
+from maniflex.admin.call import MOST_COUNTED
+from maniflex.admin.cells import group_digits
+from maniflex.admin.charts import Plot, draw
+from maniflex.admin.declare import Card, Number, OwnPage, Rows, Series
+from maniflex.admin.route import Handler, PanelRoute, show
+from maniflex.admin.visit import Visit
+from maniflex.errors import NotFound
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+
+_CARD_SECONDS = 5.0
+_MOST_RECENT = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One model on the front page."""
+
+    label: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardTile:
+    """A card on the front page."""
+
+    title: str
+    size: str
+    load_url: str
+    refresh: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardView:
+    """What `dashboard.html` is given."""
+
+    groups: Sequence[tuple[str, Sequence[Tile]]]
+    cards: Sequence[CardTile]
+    recent: Sequence[EventRow]
+    audit_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardView:
+    """What `card.html` is given."""
+
+    title: str
+    number: str = ""
+    delta: str = ""
+    link: str = ""
+    text: str = ""
+    plot: Plot | None = None
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    error: str = ""
+
+
+async def show_dashboard(visit: Visit) -> Response:
+    """The models this person may list, and the cards."""
+    groups = []
+    for label, sites in visit.panel.sites.groups:
+        tiles = [
+            Tile(label=site.plural, url=visit.url(site.table))
+            for site in sites
+            if not site.is_singleton and await visit.api.may(site, Operation.LIST)
+        ]
+        if tiles:
+            groups.append((label or visit.t("records"), tiles))
+    cards = [
+        CardTile(title=c.title, size=c.size, load_url=visit.url("-", "card", c.name), refresh=c.refresh)
+        for c in visit.panel.admin.cards
+    ]
+    if visit.sees_work and visit.panel.durable is not None and visit.panel.durable.work.used:
+        failed_url = visit.url("-", "operations", "failed")
+        cards.append(
+            CardTile(title=visit.t("ops_failed_work"), size="small", load_url=failed_url, refresh=30)
+        )
+    events = await find_events(visit, [("model", "neq", "")], _MOST_RECENT)
+    view = DashboardView(
+        groups=groups,
+        cards=cards,
+        recent=[event_row(visit, event) for event in events],
+        audit_url=visit.url("-", "audit"),
+    )
+    return await visit.page("dashboard.html", view, title=visit.t("dashboard"))
+
+
+async def show_count(visit: Visit) -> Response:
+    """How many records a model has, as a part of the front page."""
+    site = visit.site()
+    if not await visit.api.may(site, Operation.LIST):
+        raise NotFound(visit.t("no_such_page"))
+    total = await visit.api.count(site, ())
+    number = "" if total is None else group_digits(str(min(total, MOST_COUNTED)))
+    plus = "+" if total is not None and total > MOST_COUNTED else ""
+    view = CardView(title=site.plural, number=f"{number}{plus}" or "–")
+    return await visit.page("card.html", view, title=site.plural)
+
+
+async def show_card(visit: Visit) -> Response:
+    """A card of the application; one that fails or takes too long says so."""
+    card = next((one for one in visit.panel.admin.cards if one.name == visit.params["name"]), None)
+    if card is None:
+        raise NotFound(visit.t("no_such_page"))
+    try:
+        async with asyncio.timeout(_CARD_SECONDS):
+            view = await _card_view(visit, card)
+    except TimeoutError:
+        view = CardView(title=card.title, error=visit.t("card_slow"))
+    except Exception:
+        visit.ctx.logger.exception("the card %s of the panel failed", card.name)
+        view = CardView(title=card.title, error=visit.t("card_failed"))
+    return await visit.page("card.html", view, title=card.title)
+
+
+async def _card_view(visit: Visit, card: Card) -> CardView:
+    value: Any = card.handler(visit.admin_context())
+    if inspect.isawaitable(value):
+        value = await value
+    if isinstance(value, Number):
+        link = visit.root + visit.safe_next(value.link) if value.link else ""
+        delta = (
+            ""
+            if value.delta is None
+            else f"{value.delta:+}"
+            if isinstance(value.delta, int | float)
+            else str(value.delta)
+        )
+        return CardView(title=card.title, number=group_digits(str(value.value)), delta=delta, link=link)
+    if isinstance(value, Series):
+        return CardView(title=card.title, plot=draw([float(y) for _, y in value.points], kind=value.kind))
+    if isinstance(value, Rows):
+        rows = [[str(one) for one in row] for row in value.rows[:50]]
+        return CardView(title=card.title, columns=list(map(str, value.columns)), rows=rows)
+    return CardView(title=card.title, text=str(value))
+
+
+def own_page_routes(pages: Sequence[OwnPage]) -> list[PanelRoute]:
+    """The routes of the application's own pages."""
+    return [show(page.path, _own_page(page)) for page in pages]
+
+
+def _own_page(page: OwnPage) -> Handler:
+    async def handler(visit: Visit) -> Response:
+        values: Any = page.handler(visit.admin_context())
+        if inspect.isawaitable(values):
+            values = await values
+        return await visit.page(page.template, values, title=page.title)
+
+    return handler
+
+
+ROUTES = (
+    show("/", show_dashboard),
+    show("/-/count/{model}", show_count),
+    show("/-/card/{name}", show_card),
+)

@@ -1,0 +1,380 @@
+"""Lists: pages by keyset, filters, order, search, columns; cells by the kind of their fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from maniflex.admin.bulk import BulkChoice, bulk_choices, bulk_fields, may_export, model_actions
+from maniflex.admin.call import MOST_COUNTED, ApiAnswer
+from maniflex.admin.cells import HIDDEN, NULL, Cell, cell, group_digits, is_number
+from maniflex.admin.file_fields import file_item, file_items
+from maniflex.admin.filters import FilterControl, filter_controls, label_of_term
+from maniflex.admin.form_fields import is_settable
+from maniflex.admin.list_query import (
+    ListQuery,
+    api_query,
+    read_list_query,
+    read_place,
+    sort_field,
+    write_place,
+)
+from maniflex.admin.names import title_of
+from maniflex.admin.site import ModelSite
+from maniflex.admin.trash import deleters_of
+from maniflex.admin.views import SavedView
+from maniflex.admin.visit import Visit
+from maniflex.errors import InvalidQuery, NotFound
+from maniflex.features.export import available_formats
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.steps.browse import PageRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListColumn:
+    """A column of a list."""
+
+    label: str
+    sort_url: str  # empty where nothing can be sorted by it
+    direction: str  # ascending, descending or empty
+    is_number: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A record of a list."""
+
+    id: str
+    label: str
+    url: str
+    cells: Sequence[Cell]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """A filter that is on, and the list without it."""
+
+    label: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pager:
+    """Where the walk goes on; an empty address: nowhere."""
+
+    first: str
+    previous: str
+    next: str
+    last: str
+    total: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListView:
+    """What `list.html` is given."""
+
+    title: str
+    singular: str
+    url: str
+    columns: Sequence[ListColumn]
+    rows: Sequence[Row]
+    filters: Sequence[FilterControl]
+    chips: Sequence[Chip]
+    q: str
+    can_search: bool
+    pager: Pager
+    hidden: Sequence[tuple[str, str]]  # the parameters that a form of the list carries along
+    new_url: str
+    import_url: str
+    exports: Sequence[tuple[str, str]]
+    trash_url: str
+    is_trash: bool
+    bulk: Sequence[BulkChoice]
+    bulk_fields: Sequence[tuple[str, str]]
+    all_columns: Sequence[tuple[str, str, bool]]
+    views: Sequence[SavedView]
+    model_actions: Sequence[tuple[str, str]]
+    query_string: str
+    is_filtered: bool
+
+
+async def show_list(visit: Visit) -> Response:
+    """The records of a model."""
+    site = visit.site()
+    query = read_list_query(visit.query)
+    if query.trash and site.meta.soft_delete is None:
+        raise NotFound(visit.t("no_such_page"))
+    if not query.sort and site.admin.sort:
+        query = replace(query, sort=site.admin.sort)
+    columns = await chosen_columns(visit, site, query)
+    if query.trash:
+        columns = [*columns, *_deletion_time(site, columns)]
+    api_pairs = api_query(site, query, visit.zone, visit.panel.runtime.clock.now())
+    page = page_request(site, query)
+    answer = await read_page(visit, site, api_pairs, page, columns)
+    records = answer.data
+    total = await visit.api.count(site, api_pairs, page)
+    if not page.keyset:
+        page.more = total is not None and page.limit * page.page < total
+    view = await _list_view(visit, site, query, columns, page, records, total)
+    if query.trash:
+        view = _with_deleters(visit, view, await deleters_of(visit, site, records))
+    crumbs = [(site.plural, visit.url(site.table))] if query.trash else []
+    return await visit.page("list.html", view, title=view.title, crumbs=crumbs)
+
+
+def _with_deleters(visit: Visit, view: ListView, names: Mapping[str, str]) -> ListView:
+    """The list with one more column: who deleted each record."""
+    label = visit.t("deleted_by")
+    rows = [
+        replace(row, cells=[*row.cells, Cell(kind="text", text=names.get(row.id) or "–", label=label)])
+        for row in view.rows
+    ]
+    column = ListColumn(label=label, sort_url="", direction="", is_number=False)
+    return replace(view, columns=[*view.columns, column], rows=rows)
+
+
+def _deletion_time(site: ModelSite, columns: Sequence[FieldMeta]) -> list[FieldMeta]:
+    """The column that says when a record was deleted, if the list has none yet."""
+    marker = site.meta.soft_delete
+    return [f for f in site.fields if marker and f.name == marker.field and f not in columns]
+
+
+def page_request(site: ModelSite, query: ListQuery) -> PageRequest:
+    """Which page is meant."""
+    is_walk = site.has_id and not (query.q and site.is_searchable and not query.sort) and query.page == 1
+    page = PageRequest(site.admin.page_size, deleted=query.trash, keyset=is_walk, page=query.page)
+    if not is_walk:
+        return page
+    page.oldest_first = query.sort in ("id", "id:asc")
+    if query.after or query.before:
+        page.after = read_place(query.after or query.before, sort_field(site, query))
+    page.backwards = bool(query.before) or query.last
+    return page
+
+
+async def read_page(
+    visit: Visit,
+    site: ModelSite,
+    api_pairs: Sequence[tuple[str, str]],
+    page: PageRequest,
+    columns: Sequence[FieldMeta],
+) -> ApiAnswer:
+    """The records, with those they belong to as far as these may be seen."""
+    names = await relations_to_include(visit, site, columns)
+    answer = await visit.api.page(site, [*api_pairs, *_include(names)], page)
+    if not answer.ok and names and answer.status in (400, 401, 403):
+        plain = await visit.api.page(site, api_pairs, page)
+        return plain if plain.ok else answer
+    return answer
+
+
+def _include(names: Sequence[str]) -> list[tuple[str, str]]:
+    return [("include", ",".join(names))] if names else []
+
+
+async def relations_to_include(visit: Visit, site: ModelSite, columns: Sequence[FieldMeta]) -> list[str]:
+    """The relations whose records name a key among the columns."""
+    names = []
+    for field in columns:
+        relation = site.parents.get(field.name)
+        target = None if relation is None else visit.panel.sites.by_name.get(relation.target)
+        if relation is not None and target is not None and await visit.api.may(target, Operation.LIST):
+            names.append(relation.name)
+    return names
+
+
+async def chosen_columns(visit: Visit, site: ModelSite, query: ListQuery) -> list[FieldMeta]:
+    """The columns that the address names, that this person chose, or that the model has."""
+    names: Sequence[str] = query.columns or await visit.panel.views.columns(visit.signed_in.id, site)
+    if not names:
+        return site.columns
+    fields_by_name = {f.api: f for f in site.fields}
+    wrong = [name for name in names if name not in fields_by_name]
+    if wrong and query.columns:
+        raise InvalidQuery(f"columns: {wrong[0]!r} is no field of {site.meta.name}")
+    return [fields_by_name[name] for name in names if name in fields_by_name] or site.columns
+
+
+async def _list_view(
+    visit: Visit,
+    site: ModelSite,
+    query: ListQuery,
+    columns: Sequence[FieldMeta],
+    page: PageRequest,
+    records: Sequence[Mapping[str, Any]],
+    total: int | None,
+) -> ListView:
+    url = visit.url(site.table)
+    may_create = site.can_create and await visit.api.may(site, Operation.CREATE)
+    is_exportable = await may_export(visit, site)
+    may_edit = site.can_edit and not query.trash and await visit.api.may(site, Operation.UPDATE)
+    plain = urlencode(query.pairs())
+    export_base = visit.url(site.table, "export")
+    export_pairs = query.pairs(columns=",".join(f.api for f in columns if f.exported))
+    return ListView(
+        title=f"{site.plural}: {visit.t('trash')}" if query.trash else site.plural,
+        singular=site.title,
+        url=url,
+        columns=[_column(site, field, query, url) for field in columns],
+        rows=[
+            _with_list(row_of(visit, site, record, columns, may_edit=may_edit), plain) for record in records
+        ],
+        filters=filter_controls(visit, site, query),
+        chips=[
+            Chip(label=label_of_term(site, term), url=f"{url}?{urlencode(query.without(term))}")
+            for term in query.terms
+        ],
+        q=query.q,
+        can_search=site.is_searchable or bool(site.search_fields),
+        pager=_pager(visit, url, query, page, total),
+        hidden=[(name, value) for name, value in query.pairs(q="") if not name.startswith("f_")],
+        new_url=visit.url(site.table, "new") if may_create and not query.trash else "",
+        import_url=visit.url(site.table, "import")
+        if may_create and site.admin.can_import and not query.trash
+        else "",
+        exports=[
+            (name, f"{export_base}?{urlencode([*export_pairs, ('format', name)])}")
+            for name in available_formats()
+        ]
+        if is_exportable and not query.trash
+        else [],
+        trash_url=f"{url}?trash=1" if site.meta.soft_delete is not None else "",
+        is_trash=query.trash,
+        bulk=await bulk_choices(visit, site, trash=query.trash),
+        bulk_fields=bulk_fields(site),
+        all_columns=[(f.api, title_of(f.api), f in columns) for f in site.fields],
+        views=await visit.panel.views.views_of(visit.signed_in, site, visit.url(site.table)),
+        model_actions=await model_actions(visit, site),
+        query_string=plain,
+        is_filtered=bool(query.terms or query.q),
+    )
+
+
+def _with_list(row: Row, query: str) -> Row:
+    """The row, whose record then knows its neighbours in this list."""
+    return replace(row, url=f"{row.url}?{urlencode({'list': query})}") if query and row.url else row
+
+
+def _column(site: ModelSite, field: FieldMeta, query: ListQuery, url: str) -> ListColumn:
+    name, _, direction = query.sort.partition(":")
+    is_sorted = name == field.api
+    sort_url = ""
+    if field.sortable or field.name == "id":
+        other_order = f"{field.api}:desc" if is_sorted and direction != "desc" else f"{field.api}:asc"
+        sort_url = f"{url}?{urlencode(query.pairs(sort=other_order))}"
+    return ListColumn(
+        label=title_of(field.api),
+        sort_url=sort_url,
+        direction=("descending" if direction == "desc" else "ascending") if is_sorted else "",
+        is_number=is_number(field),
+    )
+
+
+def row_of(
+    visit: Visit,
+    site: ModelSite,
+    record: Mapping[str, Any],
+    columns: Sequence[FieldMeta],
+    *,
+    may_edit: bool = False,
+) -> Row:
+    """One record with its cells."""
+    record_id = str(record.get("id", ""))
+    url = visit.url(site.table, record_id) if record_id and site.has_id else ""
+    cells = [
+        replace(shown_cell(visit, site, record, field), label=title_of(field.api), first=number == 0)
+        for number, field in enumerate(columns)
+    ]
+    if may_edit and url:
+        cells = [_editable(one, site, field, record, url) for one, field in zip(cells, columns, strict=True)]
+    return Row(id=record_id, label=site.label_of(record), url=url, cells=cells)
+
+
+def _editable(one: Cell, site: ModelSite, field: FieldMeta, record: Mapping[str, Any], url: str) -> Cell:
+    """The cell, so that a double click opens it, where it holds one of a few values."""
+    if field.api not in record or field.name in site.parents or not is_settable(site, field):
+        return one
+    if field.enum is None and field.kind is not Kind.BOOL:
+        return one
+    value = record[field.api]
+    options = [str(member) for member in field.enum or ("true", "false")]
+    text = str(value).lower() if field.kind is Kind.BOOL else str(value)
+    return replace(one, edit=f"{url}/cell/{field.api}", value=text, options=json.dumps(options))
+
+
+def shown_cell(
+    visit: Visit, site: ModelSite, record: Mapping[str, Any], field: FieldMeta, *, whole: bool = False
+) -> Cell:
+    """A value of a record: a link where it is the key of another one, or a file."""
+    if field.api not in record:
+        return HIDDEN
+    value = record[field.api]
+    relation = site.parents.get(field.name)
+    if relation is not None:
+        return _key_cell(visit, relation.target, value, record.get(relation.name))
+    if "file" in field.extra:
+        return _file_cell(visit, site, record, field, value, whole=whole)
+    return cell(field, value, visit.zone, whole=whole)
+
+
+def _key_cell(visit: Visit, target: str, value: Any, other: Any) -> Cell:
+    if value is None:
+        return NULL
+    site = visit.panel.sites.by_name.get(target)
+    if site is None or not site.has_id:
+        return Cell(kind="text", text=str(value))
+    label = site.label_of(other) if isinstance(other, Mapping) else str(value)
+    return Cell(kind="link", text=label, title=str(value), url=visit.url(site.table, str(value)))
+
+
+def _file_cell(
+    visit: Visit, site: ModelSite, record: Mapping[str, Any], field: FieldMeta, value: Any, *, whole: bool
+) -> Cell:
+    if value is None or value == []:
+        return NULL
+    if isinstance(value, list):
+        files = file_items(visit, site, record, field) if whole else ()
+        return Cell(
+            kind="files" if whole else "text", text=visit.t("files_count", count=len(value)), files=files
+        )
+    one = file_item(visit, site, str(record.get("id", "")), field, str(value), 0)
+    return Cell(kind="file", text=one.name, url=one.url, image=one.image)
+
+
+def _pager(visit: Visit, url: str, query: ListQuery, page: PageRequest, total: int | None) -> Pager:
+    def at(**place: str) -> str:
+        pairs = [*query.pairs(), *place.items()]
+        return f"{url}?{urlencode(pairs)}" if pairs else url
+
+    if not page.keyset:
+        number = page.page
+        return Pager(
+            first=at() if number > 1 else "",
+            previous=at(page=str(number - 1)) if number > 1 else "",
+            next=at(page=str(number + 1)) if page.more else "",
+            last="",
+            total=total_text(visit, total),
+        )
+    has_before = (page.after is not None and not page.backwards) or (page.backwards and page.more)
+    has_after = (page.more and not page.backwards) or (page.backwards and page.after is not None)
+    return Pager(
+        first=at() if has_before else "",
+        previous=at(before=write_place(page.first)) if has_before and page.first else "",
+        next=at(after=write_place(page.last)) if has_after and page.last else "",
+        last=at(last="1") if has_after else "",
+        total=total_text(visit, total),
+    )
+
+
+def total_text(visit: Visit, total: int | None, most: int = MOST_COUNTED) -> str:
+    """How many there are, as far as they were counted."""
+    if total is None:
+        return ""
+    number = f"{group_digits(str(most))}+" if total > most else group_digits(str(total))
+    return visit.t("record_count" if total != 1 else "record_count_one", count=number)

@@ -1,0 +1,270 @@
+"""Who gets in: superusers, a login of the application, its auth step, or on this machine everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from hashlib import sha256
+from math import ceil
+from typing import Any
+
+from maniflex.admin import csrf
+from maniflex.admin.person import Person
+from maniflex.admin.route import PanelRoute
+from maniflex.admin.session import COOKIE, METHOD, identity_of, read_identity
+from maniflex.admin.tables import AdminEvent, AdminSession
+from maniflex.admin.visit import Visit
+from maniflex.errors import Abort
+from maniflex.pipeline.context import AuthInfo, Context
+from maniflex.pipeline.response import Response
+
+LOOPBACK = ("127.0.0.1", "::1")
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+WINDOW = timedelta(minutes=15)
+MOST_FOR_ACCOUNT = 5
+MOST_FOR_ADDRESS = 20
+_PROXY_HEADERS = ("x-forwarded-for", "x-forwarded-host", "x-real-ip", "forwarded", "via")
+# Headers of the browser's own request, which mean something else to the requests behind a page.
+_NOT_FORWARDED = frozenset((
+    "host", "content-length", "content-type", "transfer-encoding", "connection", "expect", "range",
+    "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "idempotency-key",
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginView:
+    """What `login.html` is given."""
+
+    next: str
+    error: str
+    username: str
+    hint: str  # what to type while there is no superuser
+    fields: tuple[str, ...] = ()
+
+
+async def find_person(visit: Visit) -> Person | None:
+    """Who asks, or None without a session; 401 or 403 for a caller who may not enter."""
+    if visit.panel.admin.allow_unauthenticated:
+        return _open_person(visit)
+    if visit.panel.admin.auth == "pipeline":
+        return await _piped_person(visit)
+    token = visit.cookies.get(COOKIE, "")
+    session = await visit.panel.sessions.find(token) if token else None
+    if session is None:
+        return None
+    auth = await _current_identity(visit, session)
+    if auth is None:
+        await visit.panel.sessions.close(session.id)
+        return None
+    _require_role(visit, auth)
+    csrf_token = csrf.token_of_session(token)
+    return Person(auth=auth, name=session.name, csrf=csrf_token, session_id=session.id)
+
+
+def _require_role(visit: Visit, auth: AuthInfo) -> None:
+    role = visit.panel.admin.role
+    if role is not None and role not in auth.roles:
+        raise Abort(403, "FORBIDDEN", visit.t("role_needed", role=role))
+
+
+async def _current_identity(visit: Visit, session: AdminSession) -> AuthInfo | None:
+    """The identity of a session; asks again after a minute whether it still holds."""
+    auth = read_identity(session.identity, session.id, session.tenant_id)
+    if not visit.panel.sessions.is_due(session):
+        return auth
+    if visit.panel.admin.auth == "superuser":
+        user = await visit.panel.superusers.read(session.user_id)
+        fresh = None if user is None else identity_of(user)
+    else:
+        refresh = getattr(visit.panel.admin.auth, "refresh", None)
+        # Without the tenant that was chosen: an identity that came back with it could not leave it.
+        own = read_identity(session.identity, "", None)
+        fresh = own if refresh is None else await refresh(own)
+    if fresh is None:
+        return None
+    await visit.panel.sessions.confirm(session.id, fresh)
+    return replace(
+        fresh,
+        session_id=session.id[:16],
+        auth_method=METHOD,
+        tenant_id=fresh.tenant_id or session.tenant_id or "",
+    )
+
+
+def _open_person(visit: Visit) -> Person:
+    """Anybody on this machine; a page of another site is kept out by its name of the host."""
+    ctx = visit.ctx
+    peer = (ctx.scope.get("client") or ("",))[0]  # behind a socket nobody knows who asks
+    host = (ctx.header("host") or "localhost").lower()
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    if peer not in LOOPBACK or _is_forwarded(ctx) or name not in _LOCAL_HOSTS:
+        raise Abort(403, "FORBIDDEN", visit.t("open_only_here"))
+    return Person(auth=None, name=visit.t("nobody"), csrf=visit.csrf_token)
+
+
+async def _piped_person(visit: Visit) -> Person:
+    ctx = visit.ctx
+    try:
+        await visit.panel.private.auth_step(ctx)
+    finally:
+        response, ctx.response = ctx.response, None
+    if response is not None and response.status != 204:
+        error = response.error or {}
+        raise Abort(
+            response.status,
+            str(error.get("code", "UNAUTHORIZED")),
+            str(error.get("message", "sign in first")),
+        )
+    if ctx.auth is None or response is None:
+        raise Abort(401, "UNAUTHORIZED", visit.t("sign_in_first"))
+    _require_role(visit, ctx.auth)
+    names = dict.fromkeys(name.decode("latin-1") for name, _ in ctx.scope["headers"])
+    headers = {name: ctx.header(name) or "" for name in names if name not in _NOT_FORWARDED}
+    auth = replace(ctx.auth, auth_method=METHOD)
+    name = str(auth.claims.get("email") or auth.claims.get("name") or auth.user_id)
+    return Person(auth=auth, name=name, csrf=visit.csrf_token, forwarded_headers=headers)
+
+
+# -- signing in
+
+
+async def show_login(visit: Visit, *, error: str = "", status: int = 200) -> Response:
+    """The login page."""
+    if not visit.panel.has_login:
+        return visit.redirect("/")
+    hint = ""
+    if visit.panel.admin.auth == "superuser" and not await visit.panel.superusers.any():
+        hint = "maniflex createsuperuser app:server"
+    view = LoginView(
+        next=visit.safe_next(visit.param("next") or visit.form_text("next") or "/"),
+        error=error,
+        username=visit.form_text("username")[:254],
+        hint=hint,
+        fields=tuple(getattr(visit.panel.admin.auth, "fields", ())),
+    )
+    return await visit.page("login.html", view, title=visit.t("sign_in"), status=status)
+
+
+async def login(visit: Visit) -> Response:
+    """Sign in, or show the page again."""
+    ctx = visit.ctx
+    if not visit.panel.has_login:
+        return visit.redirect("/")
+    if not _is_private(ctx):
+        return await show_login(visit, error=visit.t("plain_http"), status=403)
+    account = _account(visit.form_text("username"))
+    event = await _begin_attempt(visit, account)
+    if isinstance(event, Response):
+        _count(visit, "limited")
+        return event
+    identity = await _identify(visit)
+    if identity is None:
+        _count(visit, "refused")
+        return await show_login(visit, error=visit.t("wrong_login"), status=401)
+    auth, name = identity
+    if visit.panel.admin.role is not None and visit.panel.admin.role not in auth.roles:
+        _count(visit, "no_role")
+        await visit.panel.trail.records.update(event.id, outcome="no role", actor_id=auth.user_id)
+        text = visit.t("role_needed", role=visit.panel.admin.role)
+        return await show_login(visit, error=text, status=403)
+    _count(visit, "ok")
+    await _end_old_session(visit)
+    token = await visit.panel.sessions.open(
+        auth, name, address=ctx.client_ip, user_agent=ctx.header("user-agent") or ""
+    )
+    await visit.panel.trail.records.update(
+        event.id,
+        action="login",
+        outcome="ok",
+        actor_id=auth.user_id,
+        actor_name=name[:200],
+        tenant_id=auth.tenant_id or None,
+    )
+    await visit.panel.trail.sweep()
+    visit.set_cookie(COOKIE, token, max_age=visit.panel.admin.session_lifetime.total_seconds())
+    visit.set_cookie(csrf.COOKIE, "", max_age=0)
+    return visit.redirect(visit.safe_next(visit.form_text("next") or "/"))
+
+
+def _count(visit: Visit, outcome: str) -> None:
+    numbers = visit.ctx.runtime.request_numbers
+    if numbers is not None:
+        numbers.admin_logins[outcome] += 1
+
+
+async def _end_old_session(visit: Visit) -> None:
+    """A login makes a new session; the one that the browser had goes."""
+    token = visit.cookies.get(COOKIE, "")
+    session = await visit.panel.sessions.find(token) if token else None
+    if session is not None:
+        await visit.panel.sessions.close(session.id)
+
+
+async def _identify(visit: Visit) -> tuple[AuthInfo, str] | None:
+    """Who signs in, and the name to show."""
+    username, password = visit.form_text("username"), visit.form_text("password")
+    if visit.panel.admin.auth == "superuser":
+        user = await visit.panel.superusers.verify(username, password)
+        return None if user is None else (identity_of(user), user.email)
+    method: Any = getattr(visit.panel.admin.auth, "login", None)
+    if method is None:
+        own_login: Callable[[Context, str, str], Awaitable[AuthInfo | None]] = visit.panel.admin.auth  # type: ignore[assignment]
+        auth = await own_login(visit.ctx, username, password)
+    else:
+        auth = await method(visit.ctx, {k: v for k, v in visit.form.items() if isinstance(v, str)})
+    if auth is None or not auth.user_id:
+        return None
+    return replace(auth, auth_method=METHOD), username or auth.user_id
+
+
+def _is_private(ctx: Context) -> bool:
+    """Whether nobody on the way can read the password: TLS, or a browser on this machine."""
+    if ctx.scheme == "https":
+        return True
+    return ctx.client_ip in (*LOOPBACK, "") and not _is_forwarded(ctx)
+
+
+def _is_forwarded(ctx: Context) -> bool:
+    """Whether a proxy passed the request on, so that the machine of the browser is another one."""
+    return any(ctx.header(name) is not None for name in _PROXY_HEADERS)
+
+
+# -- limits
+
+
+async def _begin_attempt(visit: Visit, account: str) -> AdminEvent | Response:
+    """Note an attempt as failed before it is looked at, so that many at once are all counted."""
+    refusal = await _refuse_crowd(visit, account, own=0)
+    if refusal is not None:
+        return refusal
+    event = await visit.panel.trail.note(visit, "login_failed", account=account, outcome="refused")
+    refusal = await _refuse_crowd(visit, account, own=1)
+    if refusal is not None:
+        await visit.panel.trail.records.update(event.id, action="login_limited", outcome="limited")
+        return refusal
+    return event
+
+
+async def _refuse_crowd(visit: Visit, account: str, own: int) -> Response | None:
+    trail, address = visit.panel.trail, visit.ctx.client_ip
+    now = visit.panel.runtime.clock.now()
+    for name, most in ((account, MOST_FOR_ACCOUNT), ("", MOST_FOR_ADDRESS)):
+        failures = await trail.failures(now - WINDOW, address=address, account=name)
+        if len(failures) - own >= most:
+            seconds = (failures[most - 1 if own == 0 else most].created_at + WINDOW - now).total_seconds()
+            response = await show_login(visit, error=visit.t("too_many_logins"), status=429)
+            response.set_header("retry-after", str(max(ceil(seconds), 1)))
+            return response
+    return None
+
+
+def _account(username: str) -> str:
+    """What attempts for an account are counted under; what was typed may be a password."""
+    return sha256(" ".join(username.casefold().split()).encode("utf-8", "replace")).hexdigest()[:32]
+
+
+ROUTES = (
+    PanelRoute("GET", "/-/login", show_login, is_open=True),
+    PanelRoute("POST", "/-/login", login, is_open=True, needs_token=True),
+)

@@ -1,0 +1,243 @@
+"""The outbox: what waits, what was delivered, what is dead and why; and another chance for dead messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from maniflex.admin.audit import NothingStored
+from maniflex.admin.call import ApiAnswer, Refusal
+from maniflex.admin.operations.desk import WorkDesk, acting, read_instant, seeing
+from maniflex.admin.operations.many import Choice, ManyForm, answer_form, chosen_ids
+from maniflex.admin.operations.many_rules import DEAD, read_choice
+from maniflex.admin.operations.masking import as_json
+from maniflex.admin.operations.message_filters import FILTERS, read_filter
+from maniflex.admin.operations.run_list import tone_of
+from maniflex.admin.operations.run_page import RunFact, record_url
+from maniflex.admin.operations.tabs import ROOT, show_page
+from maniflex.admin.route import act, show
+from maniflex.admin.visit import Visit
+from maniflex.background.outbox.message import Message
+from maniflex.background.outbox.model import MessageStatus, OutboxMessage
+from maniflex.background.spans import span
+from maniflex.db.records import Records
+from maniflex.model.unreadable import is_unreadable
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.steps.browse import PageRequest
+
+PAGE_SIZE = 50
+_MOST_GROUPED = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRow:
+    """One message in the list."""
+
+    id: str
+    url: str
+    kind: str
+    key: str
+    status: str
+    tone: int
+    attempts: str
+    age: str
+    time: str
+    instant: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxView:
+    """What `operations/outbox.html` is given."""
+
+    rows: Sequence[MessageRow]
+    groups: Sequence[tuple[str, int, str]]  # of dead messages: error texts, how many, addresses
+    url: str
+    bulk_url: str
+    values: Mapping[str, str]
+    statuses: Sequence[str]
+    query: str
+    next_url: str
+    first_url: str
+    is_filtered: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageView:
+    """What `operations/message.html` is given."""
+
+    id: str
+    kind: str
+    status: str
+    tone: int
+    why: str
+    url: str
+    facts: Sequence[RunFact]
+    payload: str
+    cloudevent: str
+    error: str
+    shows_payloads: bool
+    can_redrive: bool
+
+
+async def show_outbox(visit: Visit, desk: WorkDesk) -> Response:
+    """One page of the messages that match, the newest first."""
+    page = PageRequest(PAGE_SIZE, filters=tuple(read_filter(visit.query)))
+    after = visit.param("after")
+    page.after = (after, after) if after else None
+    records = await desk.read_page("message", page)
+    chosen_pairs = [(name, text) for name, text in visit.query if name in FILTERS and text]
+    url = visit.url("-", "operations", "outbox")
+    view = OutboxView(
+        rows=[message_row(desk, one) for one in records],
+        groups=await _dead_groups(desk, url),
+        url=url,
+        bulk_url=f"{url}/bulk" if desk.can_act else "",
+        values={name: dict(chosen_pairs).get(name, "") for name in FILTERS},
+        statuses=list(MessageStatus),
+        query=urlencode(chosen_pairs),
+        next_url=f"{url}?{urlencode([*chosen_pairs, ('after', page.last[1])])}"
+        if page.more and page.last
+        else "",
+        first_url=f"{url}?{urlencode(chosen_pairs)}" if after else "",
+        is_filtered=bool(chosen_pairs),
+    )
+    return await show_page(desk, "outbox.html", view, tab="ops_outbox")
+
+
+def message_row(desk: WorkDesk, record: Mapping[str, Any]) -> MessageRow:
+    """One message as a list shows it."""
+    created_at = read_instant(record["created_at"])
+    time, instant = desk.time(created_at)
+    return MessageRow(
+        id=record["id"],
+        url=desk.visit.url("-", "operations", "outbox", record["id"]),
+        kind=record["kind"],
+        key=record.get("key") or "",
+        status=record["status"],
+        tone=tone_of(record["status"]),
+        attempts=str(record["attempts"]),
+        age="" if created_at is None else span(desk.now() - created_at),
+        time=time,
+        instant=instant,
+        error=(record.get("last_error") or "")[:160] if record["status"] != "delivered" else "",
+    )
+
+
+async def _dead_groups(desk: WorkDesk, url: str) -> list[tuple[str, int, str]]:
+    """The newest dead messages by the text of their error."""
+    dead = await desk.some("message", DEAD, _MOST_GROUPED)
+    texts = Counter((one.get("last_error") or "")[:120] for one in dead)
+    return [
+        (text, number, f"{url}?{urlencode({'f_status': 'dead', 'f_error': text})}")
+        for text, number in texts.most_common(10)
+        if text
+    ]
+
+
+async def show_message(visit: Visit, desk: WorkDesk) -> Response:
+    """One message."""
+    message = await desk.one("message", visit.params["id"])
+    records = Records[OutboxMessage](visit.panel.runtime.store(OutboxMessage))
+    record = await records.read(message["id"])
+    sentence = await desk.parts.processes.why_not_delivered(record)
+    t = visit.t
+    facts = [RunFact(label=t("ops_attempts"), text=str(message["attempts"]))]
+    for key, name in (
+        ("ops_created", "created_at"),
+        ("ops_not_before", "retry_at"),
+        ("ops_delivered", "published_at"),
+    ):
+        time, instant = desk.time(message.get(name))
+        if time:
+            facts.append(RunFact(label=t(key), text=time, instant=instant))
+    if message.get("about"):
+        url = await record_url(desk, message["about"])
+        facts.append(RunFact(label=t("ops_about"), text=message["about"], url=url))
+    plain = {"ops_key_of": "key", "ops_actor": "actor_id", "ops_tenant": "tenant_id", "ops_trace": "trace_id"}
+    facts += [
+        RunFact(label=t(key), text=str(message[name])) for key, name in plain.items() if message.get(name)
+    ]
+    view = MessageView(
+        id=message["id"],
+        kind=message["kind"],
+        status=message["status"],
+        tone=tone_of(message["status"]),
+        why=sentence[:1].upper() + sentence[1:] + ".",
+        url=visit.url("-", "operations", "outbox", message["id"]),
+        facts=facts,
+        payload=desk.json_of(message.get("payload")),
+        cloudevent=desk.json_of(_cloudevent(desk, record)),
+        error=str(message.get("last_error") or ""),
+        shows_payloads=desk.rules.show_payloads,
+        can_redrive=desk.can_act and message["status"] == "dead",
+    )
+    return await show_page(desk, "message.html", view, tab="ops_outbox", title=view.kind)
+
+
+def _cloudevent(desk: WorkDesk, stored: OutboxMessage) -> dict[str, Any]:
+    """The message as it would be sent as a CloudEvent."""
+    message = Message(
+        id=stored.id,
+        kind=stored.kind,
+        key=stored.key,
+        payload=stored.payload,
+        attempts=stored.attempts,
+        created_at=stored.created_at,
+        stored=as_json(None if is_unreadable(stored.payload) else stored.payload),
+        about=stored.about,
+    )
+    return message.cloudevent(f"/{desk.visit.panel.runtime.config.service_name or 'maniflex'}")
+
+
+# -- another chance
+
+
+async def redrive(desk: WorkDesk, message_id: str, reason: str = "") -> ApiAnswer:
+    """Put a dead message back and note it, in one transaction."""
+    trail, adapter = desk.visit.panel.trail, desk.parts.outbox.store.adapter
+    async with trail.writing(
+        desk.visit, adapter, "outbox.redrive", model=OutboxMessage.__name__, record_id=message_id
+    ) as entry:
+        entry.reason = reason
+        answer = await desk.ask("message.redrive", message_id)
+        if not answer.ok:
+            raise NothingStored(answer)
+    return answer
+
+
+async def redrive_one(visit: Visit, desk: WorkDesk) -> Response:
+    """Deliver one dead message after all."""
+    message_id = visit.params["id"]
+    answer = await redrive(desk, message_id)
+    if not answer.ok:
+        raise Refusal(answer.response)
+    return visit.redirect(f"{ROOT}/outbox/{message_id}", ok=visit.t("ops_redriven"))
+
+
+async def redrive_many(visit: Visit, desk: WorkDesk) -> Response:
+    """Show how many it would be; when that was confirmed, put them back."""
+    query = visit.form_text("query")
+    filters, eligible = await read_choice(desk, "message", "redrive", parse_qsl(query))
+    choice = Choice(name="message", filters=filters, eligible=eligible, ids=chosen_ids(visit))
+    form = ManyForm(
+        action="redrive",
+        label=visit.t("ops_bulk_redrive"),
+        question="ops_redrive_question",
+        path=f"{ROOT}/outbox/bulk",
+        list_path=f"{ROOT}/outbox",
+        tab="ops_outbox",
+        query=query,
+    )
+    return await answer_form(desk, form, choice, lambda message_id: redrive(desk, message_id, "bulk"))
+
+
+ROUTES = (
+    show(f"{ROOT}/outbox", seeing(show_outbox, all_tenants=True)),
+    show(f"{ROOT}/outbox/{{id}}", seeing(show_message, all_tenants=True)),
+    act(f"{ROOT}/outbox/bulk", acting(redrive_many, all_tenants=True)),
+    act(f"{ROOT}/outbox/{{id}}/redrive", acting(redrive_one, all_tenants=True)),
+)

@@ -1,0 +1,288 @@
+"""The front page of operations: a light with the reason, numbers, plots, and a table by type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from maniflex.admin.operations.desk import WorkDesk, seeing
+from maniflex.admin.operations.plots import (
+    SPANS,
+    TimePlot,
+    axis_of,
+    draw_bars,
+    ends_of,
+    values_on,
+    worst_on,
+    write_number,
+    write_seconds,
+)
+from maniflex.admin.operations.run_list import status_filters
+from maniflex.admin.operations.tabs import ROOT, show_page
+from maniflex.admin.route import show
+from maniflex.admin.visit import Visit
+from maniflex.background.processes.overview import FAILED_WITHIN, Light, Overview, TypeNumbers, count_text
+from maniflex.background.processes.store import Sums
+from maniflex.background.spans import span
+from maniflex.errors import InvalidQuery
+from maniflex.pipeline.response import Response
+
+_LIGHTS = {Light.GREEN: ("●", "ok"), Light.YELLOW: ("▲", "warning"), Light.RED: ("■", "error")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberTile:
+    """One number of the overview."""
+
+    label: str
+    value: str
+    url: str = ""
+    tone: str = ""  # bad or warn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeRow:
+    """The runs of one type."""
+
+    type: str
+    url: str
+    due: str
+    running: str
+    rate: str
+    failures: str
+    oldest: str
+    is_taken: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumbersView:
+    """What `operations/_numbers.html` is given."""
+
+    light: str  # ok, warning or error; empty for people of one tenant
+    sign: str
+    sentence: str
+    tiles: Sequence[NumberTile]
+    types: Sequence[TypeRow]
+    show_types: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotsView:
+    """What `operations/_plots.html` is given."""
+
+    plots: Sequence[TimePlot]
+    spans: Sequence[tuple[str, str, bool]]  # labels, addresses, whether it is the one that is shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewView:
+    """What `operations/overview.html` is given."""
+
+    numbers: NumbersView
+    plots: PlotsView | None
+    numbers_url: str
+    plots_url: str
+    submit_url: str
+
+
+async def show_overview(visit: Visit, desk: WorkDesk) -> Response:
+    """The whole page."""
+    over = _chosen_span(visit)
+    root = f"{visit.root}{ROOT}"
+    view = OverviewView(
+        numbers=await _numbers(desk),
+        plots=await _plots(desk, over) if desk.sees_all else None,
+        numbers_url=f"{root}/numbers",
+        plots_url=f"{root}/plots?over={over}",
+        submit_url=f"{root}/runs/new" if desk.can_act and desk.has("run.submit") else "",
+    )
+    return await show_page(desk, "overview.html", view, tab="ops_overview", title=visit.t("operations"))
+
+
+async def show_numbers(visit: Visit, desk: WorkDesk) -> Response:
+    """The part of the page that is asked for again and again."""
+    return visit.part("operations/_numbers.html", view=await _numbers(desk))
+
+
+async def show_plots(visit: Visit, desk: WorkDesk) -> Response:
+    """The plots; they change when processes write what they did, every ten seconds."""
+    return visit.part("operations/_plots.html", view=await _plots(desk, _chosen_span(visit)))
+
+
+def _chosen_span(visit: Visit) -> str:
+    over = visit.param("over") or "1h"
+    if over not in SPANS:
+        raise InvalidQuery(f"over: is one of {', '.join(SPANS)}")
+    return over
+
+
+# -- numbers
+
+
+async def _numbers(desk: WorkDesk) -> NumbersView:
+    if not desk.sees_all:
+        return NumbersView(
+            light="", sign="", sentence="", tiles=await _own_tiles(desk), types=(), show_types=False
+        )
+    overview = await desk.parts.processes.overview()
+    sign, level = _LIGHTS[overview.light]
+    return NumbersView(
+        light=level,
+        sign=sign,
+        sentence=overview.sentence[:1].upper() + overview.sentence[1:] + ".",
+        tiles=_tiles(desk, overview),
+        types=[_type_row(desk, one, overview.now) for one in overview.types],
+        show_types=desk.has("run.page"),
+    )
+
+
+def _tiles(desk: WorkDesk, overview: Overview) -> list[NumberTile]:
+    t = desk.visit.t
+    tiles = _run_tiles(desk, overview) if desk.has("run.page") else []
+    if desk.has("message.page"):
+        url = f"{desk.visit.root}{ROOT}/outbox"
+        tiles += [
+            NumberTile(
+                label=t("ops_waiting"),
+                value=count_text(overview.messages_waiting),
+                url=f"{url}?f_status=pending",
+            ),
+            NumberTile(
+                label=t("ops_dead"),
+                value=count_text(overview.messages_dead),
+                url=f"{url}?f_status=dead",
+                tone="bad" if overview.messages_dead else "",
+            ),
+        ]
+    if desk.has("schedule.page"):
+        url = f"{desk.visit.root}{ROOT}/schedules"
+        tone = "warn" if overview.schedules_late else ""
+        late = count_text(overview.schedules_late)
+        tiles.append(NumberTile(label=t("ops_late_schedules"), value=late, url=url, tone=tone))
+    url = f"{desk.visit.root}{ROOT}/processes"
+    alive = len(overview.alive)
+    tiles.append(NumberTile(label=t("ops_alive"), value=str(alive), url=url, tone="" if alive else "bad"))
+    return tiles
+
+
+def _run_tiles(desk: WorkDesk, overview: Overview) -> list[NumberTile]:
+    t, now = desk.visit.t, overview.now
+    oldest = "–" if overview.oldest_due is None else span(now - overview.oldest_due)
+    return [
+        NumberTile(label=t("ops_due"), value=count_text(overview.due), url=runs_url(desk, f_status="due")),
+        NumberTile(
+            label=t("ops_running"),
+            value=count_text(overview.running),
+            url=runs_url(desk, f_status="leased"),
+        ),
+        NumberTile(
+            label=t("ops_retrying"),
+            value=count_text(overview.retrying),
+            url=runs_url(desk, f_status="retrying"),
+            tone="warn" if overview.retrying else "",
+        ),
+        NumberTile(
+            label=t("ops_failed"),
+            value=count_text(overview.failed),
+            url=runs_url(desk, f_status="failed"),
+            tone="bad" if overview.failed else "",
+        ),
+        NumberTile(label=t("ops_oldest"), value=oldest),
+    ]
+
+
+async def _own_tiles(desk: WorkDesk) -> list[NumberTile]:
+    """The numbers of one tenant, or of one person: what the API would count for them."""
+    if not desk.has("run.count"):
+        return []
+    t, lately = desk.visit.t, ("updated_at", "gte", desk.now() - FAILED_WITHIN)
+    labels = {"due": "ops_due", "leased": "ops_running", "retrying": "ops_retrying", "failed": "ops_failed"}
+    tiles: dict[str, tuple[str, list[tuple[str, str, Any]]]] = {
+        status: (t(key), await status_filters(desk, status)) for status, key in labels.items()
+    }
+    tiles["failed"][1].append(lately)
+    return [
+        NumberTile(
+            label=label,
+            value=count_text(await desk.count("run", filters)),
+            url=runs_url(desk, f_status=status),
+        )
+        for status, (label, filters) in tiles.items()
+    ]
+
+
+def _type_row(desk: WorkDesk, one: TypeNumbers, now: datetime) -> TypeRow:
+    return TypeRow(
+        type=one.type,
+        url=runs_url(desk, f_type=one.type),
+        due=count_text(one.due),
+        running=count_text(one.running),
+        rate=write_number(one.per_minute),
+        failures=f"{one.failure_share:.0%}",
+        oldest="–" if one.oldest_due is None else span(now - one.oldest_due),
+        is_taken=one.is_taken or not one.due,
+    )
+
+
+def runs_url(desk: WorkDesk, **query: str) -> str:
+    """The list of runs with these filters."""
+    return desk.visit.url("-", "operations", "runs", **query)
+
+
+# -- plots
+
+
+async def _plots(desk: WorkDesk, chosen: str) -> PlotsView:
+    over, every = SPANS[chosen]
+    processes, t = desk.parts.processes, desk.visit.t
+    points = await processes.plot(over, every)
+    due = await processes.plot_due(over) if desk.has("run.page") else []
+    axis = axis_of(processes.now(), over, every)
+    ends, minutes = ends_of(axis, desk.visit.zone), every / timedelta(minutes=1)
+
+    def rate(kind: str, name: str) -> list[float]:
+        return values_on(axis, points, kind, lambda sums: getattr(sums, name) / minutes)
+
+    kind = "run" if desk.has("run.page") else "message"
+    plots = [
+        draw_bars(
+            t("ops_throughput"),
+            [
+                (t("ops_succeeded"), "ok", rate(kind, "succeeded")),
+                (t("ops_retried"), "warn", rate(kind, "retried")),
+                (t("ops_failed_word"), "bad", rate(kind, "failed")),
+            ],
+            ends,
+            write_number,
+        )
+    ]
+    if desk.has("run.page"):
+        depth = worst_on(axis, due, every, lambda point: float(point.due))
+        waits = values_on(axis, points, "run", _mean_wait)
+        plots += [
+            draw_bars(t("ops_depth"), [(t("ops_due"), "accent", depth)], ends, write_number),
+            draw_bars(t("ops_wait"), [(t("ops_mean_wait"), "accent", waits)], ends, write_seconds),
+        ]
+    if desk.visit.panel.runtime.request_numbers is not None:  # with `metrics_enabled`
+        answers = [
+            (t("ops_answered"), "ok", rate("request", "succeeded")),
+            (t("ops_errors"), "bad", rate("request", "failed")),
+        ]
+        plots.append(draw_bars(t("ops_requests"), answers, ends, write_number))
+    here = f"{desk.visit.root}{ROOT}/"
+    spans = [(t(f"ops_span_{name}"), f"{here}?over={name}", name == chosen) for name in SPANS]
+    return PlotsView(plots=plots, spans=spans)
+
+
+def _mean_wait(sums: Sums) -> float:
+    return sums.wait_ms / 1000 / sums.started if sums.started else 0.0
+
+
+ROUTES = (
+    show(f"{ROOT}/", seeing(show_overview)),
+    show(ROOT, seeing(show_overview)),
+    show(f"{ROOT}/numbers", seeing(show_numbers)),
+    show(f"{ROOT}/plots", seeing(show_plots, all_tenants=True)),
+)

@@ -1,0 +1,38 @@
+"""The route table of operations."""
+
+from __future__ import annotations
+
+from maniflex.admin.operations import (
+    doctor_page,
+    jobs,
+    outbox,
+    overview,
+    processes,
+    record_work,
+    run_actions,
+    run_bulk,
+    run_form,
+    run_list,
+    run_page,
+    schedule_form,
+    scheduled,
+    schedules,
+)
+from maniflex.admin.route import PanelRoute
+
+ROUTES: tuple[PanelRoute, ...] = (
+    *overview.ROUTES,
+    *run_list.ROUTES,
+    *run_form.ROUTES,
+    *run_bulk.ROUTES,
+    *run_page.ROUTES,
+    *run_actions.ROUTES,
+    *schedules.ROUTES,
+    *schedule_form.ROUTES,
+    *outbox.ROUTES,
+    *scheduled.ROUTES,
+    *jobs.ROUTES,
+    *processes.ROUTES,
+    *doctor_page.ROUTES,
+    *record_work.ROUTES,
+)

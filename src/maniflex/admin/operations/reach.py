@@ -1,0 +1,123 @@
+"""The durable work that one person reaches, in a request or in the background: every list and every command
+is a request as that person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from maniflex.admin.call import Api, ApiAnswer, Refusal
+from maniflex.admin.operations.parts import DurableParts, OperationRules, holds_role
+from maniflex.admin.person import Person
+from maniflex.errors import NotFound
+from maniflex.pipeline.exchange import OPERATES
+from maniflex.pipeline.steps.browse import PAGE, PageRequest
+
+if TYPE_CHECKING:
+    from maniflex.admin.parts import PanelParts
+
+Filters = Sequence[tuple[str, str, Any]]
+MOST_COUNTED = 10_000
+
+
+@dataclass(eq=False, kw_only=True)
+class WorkReach:
+    """Durable work as one person reaches it."""
+
+    person: Person
+    api: Api
+    panel: PanelParts
+    parts: DurableParts
+    rules: OperationRules
+    zone: ZoneInfo
+    moment: datetime | None = None  # what filters call now; None: the time it is
+
+    # -- who
+
+    @cached_property
+    def can_act(self) -> bool:
+        """Whether the person changes durable work here, unless the panel only shows."""
+        return holds_role(self.person, self.rules.role) and not self.panel.admin.read_only
+
+    @property
+    def tenant(self) -> str:
+        return self.person.tenant_id
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the person sees what belongs to no tenant: all numbers, schedules, messages, processes."""
+        return not self.tenant and (self._operates or self._is_admin)
+
+    @property
+    def _is_admin(self) -> bool:
+        auth = self.person.auth
+        return auth is not None and self.parts.work.access.admin_role in auth.roles
+
+    @property
+    def _operates(self) -> bool:
+        """Whether the panel names a role for this; otherwise the API's own rules decide."""
+        return self.rules.role is not None or self.person.auth is None
+
+    def has(self, name: str) -> bool:
+        """Whether the part with this endpoint is in use."""
+        return name in self.parts.endpoints
+
+    # -- requests
+
+    async def ask(
+        self,
+        name: str,
+        record_id: str = "",
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        json: Any = None,
+        page: PageRequest | None = None,
+    ) -> ApiAnswer:
+        """The answer of one of the endpoints."""
+        endpoint = self.parts.endpoints.get(name)
+        if endpoint is None:
+            raise NotFound(self.panel.texts("no_such_page"))
+        scope: dict[str, Any] = {PAGE: page} if page is not None else {}
+        if self._operates:
+            scope[OPERATES] = True
+        return await self.api.answer(endpoint, record_id, query=query, json=json, scope=scope)
+
+    async def read_page(
+        self, name: str, page: PageRequest, query: Sequence[tuple[str, str]] = ()
+    ) -> list[Any]:
+        """One page of records; `page` is told where the walk goes on."""
+        records: list[Any] = (await self.ask(f"{name}.page", query=query, page=page)).data
+        return records
+
+    async def some(
+        self, name: str, filters: Filters, most: int, query: Sequence[tuple[str, str]] = ()
+    ) -> list[Any]:
+        """The newest records that match."""
+        return await self.read_page(name, PageRequest(most, filters=tuple(filters)), query)
+
+    async def one(self, name: str, record_id: str, *, deleted: bool = False) -> dict[str, Any]:
+        """The record of this id; `NotFound` when it is not there, or not for this person."""
+        page = PageRequest(1, filters=(("id", "eq", record_id),), deleted=deleted)
+        records = await self.read_page(name, page)
+        if not records:
+            raise NotFound(self.panel.texts("no_such_record"))
+        return dict(records[0])
+
+    async def count(self, name: str, filters: Filters, most: int = MOST_COUNTED) -> int:
+        """How many records match, at most one more than `most`."""
+        page = PageRequest(most, filters=tuple(filters))
+        return int((await self.ask(f"{name}.count", page=page)).data)
+
+    async def command(self, name: str, record_id: str = "", **options: Any) -> Any:
+        """Do it, or raise the API's own refusal."""
+        answer = await self.ask(name, record_id, **options)
+        if not answer.ok:
+            raise Refusal(answer.response)
+        return answer.data if answer.status != 204 else None
+
+    def now(self) -> datetime:
+        return self.moment or self.panel.runtime.clock.now()

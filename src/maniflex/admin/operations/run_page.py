@@ -1,0 +1,304 @@
+"""One run: why it is not running, its timeline, steps, payload, result, error, family and origin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from maniflex._names import snake_case
+from maniflex.admin.operations.desk import WorkDesk, read_instant, seeing
+from maniflex.admin.operations.run_list import tone_of
+from maniflex.admin.operations.tabs import ROOT, show_page
+from maniflex.admin.operations.timeline import Timeline, draw_timeline
+from maniflex.admin.route import show
+from maniflex.admin.visit import Visit
+from maniflex.background.runs.engine import CHILD
+from maniflex.background.runs.model import FINISHED, WorkflowRun
+from maniflex.errors import NotFound
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.steps.browse import PageRequest
+
+_MOST_EVENTS = 300
+_MOST_CHILDREN = 50
+_DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFact:
+    """One line about a run."""
+
+    label: str
+    text: str
+    url: str = ""
+    instant: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunButton:
+    """Something that can be done with a run."""
+
+    action: str
+    label: str
+    danger: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """A step that is done."""
+
+    name: str
+    time: str
+    result: str
+    is_compensated: bool
+    is_undoable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyRow:
+    """A run of the family, as deep as it stands in the tree."""
+
+    depth: int
+    type: str
+    status: str
+    tone: int
+    url: str
+    is_this: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """What `operations/run.html` is given."""
+
+    id: str
+    type: str
+    status: str
+    tone: int
+    why: str
+    url: str
+    live_url: str
+    facts: Sequence[RunFact]
+    buttons: Sequence[RunButton]
+    resubmit_url: str
+    can_signal: bool
+    waits_for: str
+    can_delete: bool
+    timeline: Timeline
+    event_rows: Sequence[tuple[str, str, str, str, str]]  # times, instants, names, durations, data
+    steps: Sequence[StepRow]
+    payload: str
+    result: str
+    error: str
+    trace: str
+    family: Sequence[FamilyRow]
+    shows_payloads: bool
+
+
+async def show_run(visit: Visit, desk: WorkDesk) -> Response:
+    """The page of one run."""
+    view = await run_view(desk, visit.params["id"])
+    return await show_page(desk, "run.html", view, tab="ops_runs", title=view.type)
+
+
+async def show_run_part(visit: Visit, desk: WorkDesk) -> Response:
+    """The part of the page that changes while a run goes on."""
+    return visit.part("operations/_run.html", view=await run_view(desk, visit.params["id"]))
+
+
+async def find_run(desk: WorkDesk, run_id: str) -> dict[str, Any]:
+    """The run, deleted or not."""
+    try:
+        return await desk.one("run", run_id)
+    except NotFound:
+        return await desk.one("run", run_id, deleted=True)
+
+
+async def run_view(desk: WorkDesk, run_id: str) -> RunView:
+    """The whole of a run."""
+    visit = desk.visit
+    run = await find_run(desk, run_id)
+    is_deleted = run.get("deleted_at") is not None
+    events = await _events(desk, run_id)
+    steps = [] if is_deleted else (await desk.ask("run.steps", run_id)).data
+    is_over = run["status"] in FINISHED or is_deleted
+    timeline = draw_timeline(events, steps, now=desk.now(), is_over=is_over)
+    error = dict(run.get("error") or {})
+    trace = str(error.pop("trace", "") or "")
+    url = visit.url("-", "operations", "runs", run_id)
+    status = "deleted" if is_deleted else run["status"]
+    return RunView(
+        id=run_id,
+        type=run["type"],
+        status=status,
+        tone=tone_of(status),
+        why=await _why(desk, run_id, is_deleted=is_deleted),
+        url=url,
+        live_url="" if is_over else f"{url}/live",
+        facts=await _facts(desk, run),
+        buttons=_buttons(desk, run, is_deleted=is_deleted),
+        resubmit_url=visit.url("-", "operations", "runs", "new", **{"from": run_id}) if desk.can_act else "",
+        can_signal=desk.can_act and not is_over,
+        waits_for=_awaited_signal(run),
+        can_delete=desk.can_act and not is_deleted,
+        timeline=timeline,
+        event_rows=[_event_row(desk, one) for one in timeline.events],
+        steps=[_step_row(desk, step) for step in steps if not step["name"].startswith("@")],
+        payload=desk.json_of(run.get("payload")),
+        result="" if run.get("result") is None else desk.json_of(run["result"]),
+        error=_error_text(desk, run, error),
+        trace=trace,
+        family=await _family(desk, run),
+        shows_payloads=desk.rules.show_payloads,
+    )
+
+
+async def _events(desk: WorkDesk, run_id: str) -> list[Any]:
+    page = PageRequest(_MOST_EVENTS, filters=(("workflow_id", "eq", run_id),), oldest_first=True)
+    return await desk.read_page("event", page)
+
+
+async def _why(desk: WorkDesk, run_id: str, *, is_deleted: bool) -> str:
+    if is_deleted:
+        return desk.visit.t("ops_run_deleted")
+    run: WorkflowRun = await desk.parts.work.get(run_id)
+    sentence = await desk.parts.processes.why(run, names_others=desk.sees_all)
+    return sentence[:1].upper() + sentence[1:] + "."
+
+
+def _awaited_signal(run: Mapping[str, Any]) -> str:
+    name = run.get("waiting_for") or ""
+    return "" if name.startswith(CHILD) else name
+
+
+def _buttons(desk: WorkDesk, run: Mapping[str, Any], *, is_deleted: bool) -> list[RunButton]:
+    if not desk.can_act or is_deleted:
+        return []
+    t, status = desk.visit.t, run["status"]
+    if status in ("failed", "cancelled"):
+        return [RunButton(action="retry", label=t("ops_retry"))]
+    if status not in ("pending", "leased"):
+        return []
+    run_at = read_instant(run["run_at"])
+    waits = status == "pending" and run_at is not None and run_at > desk.now()
+    is_timed = waits and not run.get("waiting_for")
+    now = [RunButton(action="now", label=t("ops_run_now"))] if is_timed else []
+    return [*now, RunButton(action="cancel", label=t("ops_cancel"), danger=True)]
+
+
+async def _facts(desk: WorkDesk, run: Mapping[str, Any]) -> list[RunFact]:
+    t = desk.visit.t
+    facts = [RunFact(label=t("ops_attempt"), text=f"{run['attempt']} / {run['max_attempts']}")]
+    for key, name in (("ops_created", "created_at"), ("ops_run_at", "run_at"), ("ops_changed", "updated_at")):
+        if name == "run_at" and run.get("waiting_for"):
+            continue  # what it waits for makes it due
+        time, instant = desk.time(run.get(name))
+        facts.append(RunFact(label=t(key), text=time, instant=instant))
+    if run.get("priority"):
+        facts.append(RunFact(label=t("ops_priority"), text=str(run["priority"])))
+    if run.get("about"):
+        facts.append(
+            RunFact(label=t("ops_about"), text=run["about"], url=await record_url(desk, run["about"]))
+        )
+    plain = {
+        "ops_worker": "leased_by",
+        "ops_group": "group_key",
+        "ops_key": "idempotency_key",
+        "ops_actor": "actor_id",
+        "ops_tenant": "tenant_id",
+        "ops_trace": "trace_id",
+        "ops_delete_reason": "delete_reason",
+    }
+    facts += [RunFact(label=t(key), text=str(run[name])) for key, name in plain.items() if run.get(name)]
+    origin = await _origin(desk, run)
+    return [*facts, *origin]
+
+
+async def _origin(desk: WorkDesk, run: Mapping[str, Any]) -> list[RunFact]:
+    """The schedule that it was fired by."""
+    if not desk.sees_all or not desk.has("firing.page"):
+        return []
+    firings = await desk.some("firing", [("run_id", "eq", run["id"])], 1)
+    if not firings:
+        return []
+    url = desk.visit.url("-", "operations", "schedules", firings[0]["schedule_id"])
+    due, instant = desk.time(firings[0]["due_at"])
+    return [
+        RunFact(label=desk.visit.t("ops_schedule"), text=firings[0]["schedule_name"], url=url),
+        RunFact(label=desk.visit.t("ops_due_time"), text=due, instant=instant),
+    ]
+
+
+async def record_url(desk: WorkDesk, about: str) -> str:
+    """The page of the record that something is about, if this person may read such records."""
+    name, _, record_id = about.partition("/")
+    visit = desk.visit
+    for site in visit.panel.sites.all:
+        if snake_case(site.meta.name) == name and site.has_id:
+            may_read = await visit.api.may(site, Operation.READ)
+            return visit.url(site.table, record_id) if may_read else ""
+    return ""
+
+
+def _event_row(desk: WorkDesk, event: Any) -> tuple[str, str, str, str, str]:
+    time, instant = desk.time(event.at)
+    data = {name: value for name, value in event.data.items() if name != "trace"}
+    words = ", ".join(f"{name} {value}" for name, value in desk.mask(data).items() if value is not None)
+    return time, instant, event.name, event.lasted, words[:400]
+
+
+def _step_row(desk: WorkDesk, step: Mapping[str, Any]) -> StepRow:
+    return StepRow(
+        name=step["name"],
+        time=desk.time(step["created_at"])[0],
+        result=desk.json_of(step["result"]) if step.get("result") is not None else "",
+        is_compensated=bool(step["compensated"]),
+        is_undoable=bool(step["undoable"]),
+    )
+
+
+def _error_text(desk: WorkDesk, run: Mapping[str, Any], error: dict[str, Any]) -> str:
+    if error:
+        return "\n".join(f"{name}: {value}" for name, value in desk.mask(error).items())
+    return str(run.get("last_error") or "")
+
+
+async def _family(desk: WorkDesk, run: Mapping[str, Any]) -> list[FamilyRow]:
+    """The runs above it, itself, and two generations below."""
+    above: list[Mapping[str, Any]] = []
+    parent = run.get("parent_id")
+    while parent and len(above) < _DEEPEST:
+        records = await desk.some("run", [("id", "eq", parent)], 1)
+        if not records:
+            break
+        above.insert(0, records[0])
+        parent = records[0].get("parent_id")
+    children = await desk.some("run", [("parent_id", "eq", run["id"])], _MOST_CHILDREN)
+    ids = [child["id"] for child in children]
+    below = await desk.some("run", [("parent_id", "in", ids)], _MOST_CHILDREN) if ids else []
+    if not above and not children:
+        return []
+    rows = [_family_row(desk, one, depth) for depth, one in enumerate(above)]
+    rows.append(_family_row(desk, run, len(above), is_this=True))
+    for child in reversed(children):
+        rows.append(_family_row(desk, child, len(above) + 1))
+        grandchildren = [one for one in reversed(below) if one["parent_id"] == child["id"]]
+        rows += [_family_row(desk, one, len(above) + 2) for one in grandchildren]
+    return rows
+
+
+def _family_row(desk: WorkDesk, run: Mapping[str, Any], depth: int, *, is_this: bool = False) -> FamilyRow:
+    return FamilyRow(
+        depth=min(depth, 9),
+        type=run["type"],
+        status=run["status"],
+        tone=tone_of(run["status"]),
+        url=desk.visit.url("-", "operations", "runs", run["id"]),
+        is_this=is_this,
+    )
+
+
+ROUTES = (
+    show(f"{ROOT}/runs/{{id}}", seeing(show_run)),
+    show(f"{ROOT}/runs/{{id}}/live", seeing(show_run_part)),
+)

@@ -1,0 +1,227 @@
+"""Schedules: their times in words, the next ones, what the last ones came to, and whether one is late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from maniflex.admin.operations.desk import WorkDesk, read_instant, seeing
+from maniflex.admin.operations.due_times import DueTime, next_times
+from maniflex.admin.operations.run_list import tone_of
+from maniflex.admin.operations.tabs import ROOT, show_page
+from maniflex.admin.route import show
+from maniflex.admin.visit import Visit
+from maniflex.background.processes.overview import LATE_SCHEDULE
+from maniflex.background.schedules.words import describe
+from maniflex.background.spans import span
+from maniflex.errors import InvalidSchedule
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.steps.browse import PageRequest
+
+_MOST = 200
+_MOST_FIRINGS = 300
+_STRIP = 20
+_STRIP_IN_LIST = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiringMark:
+    """One firing in a strip."""
+
+    text: str
+    tone: int
+    sign: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow:
+    """One schedule in the list."""
+
+    url: str
+    name: str
+    words: str
+    target: str
+    status: str
+    tone: int
+    next: str
+    late: str
+    strip: Sequence[FiringMark]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleListView:
+    """What `operations/schedules.html` is given."""
+
+    rows: Sequence[ScheduleRow]
+    new_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleView:
+    """What `operations/schedule.html` is given."""
+
+    name: str
+    url: str
+    words: str
+    status: str
+    tone: int
+    late: str
+    facts: Sequence[tuple[str, str]]
+    payload: str
+    shows_payloads: bool
+    times: Sequence[DueTime]
+    zone: str
+    own_zone: str
+    strip: Sequence[FiringMark]
+    firings: Sequence[tuple[str, str, str, str, int, str]]  # due, fired, outcome, run status, tone, url
+    error: str
+    can_act: bool
+    is_active: bool
+
+
+async def show_schedules(visit: Visit, desk: WorkDesk) -> Response:
+    """All schedules, by name."""
+    page = PageRequest(_MOST)
+    records = await desk.read_page("schedule", page, [("sort", "name:asc")])
+    firings = await _firings(desk, [one["id"] for one in records])
+    marks = await _marks(desk, firings)
+    view = ScheduleListView(
+        rows=[_row(desk, one, marks.get(one["id"], ())[:_STRIP_IN_LIST]) for one in records],
+        new_url=f"{visit.root}{ROOT}/schedules/new" if desk.can_act else "",
+    )
+    return await show_page(desk, "schedules.html", view, tab="ops_schedules")
+
+
+async def show_schedule(visit: Visit, desk: WorkDesk) -> Response:
+    """One schedule."""
+    schedule = await desk.one("schedule", visit.params["id"])
+    firings = await _firings(desk, [schedule["id"]])
+    statuses = await _run_statuses(desk, firings)
+    marks = (await _marks(desk, firings, statuses)).get(schedule["id"], ())
+    is_active = schedule["status"] == "active"
+    view = ScheduleView(
+        name=schedule["name"],
+        url=visit.url("-", "operations", "schedules", schedule["id"]),
+        words=describe(schedule["cron"], schedule["timezone"]),
+        status=schedule["status"],
+        tone=1 if is_active else 2,
+        late=_lateness(desk, schedule),
+        facts=_facts(desk, schedule),
+        payload="" if schedule.get("payload") is None else desk.json_of(schedule["payload"]),
+        shows_payloads=desk.rules.show_payloads,
+        times=times_of(desk, schedule["cron"], schedule["timezone"]) if is_active else [],
+        zone=visit.zone.key,
+        own_zone=schedule["timezone"],
+        strip=marks[:_STRIP],
+        firings=[_firing_row(desk, one, statuses) for one in firings[:_STRIP]],
+        error=schedule.get("last_error") or "",
+        can_act=desk.can_act,
+        is_active=is_active,
+    )
+    return await show_page(desk, "schedule.html", view, tab="ops_schedules", title=view.name)
+
+
+def times_of(desk: WorkDesk, cron: str, timezone: str) -> list[DueTime]:
+    """The next times; none when the stored expression cannot be read."""
+    try:
+        return next_times(cron, timezone, desk.visit.zone, desk.now())
+    except InvalidSchedule:
+        return []
+
+
+def _row(desk: WorkDesk, schedule: Mapping[str, Any], strip: Sequence[FiringMark]) -> ScheduleRow:
+    is_active = schedule["status"] == "active"
+    due = read_instant(schedule.get("next_run_at"))
+    now = desk.now()
+    coming = "" if due is None or due <= now or not is_active else f"in {span(due - now)}"
+    return ScheduleRow(
+        url=desk.visit.url("-", "operations", "schedules", schedule["id"]),
+        name=schedule["name"],
+        words=describe(schedule["cron"], schedule["timezone"]),
+        target=schedule["target"],
+        status=schedule["status"],
+        tone=1 if is_active else 2,
+        next=coming,
+        late=_lateness(desk, schedule),
+        strip=strip,
+    )
+
+
+def _lateness(desk: WorkDesk, schedule: Mapping[str, Any]) -> str:
+    """For how long it has been due, when that is too long."""
+    due, now = read_instant(schedule.get("next_run_at")), desk.now()
+    is_late = schedule["status"] == "active" and due is not None and now - due > LATE_SCHEDULE
+    return span(now - due) if is_late and due is not None else ""
+
+
+def _facts(desk: WorkDesk, schedule: Mapping[str, Any]) -> list[tuple[str, str]]:
+    t = desk.visit.t
+    facts = [
+        (t("ops_cron"), f"{schedule['cron']} ({schedule['timezone']})"),
+        (t("ops_target"), f"{schedule['kind']} {schedule['target']}"),
+        (t("ops_policy"), schedule["policy"]),
+        (t("ops_next_run"), desk.time(schedule.get("next_run_at"))[0]),
+        (t("ops_last_run"), desk.time(schedule.get("last_run_at"))[0]),
+        (t("ops_created_by"), schedule.get("created_by") or ""),
+        (t("ops_updated_by"), schedule.get("updated_by") or ""),
+    ]
+    return [(label, text) for label, text in facts if text]
+
+
+# -- what the last times came to
+
+
+async def _firings(desk: WorkDesk, ids: Sequence[str]) -> list[Any]:
+    if not ids:
+        return []
+    page = PageRequest(_MOST_FIRINGS, filters=(("schedule_id", "in", list(ids)),))
+    return await desk.read_page("firing", page, [("sort", "fired_at:desc")])
+
+
+async def _run_statuses(desk: WorkDesk, firings: Sequence[Any]) -> dict[str, str]:
+    ids = [one["run_id"] for one in firings if one.get("run_id")]
+    runs = await desk.some("run", [("id", "in", ids)], len(ids)) if ids else []
+    return {run["id"]: run["status"] for run in runs}
+
+
+async def _marks(
+    desk: WorkDesk, firings: Sequence[Any], statuses: Mapping[str, str] | None = None
+) -> dict[str, list[FiringMark]]:
+    """The strips by schedule, the latest first."""
+    if statuses is None:
+        statuses = await _run_statuses(desk, firings)
+    marks: dict[str, list[FiringMark]] = {}
+    for one in firings:
+        status = _status_of(one, statuses)
+        time = desk.time(one["due_at"])[0]
+        url = (
+            desk.visit.url("-", "operations", "runs", one["run_id"]) if one.get("run_id") in statuses else ""
+        )
+        sign = {"succeeded": "✓", "failed": "✕", "skipped": "–", "cancelled": "–"}.get(status, "…")
+        mark = FiringMark(text=f"{time}: {status}", tone=tone_of(status), sign=sign, url=url)
+        marks.setdefault(one["schedule_id"], []).append(mark)
+    return marks
+
+
+def _status_of(firing: Mapping[str, Any], statuses: Mapping[str, str]) -> str:
+    if firing["outcome"] == "skipped":
+        return "skipped"
+    return statuses.get(firing.get("run_id") or "", "fired")
+
+
+def _firing_row(
+    desk: WorkDesk, firing: Mapping[str, Any], statuses: Mapping[str, str]
+) -> tuple[str, str, str, str, int, str]:
+    status = _status_of(firing, statuses)
+    has_run = firing.get("run_id") in statuses
+    url = desk.visit.url("-", "operations", "runs", firing["run_id"]) if has_run else ""
+    how = desk.visit.t("ops_by_hand") if firing["manual"] else ""
+    return desk.time(firing["due_at"])[0], desk.time(firing["fired_at"])[0], how, status, tone_of(status), url
+
+
+ROUTES = (
+    show(f"{ROOT}/schedules", seeing(show_schedules, all_tenants=True)),
+    show(f"{ROOT}/schedules/{{id}}", seeing(show_schedule, all_tenants=True)),
+)

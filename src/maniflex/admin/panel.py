@@ -1,0 +1,153 @@
+"""The panel of a sealed server: its routes, and the way of a request from the browser to a page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from maniflex.admin import csrf
+from maniflex.admin.layout import SECURITY_HEADERS
+from maniflex.admin.login import find_person
+from maniflex.admin.pages import panel_routes
+from maniflex.admin.parts import PanelParts
+from maniflex.admin.refusals import error_page
+from maniflex.admin.route import PanelRoute
+from maniflex.admin.visit import HTML, Visit
+from maniflex.db.primary import OnPrimary
+from maniflex.errors import Abort, BodyTooLarge, NotFound
+from maniflex.http.routing import Router
+from maniflex.pipeline.answer import failure
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.endpoints import Endpoint, Mount
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.route_docs import RouteDocs
+from maniflex.pipeline.routes import RouteBuilder
+
+_HIDDEN = RouteDocs(hidden=True)
+_MOST_CONTROLS = 5_000
+_MOST_FILES = 200
+
+
+class Panel:
+    """Answers everything below the panel's path."""
+
+    def __init__(self, parts: PanelParts, routes: RouteBuilder) -> None:
+        self.parts = parts
+        self._routes = routes
+        self._router: Router[PanelRoute] = Router()
+        for route in panel_routes(parts.admin):
+            self._router.add(route.method, route.path, route)
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Everything below the path, which the panel finds its own way in."""
+        root = self.parts.admin.path
+        for method in ("GET", "HEAD", "POST"):
+            for path in (root, f"{root}/", f"{root}/{{rest...}}"):
+                yield self._routes.bare(
+                    method, path, self.serve, owner="the panel", about=_HIDDEN, mount=Mount.ROOT
+                )
+
+    # -- one request
+
+    async def serve(self, ctx: Context) -> None:
+        """Answer a request to the panel with a page, whatever happens."""
+        visit = Visit(ctx, self.parts)
+        try:
+            with OnPrimary():  # sessions, and what the page before has just saved
+                ctx.response = await self._answer(visit)
+        except Exception as error:  # a refusal, or a failure whose cause goes to the log
+            ctx.response = await error_page(visit, failure(ctx, error))
+
+    async def _answer(self, visit: Visit) -> Response:
+        ctx = visit.ctx
+        method = "GET" if ctx.scope["method"] == "HEAD" else ctx.scope["method"]
+        if not visit.inside:
+            return visit.redirect("/")
+        route, params = self._router.find(visit.inside, method)
+        match = None if route is None else route.methods.get(method)
+        if route is not None and match is not None and params:
+            [*names] = route.names[method]
+            visit.params = {names[0]: params} if isinstance(params, str) else params
+        if match is not None and match.is_open and not match.needs_token:
+            return await match.handler(visit)
+        if method == "POST":
+            csrf.check_origin(ctx)
+        if match is None or not match.is_open:
+            visit.person = await find_person(visit)
+            if visit.person is None:
+                return self._to_login(visit)
+        if match is None:
+            raise NotFound(self.parts.texts("no_such_page"))
+        if method == "POST":
+            await self._read_form(visit, match.most_bytes or self.parts.runtime.config.max_upload_size)
+        return await match.handler(visit)
+
+    def _to_login(self, visit: Visit) -> Response:
+        """Lead to the login; a script is told that the session has ended."""
+        if visit.is_fragment:
+            raise Abort(401, "UNAUTHORIZED", self.parts.texts("session_ended"))
+        if not self.parts.has_login:
+            raise Abort(401, "UNAUTHORIZED", self.parts.texts("sign_in_first"))
+        target = visit.path if visit.ctx.scope["method"] in ("GET", "HEAD") else "/"
+        query = "" if target == "/" else "?" + urlencode({"next": target})
+        headers = {**SECURITY_HEADERS, "location": f"{visit.root}/-/login{query}"}
+        return Response(302, body=b"", content_type=HTML, headers=headers)
+
+    async def _read_form(self, visit: Visit, most_bytes: int) -> None:
+        """Read the controls, and refuse a form that did not come from one of our pages."""
+        ctx = visit.ctx
+        header = ctx.header(csrf.HEADER) or ""
+        page_token = visit.person.csrf if visit.person is not None else visit.cookies.get(csrf.COOKIE, "")
+        if header:  # before the body is read, where it can be
+            csrf.check_token(page_token, header)
+        kind = (ctx.header("content-type") or "").partition(";")[0].strip().lower()
+        # Files are taken from people who are inside; a login has none.
+        if kind == "multipart/form-data" and visit.person is not None:
+            visit.form = await self._multipart_form(ctx, most_bytes)
+        elif kind == "application/x-www-form-urlencoded":
+            visit.form = await self._plain_form(ctx)
+        else:
+            visit.form = FormData()
+        if any("\x00" in part for pair in visit.form.multi_items() for part in pair if isinstance(part, str)):
+            raise Abort(422, "VALIDATION_FAILED", self.parts.texts("nul_in_form"))
+        ctx.body_complete = kind != "multipart/form-data" or visit.person is not None
+        if not header:
+            csrf.check_token(page_token, visit.form_text(csrf.FIELD))
+
+    async def _multipart_form(self, ctx: Context, most_bytes: int) -> FormData:
+        stream = _limit(ctx.request.stream(), most_bytes)
+        parser = MultiPartParser(
+            ctx.request.headers, stream, max_files=_MOST_FILES, max_fields=_MOST_CONTROLS
+        )
+        try:
+            async with aclosing(stream):
+                return await parser.parse()
+        except (MultiPartException, KeyError):  # KeyError: a form without a boundary
+            raise Abort(400, "MULTIPART_ERROR", self.parts.texts("unreadable_form")) from None
+
+    async def _plain_form(self, ctx: Context) -> FormData:
+        limit, body = self.parts.runtime.config.max_body_size, bytearray()
+        async for part in ctx.request.stream():
+            body += part
+            if len(body) > limit:
+                raise BodyTooLarge(f"the form is larger than {limit} bytes")
+        try:
+            text = body.decode()
+            controls = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_CONTROLS, errors="strict")
+        except ValueError:
+            raise Abort(400, "MULTIPART_ERROR", self.parts.texts("unreadable_form")) from None
+        return FormData(list[tuple[str, str | UploadFile]](controls))
+
+
+async def _limit(chunks: AsyncIterator[bytes], most_bytes: int) -> AsyncGenerator[bytes, None]:
+    """The chunks, until they are too many: files are kept on the disk before anybody looks at them."""
+    size = 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > most_bytes:
+            raise BodyTooLarge(f"the form is larger than {most_bytes} bytes")
+        yield chunk

@@ -1,0 +1,240 @@
+"""One record: its fields, what belongs to it, its files, and what the API would say of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from maniflex.admin.api_actions import ActionButton, record_actions
+from maniflex.admin.cells import Cell, as_text
+from maniflex.admin.forms import show_form
+from maniflex.admin.lists import show_list, shown_cell, total_text
+from maniflex.admin.names import title_of
+from maniflex.admin.neighbours import neighbours_of
+from maniflex.admin.previews import serve_file
+from maniflex.admin.reading import ask_record, read_deleted
+from maniflex.admin.route import show
+from maniflex.admin.site import ModelSite
+from maniflex.admin.visit import Visit
+from maniflex.errors import NotFound
+from maniflex.model.meta import FieldMeta
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+
+MOST_RELATED = 100
+MOST_ANCESTORS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One field of a record."""
+
+    label: str
+    cell: Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelatedLink:
+    """Records that belong to this one."""
+
+    label: str
+    count: str
+    url: str  # the list of them, where the key can be filtered by
+    new_url: str
+    items: Sequence[tuple[str, str]] = ()  # of a junction: labels and addresses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetailView:
+    """What `detail.html` is given."""
+
+    id: str
+    label: str
+    title: str  # of the model
+    url: str
+    facts: Sequence[Fact]
+    related: Sequence[RelatedLink]
+    edit_url: str
+    delete_url: str
+    restore_url: str
+    history_url: str
+    audit_url: str
+    work_url: str  # for people who see durable work
+    list_url: str
+    is_deleted: bool
+    json: str
+    curl: str
+    actions: Sequence[ActionButton]
+    previous_url: str
+    next_url: str
+    reveals: Sequence[tuple[str, str]]  # names and addresses of values that are shown on request
+
+
+async def show_model(visit: Visit) -> Response:
+    """The list of a model, or the one record of a singleton."""
+    site = visit.site()
+    return await show_form(visit, site) if site.is_singleton else await show_list(visit)
+
+
+async def show_record(visit: Visit) -> Response:
+    """The page of one record."""
+    site, record_id = visit.site(), visit.params["id"]
+    if not site.has_id or site.is_singleton:
+        raise NotFound(visit.t("no_such_page"))
+    is_deleted = False
+    try:
+        record = (await ask_record(visit, site, record_id)).data
+    except NotFound:
+        deleted_record = await read_deleted(visit, site, record_id)
+        if deleted_record is None:
+            raise
+        record, is_deleted = deleted_record, True
+    return await show_detail(visit, site, record, is_deleted=is_deleted)
+
+
+async def show_detail(
+    visit: Visit,
+    site: ModelSite,
+    record: Mapping[str, Any],
+    *,
+    is_deleted: bool = False,
+    revealed: Fact | None = None,
+) -> Response:
+    """The page of a record that was read, with a value that was asked for on its own."""
+    view = await _detail_view(visit, site, record, is_deleted=is_deleted)
+    if revealed is not None:
+        view = replace(view, facts=[*view.facts, revealed])
+    crumbs = [(site.plural, visit.url(site.table)), *await _ancestors(visit, site, record)]
+    return await visit.page("detail.html", view, title=view.label, crumbs=crumbs)
+
+
+async def _detail_view(
+    visit: Visit, site: ModelSite, record: Mapping[str, Any], *, is_deleted: bool
+) -> DetailView:
+    record_id = str(record["id"])
+    may_edit = site.can_edit and not is_deleted and await visit.api.may(site, Operation.UPDATE)
+    may_delete = site.can_delete and not is_deleted and await visit.api.may(site, Operation.DELETE)
+    may_restore = is_deleted and site.can_write and site.meta.options.restore
+    has_history = bool(site.meta.options.versioned or site.meta.options.versioned_diff_only)
+    secret_names = {field.api for field in site.meta.fields if field.secret}
+    previous_url, next_url = ("", "") if is_deleted else await neighbours_of(visit, site, record)
+    json_values = {
+        name: value
+        for name, value in record.items()
+        if (not isinstance(value, dict) or name in site.meta.by_api) and name not in secret_names
+    }
+    return DetailView(
+        id=record_id,
+        label=site.label_of(record),
+        title=site.title,
+        url=visit.url(site.table, record_id),
+        facts=facts_of(visit, site, record),
+        related=[] if is_deleted else await _related_links(visit, site, record_id),
+        edit_url=visit.url(site.table, record_id, "edit") if may_edit else "",
+        delete_url=visit.url(site.table, record_id, "delete") if may_delete else "",
+        restore_url=visit.url(site.table, record_id, "restore") if may_restore else "",
+        history_url=visit.url(site.table, record_id, "history") if has_history else "",
+        audit_url=visit.url("-", "audit", f_model=site.meta.name, f_record=record_id),
+        work_url=visit.url(site.table, record_id, "work") if visit.sees_work else "",
+        list_url=visit.url(site.table),
+        is_deleted=is_deleted,
+        json=json.dumps(json_values, ensure_ascii=False, indent=2),
+        curl=f"curl {visit.public_address}{visit.api.path(site, record_id)}",
+        actions=[] if is_deleted else await record_actions(visit, site, record_id),
+        previous_url=previous_url,
+        next_url=next_url,
+        reveals=[]
+        if is_deleted or site.read_only
+        else [
+            (title_of(field.api), visit.url(site.table, record_id, "reveal", field.api))
+            for field in map(site.meta.field, site.admin.reveal)
+            if field is not None
+        ],
+    )
+
+
+def facts_of(visit: Visit, site: ModelSite, record: Mapping[str, Any]) -> list[Fact]:
+    """The fields of a record that the API shows, and its computed ones."""
+    facts = [
+        Fact(label=title_of(field.api), cell=_whole_cell(visit, site, record, field))
+        for field in site.fields
+        if field.api in record
+    ]
+    facts += [
+        Fact(label=title_of(name), cell=Cell(kind="text", text=as_text(record[name])))
+        for name in site.computed
+        if name in record
+    ]
+    return facts
+
+
+def _whole_cell(visit: Visit, site: ModelSite, record: Mapping[str, Any], field: FieldMeta) -> Cell:
+    cell = shown_cell(visit, site, record, field, whole=True)
+    widget = site.admin.widgets.get(field.name) or site.admin.widgets.get(field.api)
+    return replace(cell, kind="markdown") if widget == "markdown" and cell.kind == "text" else cell
+
+
+async def _ancestors(visit: Visit, site: ModelSite, record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The records above one of a tree, from the top."""
+    relation = next((one for one in site.parents.values() if one.target == site.meta.name), None)
+    key = None if relation is None else site.meta.by_name[relation.key or ""].api
+    crumbs: list[tuple[str, str]] = []
+    seen_ids = {str(record.get("id"))}
+    while key is not None and record.get(key) and len(crumbs) < MOST_ANCESTORS:
+        answer = await visit.api.ask("GET", visit.api.path(site, str(record[key])))
+        if not answer.ok or str(record[key]) in seen_ids:
+            break
+        record = answer.data
+        seen_ids.add(str(record.get("id")))
+        crumbs.insert(0, (site.label_of(record), visit.url(site.table, str(record["id"]))))
+    return crumbs
+
+
+async def _related_links(visit: Visit, site: ModelSite, record_id: str) -> list[RelatedLink]:
+    links = []
+    for relation in site.children:
+        child = visit.panel.sites.by_name.get(relation.target)
+        key = None if child is None or relation.key is None else child.meta.by_name[relation.key]
+        if child is None or key is None or not await visit.api.may(child, Operation.LIST):
+            continue
+        count = await visit.api.count_some(child, [(key.name, "eq", record_id)], MOST_RELATED)
+        may_create = child.can_create and await visit.api.may(child, Operation.CREATE)
+        links.append(
+            RelatedLink(
+                label=title_of(relation.name),
+                count=total_text(visit, count, MOST_RELATED),
+                url=visit.url(child.table, **{f"f_{key.api}": record_id}) if key.filterable else "",
+                new_url=visit.url(child.table, "new", **{f"f.{key.api}": record_id}) if may_create else "",
+            )
+        )
+    links += [
+        link for relation in site.links if (link := await _junction(visit, site, relation.name, record_id))
+    ]
+    return links
+
+
+async def _junction(visit: Visit, site: ModelSite, name: str, record_id: str) -> RelatedLink | None:
+    relation = site.meta.relations[name]
+    target = visit.panel.sites.by_name.get(relation.target)
+    if target is None or not await visit.api.may(target, Operation.LIST):
+        return None
+    answer = await visit.api.ask("GET", visit.api.path(site, record_id), query={"include": name})
+    if not answer.ok:
+        return None
+    items = [
+        (target.label_of(one), visit.url(target.table, str(one.get("id", ""))))
+        for one in answer.data.get(name, [])
+        if isinstance(one, Mapping)
+    ]
+    return RelatedLink(
+        label=title_of(name), count=str(len(items)), url="", new_url="", items=items[:MOST_RELATED]
+    )
+
+
+ROUTES = (
+    show("/{model}", show_model),
+    show("/{model}/{id}", show_record),
+    show("/{model}/{id}/file/{field}", serve_file),
+)

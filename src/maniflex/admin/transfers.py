@@ -1,0 +1,257 @@
+"""Imports, exports and bulk changes in the database: who asked, how far they are, their files.
+
+A file is kept in compressed pieces in a table of the application's own database, because every process
+reaches that one, it survives a restart, and what was stored is committed together with the note about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from maniflex.admin.person import Person
+from maniflex.admin.session import identity_values
+from maniflex.admin.transfer_tables import AdminTransfer, AdminTransferPiece, AdminTransferRefusal
+from maniflex.db.current import transaction
+from maniflex.db.port import Adapter
+from maniflex.db.raw import execute_raw, query_raw
+from maniflex.db.records import Records
+from maniflex.errors import Abort, BodyTooLarge, LeaseLost, NotFound
+from maniflex.pipeline.runtime import Runtime
+from maniflex.transfer.importer import RowOutcome, RowResult
+
+PIECE = 256 * 1024
+LARGEST_FILE = 1024 * 1024 * 1024
+KEPT = timedelta(days=1)
+_MOST_SWEPT = 20
+_MOST_IN_CHECK = 1000  # refusals of a dry run that are kept to be shown
+
+
+class Transfers:
+    """The transfers of one panel."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @property
+    def records(self) -> Records[AdminTransfer]:
+        return Records(self._runtime.store(AdminTransfer))
+
+    @property
+    def _pieces(self) -> Records[AdminTransferPiece]:
+        return Records(self._runtime.store(AdminTransferPiece))
+
+    @property
+    def _refusals(self) -> Records[AdminTransferRefusal]:
+        return Records(self._runtime.store(AdminTransferRefusal))
+
+    @property
+    def adapter(self) -> Adapter:
+        return self._runtime.adapter
+
+    # -- the rows
+
+    async def add(
+        self, person: Person, kind: str, model: str, *, address: str, request_id: str, **values: Any
+    ) -> AdminTransfer:
+        """Note what a person asks for; what expired is removed."""
+        await self.sweep()
+        return await self.records.create(
+            kind=kind,
+            model=model,
+            user_id=person.id,
+            user_name=person.name[:200],
+            tenant_id=person.tenant_id or None,
+            identity=None if person.auth is None else identity_values(person.auth),
+            address=address,
+            request_id=request_id,
+            expires_at=self._runtime.clock.now() + KEPT,
+            **values,
+        )
+
+    async def read(self, transfer_id: str) -> AdminTransfer:
+        """The transfer with this id; `NotFound` when there is none."""
+        store = self._runtime.store(AdminTransfer)
+        row = await store.find(transfer_id)
+        if row is None:
+            raise NotFound("there is no such transfer")
+        return store.record(row)  # type: ignore[return-value]  # of this store
+
+    async def own(self, person: Person, transfer_id: str) -> AdminTransfer:
+        """A transfer of this person in the tenant it works in; others are not there."""
+        transfer = await self.read(transfer_id)
+        if (transfer.user_id, transfer.tenant_id or "") != (person.id, person.tenant_id):
+            raise NotFound("there is no such transfer")
+        return transfer
+
+    async def latest(self, person: Person, model: str = "", kind: str = "", most: int = 20) -> list[Any]:
+        """The transfers of a person, the newest first."""
+        filters: list[tuple[str, str, Any]] = [
+            ("user_id", "eq", person.id),
+            ("expires_at", "gt", self._runtime.clock.now()),
+        ]
+        filters.append(
+            ("tenant_id", "eq", person.tenant_id) if person.tenant_id else ("tenant_id", "is_null", None)
+        )
+        filters += [(name, "eq", value) for name, value in (("model", model), ("kind", kind)) if value]
+        return await self.records.list(filters, "id:desc", limit=most)
+
+    async def update(self, transfer_id: str, **changes: Any) -> AdminTransfer:
+        """Change the row of a transfer."""
+        return await self.records.update(transfer_id, changes)
+
+    async def begin(self, transfer: AdminTransfer, phase: str) -> AdminTransfer:
+        """Let a phase begin, once: another request that begins it too is refused."""
+        now = self._runtime.clock.now()
+        async with transaction(self.adapter):
+            if not await self._lock(transfer):
+                raise Abort(409, "CONFLICT", "this has begun already; load the page again")
+            await execute_raw(
+                self.adapter,
+                "DELETE FROM admin_transfer_refusal WHERE transfer_id = ? AND phase = ?",
+                [transfer.id, phase],
+            )
+            counts = dict.fromkeys((*(str(one) for one in RowResult), "position"), 0)
+            return await self.update(
+                transfer.id,
+                **counts,
+                phase=phase,
+                place="",
+                message="",
+                started_at=now,
+                finished_at=None,
+                expires_at=now + KEPT,
+            )
+
+    async def _lock(self, transfer: AdminTransfer) -> bool:
+        """Hold the row, if it is still as it was read."""
+        rows = await query_raw(
+            self.adapter,
+            "UPDATE admin_transfer SET position = position"
+            " WHERE id = ? AND position = ? AND phase = ? RETURNING id",
+            [transfer.id, transfer.position, transfer.phase],
+        )
+        return bool(rows)
+
+    def block(self, transfer: AdminTransfer, adapter: Adapter) -> AbstractAsyncContextManager[None]:
+        """A transaction on the records and on the note how far they are; nobody else works on them."""
+        return self._block(transfer, adapter)
+
+    @asynccontextmanager
+    async def _block(self, transfer: AdminTransfer, adapter: Adapter) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(transaction(self.adapter))
+            await stack.enter_async_context(transaction(adapter))
+            if not await self._lock(transfer):
+                raise LeaseLost("another process works on this transfer")
+            yield
+
+    async def settle(self, transfer: AdminTransfer, outcomes: Sequence[RowOutcome], **changes: Any) -> None:
+        """Note what came of some rows, in the open transaction; `transfer` itself follows."""
+        counts = {str(result): getattr(transfer, result) for result in RowResult}
+        for outcome in outcomes:
+            counts[outcome.result] += 1
+        await self.note_refusals(transfer, outcomes)
+        values = {**counts, "position": transfer.position + len(outcomes), **changes}
+        fresh = await self.update(transfer.id, **values)
+        for name in values:
+            setattr(transfer, name, getattr(fresh, name))
+
+    async def note_refusals(self, transfer: AdminTransfer, outcomes: Sequence[RowOutcome]) -> None:
+        """Keep why lines or records were refused."""
+        for outcome in outcomes:
+            if outcome.result is not RowResult.REFUSED:
+                continue
+            if transfer.phase == "check" and transfer.refused >= _MOST_IN_CHECK:
+                return
+            for name, message in outcome.problems[:20]:
+                await self._refusals.create(
+                    transfer_id=transfer.id,
+                    phase=transfer.phase,
+                    line=outcome.line,
+                    record_id=outcome.record_id,
+                    field=name[:200],
+                    message=message[:500],
+                )
+
+    async def refusals(
+        self, transfer: AdminTransfer, phase: str, *, after: tuple[int, str] = (-1, ""), most: int = 100
+    ) -> list[AdminTransferRefusal]:
+        """Refused lines in their order, behind the one with this line and id."""
+        line, last_id = after
+        rows = await query_raw(
+            self.adapter,
+            "SELECT id FROM admin_transfer_refusal WHERE transfer_id = ? AND phase = ?"
+            " AND (line > ? OR (line = ? AND id > ?)) ORDER BY line, id LIMIT ?",
+            [transfer.id, phase, line, line, last_id, most],
+        )
+        ids = [row["id"] for row in rows]
+        refusals = await self._refusals.list([("id", "in", ids)]) if ids else []
+        return sorted(refusals, key=lambda one: (one.line, one.id))
+
+    # -- files
+
+    async def keep_file(self, transfer_id: str, chunks: AsyncIterator[bytes]) -> tuple[int, str]:
+        """Store a file in pieces; its size and its digest."""
+        await self._forget_pieces(transfer_id)
+        number, size, digest, rest = 0, 0, hashlib.sha256(), b""
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > LARGEST_FILE:
+                await self._forget_pieces(transfer_id)
+                raise BodyTooLarge("a file has at most 1 GB")
+            digest.update(chunk)
+            rest += chunk
+            while len(rest) >= PIECE:
+                await self._add_piece(transfer_id, number, rest[:PIECE])
+                number, rest = number + 1, rest[PIECE:]
+        if rest:
+            await self._add_piece(transfer_id, number, rest)
+        return size, digest.hexdigest()
+
+    async def _add_piece(self, transfer_id: str, number: int, content: bytes) -> None:
+        content_bytes = zlib.compress(content, 1)
+        await self._pieces.create(transfer_id=transfer_id, number=number, content=content_bytes)
+
+    async def pieces(self, transfer: AdminTransfer) -> AsyncGenerator[bytes, None]:
+        """The file of a transfer, piece by piece.
+
+        It ends with its size: a worker that lost an export to another one may still have added a piece.
+        """
+        number = size = 0
+        while size < transfer.size:
+            pieces = await self._pieces.list({"transfer_id": transfer.id, "number": number}, limit=1)
+            if not pieces:
+                return
+            content = zlib.decompress(pieces[0].content)
+            number, size = number + 1, size + len(content)
+            yield content
+
+    async def _forget_pieces(self, transfer_id: str) -> None:
+        await execute_raw(
+            self.adapter, "DELETE FROM admin_transfer_piece WHERE transfer_id = ?", [transfer_id]
+        )
+
+    async def sweep(self) -> None:
+        """Remove some of the transfers that are kept no longer, with their files."""
+        before = self._runtime.clock.now()
+        for transfer in await self.records.list([("expires_at", "lt", before)], limit=_MOST_SWEPT):
+            await self.remove(transfer.id)
+
+    async def remove(self, transfer_id: str) -> None:
+        """Remove a transfer with its file and its refusals."""
+        async with transaction(self.adapter):
+            await self._forget_pieces(transfer_id)
+            await execute_raw(
+                self.adapter, "DELETE FROM admin_transfer_refusal WHERE transfer_id = ?", [transfer_id]
+            )
+            await self.records.delete(transfer_id)
+
+
+def counts_of(transfer: AdminTransfer) -> Mapping[str, int]:
+    """How many rows became what."""
+    return {str(result): int(getattr(transfer, result)) for result in RowResult}

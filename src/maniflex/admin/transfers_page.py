@@ -1,0 +1,316 @@
+"""Transfers of a person: how far they are, what came of them, their files; begin, cancel, go on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from maniflex.admin.bulk_batches import operation_of
+from maniflex.admin.layout import SECURITY_HEADERS
+from maniflex.admin.operations.desk import desk_of
+from maniflex.admin.route import act, show
+from maniflex.admin.transfer_runs import TransferRunner
+from maniflex.admin.transfer_start import start_import, start_phase
+from maniflex.admin.transfer_tables import AdminTransfer, AdminTransferRefusal
+from maniflex.admin.transfer_views import (
+    RefusalRow,
+    TransferLine,
+    TransferView,
+    is_bulk_delete,
+    progress_text,
+    state_of,
+    text_to_type,
+    transfer_line,
+)
+from maniflex.admin.transfers import counts_of
+from maniflex.admin.visit import Visit
+from maniflex.db.current import transaction
+from maniflex.errors import Abort, Conflict, NotFound
+from maniflex.features.export import Format
+from maniflex.features.tabular import harmless
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.response import Response
+from maniflex.storage.disposition import content_disposition
+from maniflex.transfer.cells import harmless_cell
+from maniflex.transfer.mapping import ERROR_COLUMN
+from maniflex.transfer.source import FileFormat
+
+_MOST_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransfersView:
+    """What `transfers.html` is given."""
+
+    lines: Sequence[TransferLine]
+
+
+async def show_transfers(visit: Visit) -> Response:
+    """The transfers of the last day."""
+    transfers = await visit.panel.transfers.latest(visit.signed_in, most=50)
+    view = TransfersView(lines=[transfer_line(visit, one) for one in transfers if one.phase != "draft"])
+    return await visit.page("transfers.html", view, title=visit.t("transfers"))
+
+
+async def show_transfer(visit: Visit) -> Response:
+    """One transfer."""
+    transfer, home = await _own(visit)
+    if transfer.phase == "draft" and transfer.kind == "import":
+        return visit.redirect(f"{home.path}/import?id={transfer.id}")
+    view = await _view(visit, transfer, home)
+    return await visit.page("transfer.html", view, title=view.title, crumbs=[(home.label, view.back_url)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferHome:
+    """The list that a transfer is about."""
+
+    label: str
+    path: str
+    stem: str  # of the names of its files
+
+
+async def _own(visit: Visit) -> tuple[AdminTransfer, TransferHome]:
+    """The transfer of the path, if it is this person's and the person may still do such a thing."""
+    transfer = await visit.panel.transfers.own(visit.signed_in, visit.params["id"])
+    is_over = transfer.expires_at <= visit.panel.runtime.clock.now()
+    home = None if is_over else await _home(visit, transfer)
+    if home is None:
+        raise NotFound(visit.t("no_such_page"))
+    return transfer, home
+
+
+async def _home(visit: Visit, transfer: AdminTransfer) -> TransferHome | None:
+    """Where it belongs; None for somebody who may not do such a thing any more."""
+    if transfer.kind == "work":
+        return _work_home(visit, transfer)
+    site = visit.panel.sites.by_name.get(transfer.model)
+    if site is None:
+        return None
+    if transfer.kind == "export":
+        may = site.admin.can_export and await visit.api.may(site, Operation.EXPORT)
+    elif transfer.kind == "import":
+        may = site.admin.can_import and await visit.api.may(site, Operation.CREATE)
+    else:
+        operation = operation_of(site, transfer.settings["action"])
+        may = operation is not None and await visit.api.may(site, operation)
+    return TransferHome(label=site.plural, path=f"/{site.table}", stem=site.table) if may else None
+
+
+def _work_home(visit: Visit, transfer: AdminTransfer) -> TransferHome | None:
+    is_messages = transfer.settings["list"] == "message"
+    desk = desk_of(visit)
+    if desk is None or not desk.can_act or (is_messages and not desk.sees_all):
+        return None
+    name = "outbox" if is_messages else "runs"
+    query = transfer.settings["query"]
+    path = f"/-/operations/{name}" + (f"?{query}" if query else "")
+    return TransferHome(label=visit.t(f"ops_{name}"), path=path, stem=name)
+
+
+async def _view(visit: Visit, transfer: AdminTransfer, home: TransferHome) -> TransferView:
+    state = await state_of(visit, transfer)
+    is_check = transfer.phase in ("check", "checked")
+    counts = [
+        (visit.t(("would_" if is_check else "count_") + name), f"{count:,}")
+        for name, count in counts_of(transfer).items()
+        if count or not (transfer.kind in ("bulk", "work") and name in ("created", "unchanged"))
+    ]
+    if transfer.kind == "work":
+        counts = [
+            (visit.t("count_changed"), f"{transfer.updated:,}"),
+            (visit.t("count_refused"), f"{transfer.refused:,}"),
+        ]
+    phase = "check" if is_check else "apply"
+    refusals = await visit.panel.transfers.refusals(transfer, phase, most=_MOST_SHOWN)
+    url = visit.url("-", "transfers", transfer.id)
+    ready = transfer.created + transfer.updated
+    start_key = {"import": "start_import", "bulk": "do_it"}.get(transfer.kind, "")
+    start_key = "delete_many" if is_bulk_delete(transfer) else start_key
+    return TransferView(
+        title=transfer_line(visit, transfer).title,
+        url=url,
+        kind=transfer.kind,
+        state=visit.t(f"state_{state}"),
+        file_name=transfer.file_name,
+        is_running=state in ("waiting", "running"),
+        is_check=is_check,
+        done=transfer.position,
+        total=transfer.total,
+        progress=progress_text(visit, transfer) if transfer.kind != "export" else "",
+        counts=counts if transfer.kind != "export" else [],
+        message=transfer.message,
+        refusals=[
+            RefusalRow(line=one.line, record_id=one.record_id, field=one.field, message=one.message)
+            for one in refusals
+        ],
+        refused=transfer.refused,
+        back_url=visit.root + home.path,
+        map_url=f"{visit.root}{home.path}/import?id={transfer.id}"
+        if transfer.kind == "import" and transfer.phase == "checked"
+        else "",
+        start_label=visit.t(start_key, count=f"{ready:,}") if state == "checked" and ready else "",
+        must_type=text_to_type(transfer),
+        refusals_url=f"{url}/refusals"
+        if transfer.refused and transfer.phase in ("checked", "done", "apply")
+        else "",
+        file_url=f"{url}/file" if transfer.kind == "export" and transfer.phase == "done" else "",
+        can_cancel=state in ("waiting", "running"),
+        can_go_on=state in ("failed", "cancelled") and transfer.run_id is not None,
+    )
+
+
+async def start(visit: Visit) -> Response:
+    """Do what a dry run has shown."""
+    transfer, _ = await _own(visit)
+    if transfer.phase != "checked":
+        raise Abort(409, "CONFLICT", visit.t("has_begun"))
+    must_type = text_to_type(transfer)
+    if must_type and visit.form_text("typed").strip().replace(",", "") != must_type:
+        return visit.redirect(f"/-/transfers/{transfer.id}", warning=visit.t("type_the_count"))
+    if transfer.kind == "import":
+        await start_import(visit, transfer, "apply")
+    else:
+        await start_phase(visit, transfer, "apply")
+    return visit.redirect(f"/-/transfers/{transfer.id}")
+
+
+async def cancel(visit: Visit) -> Response:
+    """Stop behind the batch that is being done."""
+    transfer, _ = await _own(visit)
+    try:
+        if transfer.run_id is not None:
+            await visit.panel.work.cancel(transfer.run_id)
+    except Conflict:
+        return visit.redirect(f"/-/transfers/{transfer.id}", warning=visit.t("is_over"))
+    return visit.redirect(f"/-/transfers/{transfer.id}", ok=visit.t("is_cancelled"))
+
+
+async def go_on(visit: Visit) -> Response:
+    """Go on with a transfer that failed or was cancelled, where it stopped."""
+    transfer, _ = await _own(visit)
+    if transfer.phase not in ("check", "apply") or transfer.run_id is None:
+        raise Abort(409, "CONFLICT", visit.t("is_over"))
+    async with transaction(visit.panel.transfers.adapter):
+        await visit.panel.transfers.update(transfer.id, message="")
+        await visit.panel.work.retry(transfer.run_id)
+    return visit.redirect(f"/-/transfers/{transfer.id}")
+
+
+# -- files
+
+
+async def download_file(visit: Visit) -> Response:
+    """The file of an export."""
+    transfer, _ = await _own(visit)
+    if transfer.kind != "export" or transfer.phase != "done":
+        raise NotFound(visit.t("no_such_page"))
+    kind = Format(transfer.settings["format"])
+    return _file(kind.content_type, transfer.file_name, visit.panel.transfers.pieces(transfer))
+
+
+async def download_refusals(visit: Visit) -> Response:
+    """The refused lines of an import as they were sent, or the refused records, with the reasons."""
+    transfer, home = await _own(visit)
+    if not transfer.refused:
+        raise NotFound(visit.t("no_such_page"))
+    stem = transfer.file_name.rpartition(".")[0] or home.stem
+    if transfer.kind == "import" and transfer.settings["format"] == FileFormat.JSONL:
+        name = f"{stem}-refused.jsonl"
+        return _file("application/jsonl; charset=utf-8", name, _refused_jsonl(visit, transfer))
+    lines = _refused_csv(visit, transfer) if transfer.kind == "import" else _refused_records(visit, transfer)
+    return _file("text/csv; charset=utf-8", f"{stem}-refused.csv", lines)
+
+
+def _file(kind: str, name: str, stream: AsyncGenerator[bytes, None]) -> Response:
+    headers = {**SECURITY_HEADERS, "content-disposition": content_disposition(name, inline=False)}
+    return Response(200, content_type=kind, headers=headers, stream=stream)
+
+
+async def _all_refusals(visit: Visit, transfer: AdminTransfer) -> AsyncIterator[AdminTransferRefusal]:
+    after, phase = (-1, ""), "check" if transfer.phase == "checked" else "apply"
+    while some := await visit.panel.transfers.refusals(transfer, phase, after=after, most=500):
+        for one in some:
+            yield one
+        after = (some[-1].line, some[-1].id)
+
+
+async def _by_line(visit: Visit, transfer: AdminTransfer) -> AsyncIterator[tuple[int, str]]:
+    """Refused lines in order, each with all its reasons."""
+    line, texts = -1, list[str]()
+    async for one in _all_refusals(visit, transfer):
+        if one.line != line and texts:
+            yield line, "; ".join(texts)
+            texts = []
+        line = one.line
+        texts.append(f"{one.field}: {one.message}" if one.field else one.message)
+    if texts:
+        yield line, "; ".join(texts)
+
+
+async def _refused_rows(visit: Visit, transfer: AdminTransfer) -> AsyncIterator[tuple[Sequence[str], str]]:
+    """The texts of each refused line, and why it was refused."""
+    refusals = _by_line(visit, transfer)
+    refusal = await anext(refusals, None)
+    async for rows in TransferRunner(visit.panel).rows(transfer):
+        for row in rows:
+            while refusal is not None and refusal[0] < row.line:
+                refusal = await anext(refusals, None)
+            if refusal is None:
+                return
+            if refusal[0] == row.line:
+                yield row.texts, refusal[1]
+
+
+async def _refused_csv(visit: Visit, transfer: AdminTransfer) -> AsyncGenerator[bytes, None]:
+    separator = transfer.settings["separator"] if transfer.settings["format"] == FileFormat.CSV else ","
+    columns = list(transfer.settings["map"])
+    is_own = any(name.startswith(ERROR_COLUMN) for name in columns)
+    heads = [harmless_cell(name) for name in columns]
+    yield _line([*heads, *([] if is_own else [ERROR_COLUMN])], separator)
+    async for texts, why in _refused_rows(visit, transfer):
+        cells = [harmless_cell(text.encode("utf-8", "replace").decode()) for text in texts]
+        cells += [""] * (len(columns) - len(cells))
+        if is_own:
+            place = next(n for n, name in enumerate(columns) if name.startswith(ERROR_COLUMN))
+            cells[place] = harmless(why)
+        yield _line([*cells, *([] if is_own else [harmless(why)])], separator)
+
+
+async def _refused_jsonl(visit: Visit, transfer: AdminTransfer) -> AsyncGenerator[bytes, None]:
+    async for texts, why in _refused_rows(visit, transfer):
+        text = texts[0].encode("utf-8", "replace").decode() if texts else ""
+        if text.startswith("{") and text.endswith("}"):
+            rest = text[1:].lstrip()
+            text = (
+                "{" + json.dumps(ERROR_COLUMN) + ": " + json.dumps(why) + (", " if rest != "}" else "") + rest
+            )
+        else:
+            text = json.dumps({ERROR_COLUMN: why, "line": text})
+        yield text.encode() + b"\n"
+
+
+async def _refused_records(visit: Visit, transfer: AdminTransfer) -> AsyncGenerator[bytes, None]:
+    yield _line(["id", "field", "message"], ",")
+    async for one in _all_refusals(visit, transfer):
+        yield _line([harmless(one.record_id), harmless(one.field), harmless(one.message)], ",")
+
+
+def _line(cells: Sequence[str], separator: str) -> bytes:
+    out = io.StringIO(newline="")
+    csv.writer(out, delimiter=separator, lineterminator="\r\n").writerow(cells)
+    return out.getvalue().encode()
+
+
+ROUTES = (
+    replace(show("/-/transfers", show_transfers), writes=True),
+    replace(show("/-/transfers/{id}", show_transfer), writes=True),
+    replace(show("/-/transfers/{id}/refusals", download_refusals), writes=True),
+    replace(show("/-/transfers/{id}/file", download_file), writes=True),
+    act("/-/transfers/{id}/start", start),
+    act("/-/transfers/{id}/cancel", cancel),
+    act("/-/transfers/{id}/continue", go_on),
+)

@@ -1,0 +1,252 @@
+"""Records to and from files for the command line: as one identity through the pipeline, or unscoped.
+
+The engine is `maniflex.transfer`, as in the panel; here are the places it stores into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from maniflex._names import did_you_mean
+from maniflex.db.current import transaction
+from maniflex.db.records import Records
+from maniflex.errors import DeclarationError, RequestError
+from maniflex.features.export import Format
+from maniflex.features.json_lines import write_jsonl
+from maniflex.features.tabular import write_csv, write_xlsx
+from maniflex.model.base import Model
+from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.context import AuthInfo
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.runtime import Runtime
+from maniflex.query.parse import parse
+from maniflex.transfer.batches import BATCH, store_batch, try_batch
+from maniflex.transfer.importer import Importer, RecordTarget, Reply, RowOutcome
+from maniflex.transfer.mapping import importable_fields, key_fields, make_map, suggest_fields
+from maniflex.transfer.readers import make_reader
+from maniflex.transfer.source import FileFormat, RowReader, TextForm, detect_form, read_rows
+
+if TYPE_CHECKING:
+    from maniflex.app.server import Server
+
+_PIECE = 256 * 1024
+
+
+def model_of(server: Server, name: str) -> ModelMeta:
+    """The model of this name; `DeclarationError` naming a similar one."""
+    stores = server._seal().runtime.stores
+    metas = {store.meta.name: store.meta for store in stores.values() if not store.meta.is_internal}
+    meta = metas.get(name) or next((meta for meta in metas.values() if meta.table == name), None)
+    if meta is None:
+        raise DeclarationError(f"there is no model {name!r}{did_you_mean(name, metas)}")
+    return meta
+
+
+# -- places to store records in
+
+
+class PipelineTarget:
+    """Stores records by requests of one identity."""
+
+    def __init__(self, server: Server, meta: ModelMeta, auth: AuthInfo) -> None:
+        self._server = server
+        self._auth = auth
+        self._path = f"{server.config.path_prefix}/{meta.table}"
+
+    async def find(self, key: FieldMeta, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+        """The records with one of these values that the identity may see."""
+        records: list[Mapping[str, Any]] = []
+        for value in values:
+            if key.name == "id":
+                response = await self._server.call("GET", f"{self._path}/{value}", auth=self._auth)
+                records += [self._data(response)] if response.status < 400 else []
+                continue
+            query = [("filter", f"{key.api}:eq:{value}"), ("limit", "1")]
+            response = await self._server.call("GET", self._path, query=query, auth=self._auth)
+            if response.status >= 400:
+                message = (response.error or {}).get("message", "refused")
+                raise DeclarationError(f"records cannot be found by {key.api!r}: {message}")
+            records += self._data(response)
+        return records
+
+    async def create(self, values: Mapping[str, Any]) -> Reply:
+        """Store a new record."""
+        return self._reply(await self._server.call("POST", self._path, json=dict(values), auth=self._auth))
+
+    async def update(self, record_id: str, values: Mapping[str, Any]) -> Reply:
+        """Change a record."""
+        path = f"{self._path}/{record_id}"
+        return self._reply(await self._server.call("PATCH", path, json=dict(values), auth=self._auth))
+
+    def _data(self, response: Response) -> Any:
+        body = (
+            response.body
+            if response.body is not None
+            else response.encode(self._server._seal().runtime.encode)
+        )
+        return msgspec.json.decode(body)["data"] if body else {}
+
+    def _reply(self, response: Response) -> Reply:
+        error = response.error
+        if error is None:
+            return Reply(status=response.status, record=self._data(response))
+        return Reply(status=response.status, problems=_problems(error.get("details"), str(error["message"])))
+
+
+class UnscopedTarget:
+    """Stores records as code of the application does: validated, bound by no identity."""
+
+    def __init__(self, server: Server, meta: ModelMeta) -> None:
+        self._records: Records[Any] = server.db(meta.cls)
+        self._meta = meta
+        self._runtime = server._seal().runtime
+
+    async def find(self, key: FieldMeta, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+        """The records with one of these values."""
+        records = await self._records.list([(key.name, "in", list(values))])
+        return [self._plain(record) for record in records]
+
+    async def create(self, values: Mapping[str, Any]) -> Reply:
+        """Store a new record."""
+        try:
+            record = await self._records.create(self._meta.validator.create(values))
+        except RequestError as error:
+            return _refusal(error)
+        return Reply(status=201, record=self._plain(record))
+
+    async def update(self, record_id: str, values: Mapping[str, Any]) -> Reply:
+        """Change a record."""
+        try:
+            record = await self._records.update(record_id, self._meta.validator.patch(values))
+        except RequestError as error:
+            return _refusal(error)
+        return Reply(status=200, record=self._plain(record))
+
+    def _plain(self, record: Model) -> Mapping[str, Any]:
+        """A record as the API would show it."""
+        serializer = self._runtime.serializers[self._meta.cls]
+        encode = self._runtime.encode
+        values: Mapping[str, Any] = msgspec.json.decode(encode(serializer.struct_of(serializer.row(record))))
+        return values
+
+
+def _refusal(error: RequestError) -> Reply:
+    return Reply(status=error.status, problems=_problems(error.details, str(error)))
+
+
+def _problems(details: Any, message: str) -> list[tuple[str, str]]:
+    problems = [
+        (str(detail.get("field") or ""), str(detail.get("message") or message))
+        for detail in (details if isinstance(details, list) else ())
+        if isinstance(detail, Mapping)
+    ]
+    return problems or [("", message)]
+
+
+# -- import
+
+
+class FileImport:
+    """The import of one file."""
+
+    def __init__(
+        self, server: Server, meta: ModelMeta, target: RecordTarget, file: Path, kind: FileFormat
+    ) -> None:
+        self._meta = meta
+        self._target = target
+        self._file = file
+        self._kind = kind
+        self._adapter = server._seal().runtime.stores[meta.cls].adapter
+        self.form = TextForm()
+        self.columns: Sequence[str] = ()
+
+    async def look(self, encoding: str | None, separator: str | None) -> None:
+        """Find out how the file is written, and which columns it has."""
+        with self._file.open("rb") as file:
+            start = file.read(_PIECE)
+        form = detect_form(start) if self._kind is not FileFormat.XLSX else TextForm()
+        self.form = TextForm(encoding=encoding or form.encoding, separator=separator or form.separator)
+        reader = self._reader()
+        async for _ in read_rows(self._pieces(), reader, 100):
+            break
+        self.columns = list(reader.columns)
+
+    async def run(
+        self,
+        names: Mapping[str, str],
+        upsert: str,
+        *,
+        is_check: bool,
+        on_batch: Callable[[Sequence[RowOutcome]], None],
+    ) -> None:
+        """Import the file, or find out what would come of that."""
+        fields, keys = importable_fields(self._meta), key_fields(self._meta)
+        by_column = {**suggest_fields(self.columns, [*fields, *keys]), **names}
+        columns = make_map(by_column, fields, keys, upsert)
+        importer = Importer(self._target, columns, self._kind, zone=ZoneInfo("UTC"), is_check=is_check)
+        async for rows in read_rows(self._pieces(), self._reader(), BATCH):
+            while rows:
+                if is_check:
+                    outcomes = await try_batch(
+                        rows, block=self._block, prepare=importer.prepare, act=importer.act
+                    )
+                else:
+                    outcomes = await store_batch(
+                        rows, block=self._block, prepare=importer.prepare, act=importer.act, settle=_nothing
+                    )
+                on_batch(outcomes)
+                rows = rows[len(outcomes) :]
+
+    def _block(self) -> AbstractAsyncContextManager[Any]:
+        return transaction(self._adapter)
+
+    def _reader(self) -> RowReader:
+        return make_reader(self._kind, self.form, self.columns if self._kind is FileFormat.JSONL else ())
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        with self._file.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+
+
+async def _nothing(outcomes: Sequence[RowOutcome]) -> None:
+    """A command keeps no note of how far it is."""
+
+
+# -- export
+
+
+async def export_as(
+    server: Server, meta: ModelMeta, auth: AuthInfo, query: Sequence[tuple[str, str]]
+) -> AsyncGenerator[bytes, None]:
+    """The file that the API would give this identity."""
+    path = f"{server.config.path_prefix}/{meta.table}/export"
+    response = await server.call("GET", path, query=list(query), auth=auth)
+    if response.status >= 300 or response.stream is None:
+        message = (response.error or {}).get("message", "the export was refused")
+        hint = f"; {meta.name} needs export=True" if response.status == 404 else ""
+        raise DeclarationError(f"{message}{hint}")
+    return response.stream
+
+
+def export_unscoped(
+    runtime: Runtime, meta: ModelMeta, query: Sequence[tuple[str, str]], kind: Format
+) -> AsyncGenerator[bytes, None]:
+    """All records that match, without their secrets; no limit and no rule binds it."""
+    store = runtime.stores[meta.cls]
+    pairs = [pair for pair in query if pair[0] != "format"]
+    listing = parse(urlencode(pairs).encode(), meta, store.models)
+    fields = tuple(f for f in (listing.select or meta.fields) if f.exported)
+    rows = store.stream(listing, fields, 2**31 - 2)
+    if kind is Format.CSV:
+        return write_csv(fields, rows)
+    if kind is Format.JSONL:
+        return write_jsonl(runtime.serializers[meta.cls].of(fields, fields), rows, runtime.encode)
+    return write_xlsx(fields, rows, runtime.clock.now())

@@ -1,0 +1,129 @@
+"""The tables of a server: made and checked at its start, and handed to the commands that migrate them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maniflex.app.assembly import Assembly
+from maniflex.app.durable import Durable
+from maniflex.config import Config
+from maniflex.db.decimal_schema import use_order_keys_if_there
+from maniflex.db.drift import check_drift
+from maniflex.db.migrate import migrate
+from maniflex.db.port import Adapter
+from maniflex.db.primary import reading
+from maniflex.db.query_models import check_queries
+from maniflex.db.records import Records
+from maniflex.db.version_table import read_heads
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, Sql
+
+if TYPE_CHECKING:
+    from maniflex.migrations.target import LockPatience, MigrationTarget
+
+DEFAULT = "default"
+VERSIONS = "versions"
+
+
+class SchemaTables:
+    """The tables of all databases of one server."""
+
+    def __init__(
+        self, assembly: Assembly, durable: Durable, config: Config, *, home: Path, application: str
+    ) -> None:
+        self._assembly = assembly
+        self._durable = durable
+        self._config = config
+        self._home = home
+        self._application = application
+
+    async def prepare(self) -> None:
+        """Make or check the tables, as the settings ask for it; a migrated database is not altered."""
+        for name, adapter, models in self._databases():
+            directory = self._directory(name)
+            is_migrated = await read_heads(reading(adapter)) is not None
+            has_files = any((directory / VERSIONS).glob("*.py"))
+            if is_migrated or (self._config.migrate_on_start and has_files):
+                await self._start_on_migrated(name, adapter, models)
+            elif self._config.auto_migrate:
+                own_models = [model for model in models if not model.readonly]
+                await migrate(adapter, own_models, self._statements(adapter, adapter.dialect))
+            else:
+                await use_order_keys_if_there(adapter, models)
+                own_models = [model for model in models if not model.readonly]
+                await check_drift(adapter, own_models, self._application)
+            await check_queries(adapter, models)
+
+    async def make(self) -> None:
+        """Make the tables of the default database, unless migrations keep it."""
+        [(adapter, models)] = [(a, m) for name, a, m in self._databases() if name == DEFAULT]
+        if await read_heads(reading(adapter)) is None:
+            own_models = [model for model in models if not model.readonly]
+            await migrate(adapter, own_models, self._statements(adapter, adapter.dialect))
+
+    async def _start_on_migrated(self, name: str, adapter: Adapter, models: Sequence[ModelSql]) -> None:
+        from maniflex.migrations.start import start_on_migrated
+
+        config = self._config
+        if not config.auto_migrate:
+            await use_order_keys_if_there(adapter, models)
+        await start_on_migrated(
+            self._target(name, adapter, models, None),
+            migrate=config.migrate_on_start,
+            strict=not config.auto_migrate or config.is_strict,
+            refresh=config.auto_migrate or config.migrate_on_start,
+        )
+
+    def targets(self, patience: LockPatience | None = None) -> list[MigrationTarget]:
+        """Every database with what migrating it needs."""
+        return [self._target(name, adapter, models, patience) for name, adapter, models in self._databases()]
+
+    def _databases(self) -> Iterator[tuple[str, Adapter, list[ModelSql]]]:
+        """The name, the adapter and the models of each database."""
+        names: set[str] = set()
+        for adapter, own_models in self._assembly.schemas():
+            is_default = adapter is self._assembly.runtime.adapter
+            name = DEFAULT if is_default else _database_name(adapter.label)
+            while name in names:
+                name += "_2"
+            names.add(name)
+            yield name, adapter, [*own_models, *self._durable.entry_tables.beside_rows(adapter)]
+
+    def _directory(self, name: str) -> Path:
+        root = self._home / self._config.migrations_dir
+        is_alone = len(self._assembly.adapters) == 1 or (name == DEFAULT and (root / VERSIONS).is_dir())
+        return root if is_alone else root / name
+
+    def _statements(self, adapter: Adapter, dialect: Dialect) -> Sequence[Sql]:
+        return self._durable.schema(dialect) if adapter is self._assembly.runtime.adapter else ()
+
+    def _target(
+        self, name: str, adapter: Adapter, models: Sequence[ModelSql], patience: LockPatience | None
+    ) -> MigrationTarget:
+        from maniflex.migrations.files import MigrationFiles
+        from maniflex.migrations.target import LockPatience, MigrationTarget
+
+        runtime = self._assembly.runtime
+
+        def records(model: str) -> Records[Any]:
+            return Records(runtime.store(model))
+
+        return MigrationTarget(
+            name=name,
+            adapter=adapter,
+            models=models,
+            statements=lambda dialect: self._statements(adapter, dialect),
+            files=MigrationFiles(self._directory(name)),
+            records=records,
+            application=self._application,
+            patience=patience or LockPatience(),
+        )
+
+
+def _database_name(label: str) -> str:
+    """The name of a database's directory: that of its file, or of the database on its server."""
+    last = re.split(r"[/:]", label)[-1].removesuffix(".db")
+    return re.sub(r"\W+", "_", last).strip("_") or "other"

@@ -1,0 +1,138 @@
+"""Makes partitions for the time to come, beside those who write.
+
+Before another partition is attached, PostgreSQL reads the whole default one to see that it has no row of it,
+and lets nobody write meanwhile, unless a check says so already. So the check comes first, is validated beside
+the writers, and goes again when the partition is there. Who is killed on the way leaves nothing that the next
+one does not finish or remove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from maniflex._ids import first_id, moment_of
+from maniflex.background.partitions.grants import copy_grants
+from maniflex.background.partitions.layout import Partition, PartitionedTable, PartitionLayout, read_layout
+from maniflex.background.partitions.periods import Period, partition_name
+from maniflex.background.partitions.short_locks import LockLimits, change_tables, run_all
+from maniflex.db.port import Adapter, Executor, Tx
+from maniflex.errors import ConstraintViolation
+from maniflex.sql.statement import Sql
+
+AHEAD = 3  # partitions that are there before their time
+SOONEST = timedelta(minutes=1)  # a partition that begins sooner might have rows already
+CHECK = "maniflex_ahead_check"
+
+_OPTIONS = "SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE oid = to_regclass($1)"
+_CHECKS = "SELECT 1 FROM pg_constraint WHERE conrelid = to_regclass($1) AND conname = $2"
+_OWN_KEY = """
+SELECT 1 FROM pg_index WHERE indrelid = to_regclass($1) AND indisprimary
+   AND NOT EXISTS (SELECT 1 FROM pg_index p WHERE p.indrelid = to_regclass($2) AND p.indisprimary)
+"""
+
+
+class PartitionBuilder:
+    """Makes the partitions of one table."""
+
+    def __init__(self, adapter: Adapter, table: PartitionedTable, patience: LockLimits) -> None:
+        self._adapter = adapter
+        self._table = table
+        self._patience = patience
+
+    async def build_ahead(
+        self, now: datetime, period: Period | None = None, *, besides: Collection[str] = ()
+    ) -> list[str]:
+        """Make those that are missing for the next periods, `besides` some; the names of what was made."""
+        layout = await read_layout(self._adapter, self._table)
+        if layout is None or (length := period or layout.period) is None:
+            return []
+        await self._remove_check()
+        missing = [one for one in missing_partitions(layout, length, now) if one.name not in besides]
+        return [one.name for one in missing if await self._build(one)]
+
+    async def _build(self, partition: Partition) -> bool:
+        """Make one partition; not where the default one has rows of its time."""
+        default, column = self._table.default, self._table.column
+        await run_all(
+            self._adapter,
+            [
+                f"ALTER TABLE {default} ADD CONSTRAINT {CHECK}"
+                f" CHECK ({column} < '{partition.lower}' OR {column} >= '{partition.upper}') NOT VALID"
+            ],
+            self._patience,
+        )
+        try:
+            await run_all(
+                self._adapter, [f"ALTER TABLE {default} VALIDATE CONSTRAINT {CHECK}"], self._patience
+            )
+            await change_tables(self._adapter, lambda tx: self._make_table(tx, partition), self._patience)
+            await run_all(
+                self._adapter,
+                [
+                    f"ALTER TABLE {self._table.name} ATTACH PARTITION {partition.name}"
+                    f" FOR VALUES FROM ('{partition.lower}') TO ('{partition.upper}')",
+                    f"ALTER TABLE {default} DROP CONSTRAINT {CHECK}",
+                ],
+                self._patience,
+            )
+        except ConstraintViolation:
+            await self._remove_check()
+            return False
+        except BaseException:
+            await self._remove_check()
+            raise
+        return True
+
+    async def _make_table(self, tx: Tx, partition: Partition) -> None:
+        """The table by itself, so that making its indexes holds nobody up."""
+        default, parent = self._table.default, self._table.name
+        options = await _text_of(tx, Sql(_OPTIONS, (default,)))
+        await tx.execute(Sql(f"DROP TABLE IF EXISTS {partition.name}"))  # one that was never attached
+        storage = f" WITH ({options})" if options else ""
+        await tx.execute(Sql(f"CREATE TABLE {partition.name} (LIKE {parent} INCLUDING ALL){storage}"))
+        if await tx.write(Sql(_OWN_KEY, (default, parent))):
+            await tx.execute(Sql(f"ALTER TABLE {partition.name} ADD PRIMARY KEY (id)"))
+        await copy_grants(tx, parent, [partition.name])
+
+    async def _remove_check(self) -> None:
+        """Remove a check that was left behind: when its time comes it would refuse rows."""
+        default = self._table.default
+        if await self._adapter.write(Sql(_CHECKS, (default, CHECK))):
+            await run_all(
+                self._adapter,
+                [f"ALTER TABLE {default} DROP CONSTRAINT IF EXISTS {CHECK}"],
+                self._patience,
+            )
+
+
+def missing_partitions(layout: PartitionLayout, period: Period, now: datetime) -> list[Partition]:
+    """Those of the next periods that are not there yet; what has begun is the default partition's.
+
+    Of a period that other partitions have a part of, the rest: they may be shorter, or from a clock ahead.
+    """
+    soonest = now + SOONEST
+    ends = [moment_of(one.upper) for one in layout.partitions]
+    start = min([period.next_start(soonest), *(end for end in ends if end >= soonest)])
+    last = period.next_start(now) + (AHEAD - 1) * period.value
+    missing = []
+    for one in layout.partitions:
+        lower, upper = moment_of(one.lower), moment_of(one.upper)
+        missing += _cut(layout.table, period, start, min(lower, last + period.value))
+        start = max(start, upper)
+    return missing + _cut(layout.table, period, start, last + period.value)
+
+
+def _cut(table: PartitionedTable, period: Period, start: datetime, end: datetime) -> list[Partition]:
+    """The partitions from one moment to another."""
+    partitions = []
+    while start < end:
+        upper = min(period.next_start(start), end)
+        partitions.append(Partition(partition_name(table.name, start), first_id(start), first_id(upper)))
+        start = upper
+    return partitions
+
+
+async def _text_of(run: Executor, sql: Sql) -> str:
+    rows = await run.write(sql)
+    return str(rows[0][0] or "") if rows else ""

@@ -1,0 +1,48 @@
+"""What `maniflex partition` does: partition the tables of runs or messages, whatever state they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from maniflex.background.partitions.builder import PartitionBuilder
+from maniflex.background.partitions.layout import MESSAGES, OF_RUNS, RUNS, PartitionedTable
+from maniflex.background.partitions.mover import TableMover
+from maniflex.background.partitions.periods import Period
+from maniflex.background.partitions.short_locks import PATIENCE, LockLimits, patient_sibling, take_turn
+from maniflex.db.port import Adapter
+from maniflex.errors import Conflict, DeclarationError
+from maniflex.sql.statement import Sql, by_dialect
+
+TABLES: dict[str, Sequence[PartitionedTable]] = {"runs": (RUNS, *OF_RUNS), "messages": (MESSAGES,)}
+OLDEST_SERVER = 140_000  # as server_version_num
+
+
+async def partition_tables(
+    adapter: Adapter,
+    tables: Sequence[PartitionedTable],
+    period: Period,
+    now: datetime,
+    *,
+    patience: LockLimits = PATIENCE,
+    tell: Callable[[str], object] = lambda text: None,
+) -> None:
+    """Partition the tables that are not, and make the partitions of the next periods."""
+    if not by_dialect(adapter.dialect, sqlite=False, postgres=True):
+        raise DeclarationError("only PostgreSQL has partitions; on SQLite retention goes row by row")
+    async with take_turn(adapter) as ours, patient_sibling(adapter) as own:
+        if not ours:
+            raise Conflict("another process is changing partitions of this database; try again in a moment")
+        await _require_server(own)
+        for table in tables:
+            if not await TableMover(own, table, patience, tell).move():
+                tell(f"{table.name} is partitioned already")
+            names = await PartitionBuilder(own, table, patience).build_ahead(now, period)
+            if names:
+                tell(f"made {', '.join(names)}")
+
+
+async def _require_server(adapter: Adapter) -> None:
+    [(number,)] = await adapter.write(Sql("SELECT current_setting('server_version_num')::int"))
+    if number < OLDEST_SERVER:
+        raise DeclarationError(f"partitions need PostgreSQL {OLDEST_SERVER // 10_000} or later")

@@ -1,0 +1,130 @@
+"""Looks after the partitions of durable work: the next ones are there, and claims know which to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from maniflex._ids import first_id
+from maniflex.background.environment import Environment
+from maniflex.background.loop import Loop
+from maniflex.background.partitions.builder import PartitionBuilder, missing_partitions
+from maniflex.background.partitions.layout import (
+    PACKAGE,
+    RUNS,
+    PartitionedTable,
+    PartitionLayout,
+    read_layout,
+)
+from maniflex.background.partitions.short_locks import ONCE, LockNotFree, patient_sibling, take_turn
+from maniflex.background.runs.store import RunStore
+from maniflex.errors import DatabaseError, TransactionError
+from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.sql.statement_files import load
+
+EVERY = timedelta(seconds=10)
+LOOK_EVERY = timedelta(minutes=1)  # whether tables have been partitioned
+_KEYS_AT_ONCE = 1_000
+_CLOCK_DIFFERENCE = timedelta(minutes=10)  # of those who make ids, at most
+# Whether a worker may soon have something to do in a partition.
+_OPEN = """
+SELECT 1 WHERE EXISTS (SELECT 1 FROM {0} WHERE lease_until IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM {0}
+                WHERE status = 'pending' AND deleted_at IS NULL AND type > '' AND run_at <= $1)
+"""
+
+
+class PartitionKeeper(Loop):
+    """Makes partitions ahead of their time, and finds those that claims have to look at."""
+
+    name = "maniflex-partitions"
+
+    def __init__(
+        self, environment: Environment, tables: Sequence[PartitionedTable], store: RunStore | None = None
+    ) -> None:
+        super().__init__(environment.clock, EVERY, environment.logger)
+        self._adapter = environment.adapter
+        self._tables = tables
+        self._store = store
+        self._after = ""  # keys up to here were looked at
+        self._given_up: set[str] = set()  # partitions
+        self._refused: set[PartitionedTable] = set()  # of which partitions could not be made
+
+    async def tick(self) -> bool:
+        is_partitioned = False
+        for table in self._tables:
+            layout = await read_layout(self._adapter, table)
+            if layout is None:
+                continue
+            is_partitioned = True
+            await self._try_to_build(layout)
+            if table == RUNS and self._store is not None:
+                self._store.learn_partitions(layout, await self._open_partitions(layout))
+                await self._prune_keys(layout)
+        self.interval = EVERY if is_partitioned else LOOK_EVERY
+        return False
+
+    async def _build(self, layout: PartitionLayout) -> None:
+        period, now = layout.period, self.clock.now()
+        if period is None:
+            return
+        missing = {one.name for one in missing_partitions(layout, period, now)} - self._given_up
+        if not missing:
+            return
+        async with take_turn(self._adapter) as ours:
+            if not ours:
+                return
+            async with patient_sibling(self._adapter) as adapter:
+                builder = PartitionBuilder(adapter, layout.table, ONCE)
+                try:
+                    names = await builder.build_ahead(now, besides=self._given_up)
+                except LockNotFree:
+                    return  # the next tick tries again, long before they are needed
+        self._given_up |= missing - set(names)  # the default partition has rows of their time
+        if names:
+            self.logger.info("made the partitions %s", ", ".join(names))
+
+    async def _try_to_build(self, layout: PartitionLayout) -> None:
+        try:
+            await self._build(layout)
+        except TransactionError:
+            raise
+        except DatabaseError as error:  # this role may not own the tables; rows are well in the default one
+            if layout.table not in self._refused:
+                self._refused.add(layout.table)
+                self.logger.warning(
+                    "the partitions of %s could not be made; let `maniflex partition` make them now and then,"
+                    " as the role that owns the tables",
+                    layout.table.name,
+                    exc_info=error,
+                )
+
+    async def _open_partitions(self, layout: PartitionLayout) -> list[str]:
+        """Those that new runs go to, and those where one may be claimed before the next tick."""
+        now = self.clock.now()
+        earliest, latest = first_id(now - _CLOCK_DIFFERENCE), first_id(now + _CLOCK_DIFFERENCE)
+        names = [] if layout.default is None else [layout.default]
+        async with self._adapter.transaction() as tx:
+            await tx.execute(Sql("SET LOCAL enable_seqscan = off"))
+            for one in layout.partitions:
+                is_current = one.upper > earliest and one.lower <= latest
+                if is_current or await tx.write(Sql(_OPEN.format(one.name), (now + 2 * EVERY,))):
+                    names.append(one.name)
+        return names
+
+    async def _prune_keys(self, layout: PartitionLayout) -> None:
+        """Remove keys of runs that went with their partitions, a few at a time."""
+        if not layout.partitions:
+            return
+        statement = load(PACKAGE, "partitions", Dialect.POSTGRES)["prune_keys"]
+        values = {"after": self._after, "below": layout.partitions[0].lower, "limit": _KEYS_AT_ONCE}
+        [(last, count)] = await self._adapter.write(statement.bind(**values))
+        self._after = last if count == _KEYS_AT_ONCE else ""
+
+
+def keeper_of(
+    environment: Environment, tables: Sequence[PartitionedTable], store: RunStore | None = None
+) -> list[PartitionKeeper]:
+    """The keeper of these tables; none where a database has no partitions."""
+    has_partitions = by_dialect(environment.adapter.dialect, sqlite=False, postgres=True)
+    return [PartitionKeeper(environment, tables, store)] if has_partitions else []

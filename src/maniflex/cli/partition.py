@@ -1,0 +1,59 @@
+"""`maniflex partition module:server runs|messages|all`: cut the tables of durable work into partitions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from maniflex.app.server import Server
+from maniflex.background.partitions.command import TABLES, partition_tables
+from maniflex.background.partitions.layout import PartitionedTable
+from maniflex.background.partitions.periods import Period
+from maniflex.background.partitions.short_locks import LockLimits
+from maniflex.cli.process import run_once
+from maniflex.cli.target import load_sealed
+
+_ALL = "all"
+
+
+@click.command(epilog="Example: maniflex partition app:server all --by day")
+@click.argument("target", metavar="MODULE:SERVER")
+@click.argument("what", type=click.Choice([*TABLES, _ALL]))
+@click.option(
+    "--by",
+    "period",
+    type=click.Choice([period.name.lower() for period in Period]),
+    default="day",
+    show_default=True,
+    help="How much time one partition holds.",
+)
+@click.option("--tries", type=click.IntRange(1), default=100, show_default=True, help="Waits for a lock.")
+def partition(target: str, what: str, period: str, tries: int) -> None:
+    """Partition the tables of runs (with events and steps) or messages, on PostgreSQL, while others work.
+
+    Retention then drops whole partitions. Run again, it finishes what was interrupted.
+    """
+    server = load_sealed(target)
+    tables = _tables(server, what)
+    patience = LockLimits(timedelta(milliseconds=200), tries)
+
+    async def work() -> None:
+        adapter = server.work.environment.adapter
+        now = datetime.now(UTC)
+        await partition_tables(
+            adapter, tables, Period.of_name(period), now, patience=patience, tell=click.echo
+        )
+
+    run_once(server, work)
+
+
+def _tables(server: Server, what: str) -> list[PartitionedTable]:
+    """The tables that the application has."""
+    parts = {"runs": server.work.used, "messages": server.outbox.used}
+    names = [name for name in TABLES if what in (name, _ALL) and parts[name]]
+    if not names:
+        raise click.ClickException(
+            f"the application has no {what if what != _ALL else 'runs and no messages'}"
+        )
+    return [table for name in names for table in TABLES[name]]

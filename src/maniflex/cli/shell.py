@@ -1,0 +1,189 @@
+"""`maniflex shell module:server`: Python with the models at hand, and `await` at the prompt."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import code
+import inspect
+import sqlite3
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from types import CodeType, FunctionType
+from typing import Any
+
+import click
+
+from maniflex.app.server import Server
+from maniflex.cli.database import check_file, opened_adapters
+from maniflex.cli.output import target_argument
+from maniflex.cli.target import load_sealed
+from maniflex.errors import ManiflexError
+from maniflex.pipeline.context import AuthInfo
+
+AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+READ_ONLY_TRANSACTION = "25006"  # the code PostgreSQL refuses a write with
+
+
+@click.command(epilog='Example: maniflex shell app:server --read-only -c "await db(Post).count()"')
+@target_argument
+@click.option(
+    "-c", "code_text", metavar="CODE", help="Run this and end; the value of a last expression is printed."
+)
+@click.option("--read-only", is_flag=True, help="Let no statement write, and leave the tables as they are.")
+@click.option("--as", "user", help="Have the scope rules bind `db`, as they bind this user.")
+@click.option("--role", "roles", multiple=True, help="With --as: a role of that user; may be repeated.")
+@click.option("--tenant", help="With --as: the tenant of that user.")
+def shell(
+    target: str,
+    code_text: str | None,
+    read_only: bool,
+    user: str | None,
+    roles: tuple[str, ...],
+    tenant: str | None,
+) -> None:
+    """Python with the server, its models and `db` at hand; `await` works at the prompt."""
+    if user is None and (roles or tenant):
+        raise click.UsageError("--role and --tenant go with --as")
+    server = load_sealed(target)
+    auth = None if user is None else AuthInfo(user_id=user, roles=list(roles), tenant_id=tenant or "")
+    with _running(server, read_only) as run, nullcontext() if auth is None else server.speaking_as(auth):
+        names = _names(server)
+        if code_text is not None:
+            sys.exit(_run_code(code_text, names, run))
+        _interact(names, run, read_only)
+
+
+def _names(server: Server) -> dict[str, Any]:
+    models = {model.__name__: model for model in server.models}
+    return {
+        **models,
+        "server": server,
+        "db": server.db,
+        "__name__": "__console__",
+        "__builtins__": __builtins__,
+    }
+
+
+Run = Callable[[Any], Any]  # runs a coroutine to its end
+
+
+@contextmanager
+def _running(server: Server, read_only: bool) -> Iterator[Run]:
+    """An event loop on a thread of its own, with the databases open; the prompt keeps the main thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="maniflex-shell", daemon=True)
+    thread.start()
+
+    def run(work: Any) -> Any:
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:  # Ctrl-C ends what runs, not the shell
+            future.cancel()
+            raise
+
+    life = _looking(server) if read_only else server.lifespan(role="client")
+    try:
+        run(life.__aenter__())
+    except ManiflexError as error:
+        raise click.ClickException(str(error)) from None
+    try:
+        yield run
+    finally:
+        run(life.__aexit__(None, None, None))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@asynccontextmanager
+async def _looking(server: Server) -> AsyncIterator[None]:
+    """The databases open as they are: nothing is made or migrated, no hook is called."""
+    for adapter in server.adapters:
+        check_file(adapter)
+    async with opened_adapters(server.adapters, read_only=True):
+        yield
+
+
+def _run_code(text: str, names: dict[str, Any], run: Run) -> int:
+    """Run the code; print the value of its last expression, or the traceback of its error."""
+    try:
+        tree = ast.parse(text, "<code>")
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        _execute(compile(tree, "<code>", "exec", flags=AWAITS), names, run)
+        if isinstance(last, ast.Expr):
+            value = _execute(compile(ast.Expression(last.value), "<code>", "eval", flags=AWAITS), names, run)
+            if value is not None:
+                click.echo(repr(value))
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if _is_refused_write(error):
+            click.echo("nothing was written: --read-only", err=True)
+        else:
+            lines = traceback.format_exception(type(error), error, _own_part(error))
+            click.echo("".join(lines).rstrip(), err=True)
+        return 1
+    return 0
+
+
+def _execute(compiled: CodeType, names: dict[str, Any], run: Run) -> Any:
+    value = FunctionType(compiled, names)()
+    return run(value) if inspect.iscoroutine(value) else value
+
+
+def _is_refused_write(error: BaseException) -> bool:
+    """Whether a database that is open for reading refused to write."""
+    cause = error.__cause__
+    code = getattr(cause, "sqlite_errorcode", None)
+    is_sqlite = code is not None and code & 0xFF == sqlite3.SQLITE_READONLY
+    return is_sqlite or getattr(cause, "sqlstate", None) == READ_ONLY_TRANSACTION
+
+
+def _own_part(error: BaseException) -> Any:
+    """The traceback from the typed code on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != "<code>":
+        trace = trace.tb_next
+    return trace
+
+
+def _interact(names: dict[str, Any], run: Run, read_only: bool) -> None:
+    models = ", ".join(name for name in names if name[:1].isupper()) or "no models"
+    only = "; nothing can be written" if read_only else ""
+    banner = f"server, db and {models} are here; await works{only}. Ctrl-D ends."
+    try:
+        from IPython.terminal.embed import (  # type: ignore[import-not-found, unused-ignore]  # where it is
+            InteractiveShellEmbed,
+        )
+    except ImportError:
+        _Console(names, run).interact(banner, exitmsg="")
+        return
+    ipython = InteractiveShellEmbed(banner1=banner, user_ns=names)
+    ipython.loop_runner = run
+    ipython.autoawait = True
+    ipython()
+
+
+class _Console(code.InteractiveConsole):
+    """Python's own prompt, with `await`."""
+
+    def __init__(self, names: dict[str, Any], run: Run) -> None:
+        super().__init__(names)
+        self._names = names
+        self.compile.compiler.flags |= AWAITS
+        self._run = run
+
+    def runcode(self, compiled: CodeType) -> None:
+        try:
+            _execute(compiled, self._names, self._run)
+        except SystemExit:
+            raise
+        except KeyboardInterrupt:
+            self.write("interrupted\n")
+        except BaseException:
+            self.showtraceback()

@@ -1,0 +1,124 @@
+"""`maniflex superuser list | disable | enable | password | logout`: look after the people of the panel."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Awaitable, Callable
+
+import click
+
+from maniflex.admin.session import Sessions
+from maniflex.admin.tables import AdminUser
+from maniflex.app.server import Server
+from maniflex.cli.createsuperuser import load_with_panel, read_password
+from maniflex.cli.process import run_once
+from maniflex.errors import DeclarationError
+
+_target = click.argument("target", metavar="MODULE:SERVER")
+_email = click.argument("email", metavar="EMAIL")
+
+
+@click.group()
+def superuser() -> None:
+    """List, disable, enable and sign out superusers, and set their passwords."""
+
+
+@superuser.command(name="list", epilog="Example: maniflex superuser list app:server")
+@_target
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_superusers(target: str, as_json: bool) -> None:
+    """Print all superusers."""
+    server = load_with_panel(target)
+    users = run_once(server, lambda: server.superusers.list())
+    if as_json:
+        click.echo(json_module.dumps([_row(user) for user in users]))
+        return
+    for user in users:
+        state = "active" if user.active else "disabled"
+        last = "never" if user.last_login_at is None else f"{user.last_login_at:%Y-%m-%d %H:%M}"
+        click.echo(f"{user.email}  {state}  {' '.join(user.roles)}  last login {last}")
+    if not users:
+        click.echo("there is no superuser; maniflex createsuperuser makes one")
+
+
+def _row(user: AdminUser) -> dict[str, object]:
+    return {
+        "email": user.email,
+        "roles": list(user.roles),
+        "tenant_id": user.tenant_id,
+        "active": user.active,
+        "last_login_at": None if user.last_login_at is None else user.last_login_at.isoformat(),
+    }
+
+
+@superuser.command(epilog="Example: maniflex superuser disable app:server ada@example.com")
+@_target
+@_email
+def disable(target: str, email: str) -> None:
+    """Let a superuser sign in no more, and end its sessions."""
+
+    async def work(server: Server, user: AdminUser) -> str:
+        await server.superusers.set_active(user, False)
+        return f"{user.email} is disabled; {await _end_sessions(server, user)} sessions ended"
+
+    _with_user(target, email, work)
+
+
+@superuser.command(epilog="Example: maniflex superuser enable app:server ada@example.com")
+@_target
+@_email
+def enable(target: str, email: str) -> None:
+    """Let a superuser sign in again."""
+
+    async def work(server: Server, user: AdminUser) -> str:
+        await server.superusers.set_active(user, True)
+        return f"{user.email} may sign in"
+
+    _with_user(target, email, work)
+
+
+@superuser.command(epilog="Example: maniflex superuser password app:server ada@example.com")
+@_target
+@_email
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+def password(target: str, email: str, password_stdin: bool) -> None:
+    """Set a password, and end the sessions."""
+    load_with_panel(target)  # what is wrong with it is told before the password is asked for
+    text = read_password(password_stdin)
+
+    async def work(server: Server, user: AdminUser) -> str:
+        await server.superusers.set_password(user, text)
+        return f"{user.email} has a new password; {await _end_sessions(server, user)} sessions ended"
+
+    _with_user(target, email, work)
+
+
+@superuser.command(epilog="Example: maniflex superuser logout app:server ada@example.com")
+@_target
+@_email
+def logout(target: str, email: str) -> None:
+    """End all sessions of a superuser."""
+
+    async def work(server: Server, user: AdminUser) -> str:
+        return f"{await _end_sessions(server, user)} sessions of {user.email} ended"
+
+    _with_user(target, email, work)
+
+
+async def _end_sessions(server: Server, user: AdminUser) -> int:
+    admin = server.declared_panel
+    assert admin is not None
+    sessions = Sessions(server._seal().runtime, admin.session_lifetime, admin.idle_timeout)
+    return await sessions.close_all(user.id)
+
+
+def _with_user(target: str, email: str, work: Callable[[Server, AdminUser], Awaitable[str]]) -> None:
+    server = load_with_panel(target)
+
+    async def run() -> str:
+        user = await server.superusers.find(email)
+        if user is None:
+            raise DeclarationError(f"there is no superuser {email}; maniflex superuser list prints them")
+        return await work(server, user)
+
+    click.echo(run_once(server, run))

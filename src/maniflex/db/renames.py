@@ -1,0 +1,179 @@
+"""Renaming tables, columns and indexes with everything that carries their names: `renamed_from`.
+
+Values, indexes and uniqueness stay. On SQLite the triggers of order keys and search are dropped where they
+are in the way; whoever renames brings them up to date afterwards (`decimal_schema`, `search_schema`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from maniflex.db.columns import Columns, read_columns
+from maniflex.db.indexes import read_indexes
+from maniflex.db.port import Executor, Tx
+from maniflex.sql.decimal_order import decimal_column, order_column
+from maniflex.sql.model import ModelSql
+from maniflex.sql.search import SQLITE_PIECES, VECTOR
+from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.sql.tables import index_name, quote
+
+log = logging.getLogger("maniflex.migrate")
+
+_DERIVED_TRIGGERS = ("$order_insert", "$order_update", "_fts_insert", "_fts_update", "_fts_delete")
+_INDEX_NAME = re.compile(
+    r"(CREATE\s+(?:UNIQUE\s+)?INDEX\s+(?:IF\s+NOT\s+EXISTS\s+)?)(?:\"(?:[^\"]|\"\")+\"|[\w$]+)", re.IGNORECASE
+)
+_VECTOR_COMMENT = """
+SELECT col_description(attrelid, attnum) FROM pg_attribute
+ WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped
+"""
+
+
+async def rename_as_declared(tx: Tx, models: Sequence[ModelSql]) -> None:
+    """Rename tables and columns where the old is there and the new is not."""
+    for model in models:
+        columns = await read_columns(tx, model)
+        old_table = model.meta.options.renamed_from
+        if not columns and old_table is not None and (old := await read_columns(tx, model, old_table)):
+            log.info("renaming table %s to %s", old_table, model.table.name)
+            await _run(tx, await table_statements(tx, old_table, model.table.name))
+            await _rename_indexes(tx, model, {})
+            columns = old
+        await _rename_columns(tx, model, columns)
+
+
+async def _rename_columns(tx: Tx, model: ModelSql, columns: Columns) -> None:
+    renames = renamed_columns(model, columns)
+    for new, old in renames.items():
+        log.info("renaming column %s.%s to %s", model.table.name, old, new)
+        await _run(tx, await column_statements(tx, model.table.name, old, new))
+    if renames:
+        await _rename_indexes(tx, model, renames)
+
+
+def renamed_columns(model: ModelSql, columns: Columns) -> dict[str, str]:
+    """New column → old, where the table has the old and no field uses it any more."""
+    declared_names = {field.column for field in model.meta.fields}
+    return {
+        field.column: field.renamed_from
+        for field in model.meta.fields
+        if field.renamed_from is not None
+        and field.column not in columns
+        and field.renamed_from in columns
+        and field.renamed_from not in declared_names
+    }
+
+
+async def _rename_indexes(tx: Tx, model: ModelSql, renames: Mapping[str, str]) -> None:
+    """Give indexes that we made the names they would be made with today."""
+    existing = await read_indexes(tx, model)
+    for old, new in index_renames(model, existing, renames).items():
+        await _run(tx, await index_statements(tx, old, new))
+
+
+def index_renames(model: ModelSql, existing: Iterable[str], renames: Mapping[str, str]) -> dict[str, str]:
+    """Old name → new, of the indexes of a table that was renamed or whose columns were."""
+    names = set(existing)
+    pairs: dict[str, str] = {}
+    tables = [name for name in (model.table.name, model.meta.options.renamed_from) if name is not None]
+    for index in model.table.indexes:
+        columns = [decimal_column(column.name) for column in index.columns]
+        old_columns = [renames.get(column, column) for column in columns]
+        prefix, new = "uq" if index.unique else "idx", str(index.name)
+        for table in tables:
+            for candidate in (columns, old_columns):
+                old = index_name(prefix, table, *candidate)
+                if new == index_name(prefix, model.table.name, *columns) and old != new and old in names:
+                    pairs.setdefault(old, new)
+    return {old: new for old, new in pairs.items() if new not in names}
+
+
+async def _run(tx: Tx, statements: Iterable[str]) -> None:
+    for statement in statements:
+        await tx.execute(Sql(statement))
+
+
+# -- statements
+
+
+async def table_statements(run: Executor, old: str, new: str) -> list[str]:
+    """The statements that rename a table."""
+    rename = f"ALTER TABLE {quote(old, run.dialect)} RENAME TO {quote(new, run.dialect)}"
+    if by_dialect(run.dialect, sqlite=True, postgres=False):
+        return [*await derived_triggers(run, old), *await search_tables(run, old), rename]
+    pairs = [(f"{old}_pkey", f"{new}_pkey")]
+    pairs.append((index_name("idx", old, VECTOR), index_name("idx", new, VECTOR)))
+    return [rename, *(f'ALTER INDEX IF EXISTS "{a}" RENAME TO "{b}"' for a, b in pairs)]
+
+
+async def column_statements(run: Executor, table: str, old: str, new: str) -> list[str]:
+    """The statements that rename a column, with its order keys."""
+    place = quote(table, run.dialect)
+
+    def rename(a: str, b: str) -> str:
+        names = quote(a, run.dialect), quote(b, run.dialect)
+        return f"ALTER TABLE {place} RENAME COLUMN {names[0]} TO {names[1]}"
+
+    if by_dialect(run.dialect, sqlite=False, postgres=True):
+        return [rename(old, new), *await _vector_comment(run, table, old, new)]
+    statements = [rename(old, new)]  # SQLite writes the new name into triggers and indexes too
+    keys = await run.fetch(
+        Sql("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, order_column(old)))
+    )
+    return [*statements, rename(order_column(old), order_column(new))] if keys else statements
+
+
+async def _vector_comment(run: Executor, table: str, old: str, new: str) -> list[str]:
+    """The search column follows a renamed one by itself; what it is made of is noted in its comment."""
+    place = quote(table, run.dialect)
+    row = await run.fetch_one(Sql(_VECTOR_COMMENT, (place, VECTOR)))
+    if row is None or row[0] is None:
+        return []
+    head, bracket, names = str(row[0]).partition("(")
+    text = head + bracket + re.sub(rf"(?<![\w$]){re.escape(old)}(?![\w$])", new, names)
+    return [f"COMMENT ON COLUMN {place}.{VECTOR} IS '{text.replace(chr(39), chr(39) * 2)}'"]
+
+
+async def index_statements(run: Executor, old: str, new: str) -> list[str]:
+    """The statements that rename an index; SQLite makes it again."""
+    if by_dialect(run.dialect, sqlite=False, postgres=True):
+        return [f"ALTER INDEX {quote(old, run.dialect)} RENAME TO {quote(new, run.dialect)}"]
+    row = await run.fetch_one(Sql("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = ?", (old,)))
+    if row is None:
+        return []
+    text = _INDEX_NAME.sub(lambda match: match[1] + quote(new, run.dialect), str(row[0]), count=1)
+    return [f"DROP INDEX {quote(old, run.dialect)}", text]
+
+
+async def derived_triggers(run: Executor, table: str, column: str | None = None) -> list[str]:
+    """Statements that drop the triggers of SQLite which keep order keys and search from a column."""
+    names = {f"{table}{ending}" for ending in _DERIVED_TRIGGERS}
+    return [
+        f"DROP TRIGGER {_name(name)}"
+        for name, text in await read_triggers(run, table)
+        if name in names and (column is None or _name(column) in text)
+    ]
+
+
+async def read_triggers(run: Executor, table: str) -> Sequence[Sequence[Any]]:
+    """The name and the statement of each trigger of a table of SQLite."""
+    return await run.fetch(
+        Sql("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", (table,))
+    )
+
+
+async def search_tables(run: Executor, table: str) -> list[str]:
+    """Statements that drop the search tables of SQLite which stand under the name of a table."""
+    rows = await run.fetch(Sql("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+    existing = {row[0]: str(row[1]) for row in rows}
+    names = [table + ending for ending in SQLITE_PIECES]
+    if "USING fts5" not in existing.get(names[0], ""):
+        return []
+    return [f"DROP TABLE {_name(name)}" for name in names if name in existing]
+
+
+def _name(name: str) -> str:
+    return quote(name, Dialect.SQLITE)

@@ -1,0 +1,244 @@
+"""How a database differs from the models of an application: the one comparison.
+
+`migrate make` writes files from it, `migrate check` reports it, and the start of a database that migrations
+keep refuses or warns by it. It reads and changes nothing. Pieces that hold nothing of their own (order keys
+of decimals, full text search) are brought up to date wherever migrations run, so they are no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from maniflex.db.columns import COLUMN_TYPES, Column, Columns, has_type, is_derived, read_columns
+from maniflex.db.engine_objects import EngineObject, engine_objects, read_object_names
+from maniflex.db.indexes import ExistingIndex, index_difference, is_old_index, read_indexes
+from maniflex.db.port import Executor
+from maniflex.db.renames import index_renames, renamed_columns
+from maniflex.model.meta import FieldMeta, Kind
+from maniflex.sql.defaults import constant_default
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.sql.tables import quote
+
+_COLLATION = "C"
+
+
+class What(StrEnum):
+    """What differs."""
+
+    TABLE = "table"  # is missing
+    RENAMED_TABLE = "renamed table"
+    COLUMN = "column"  # is missing
+    RENAMED_COLUMN = "renamed column"
+    EXTRA_COLUMN = "extra column"
+    TYPE = "type"
+    NULL = "null"
+    DEFAULT = "default"
+    COLLATION = "collation"
+    INDEX = "index"  # is missing
+    CHANGED_INDEX = "changed index"
+    EXTRA_INDEX = "extra index"
+    ENGINE = "engine"  # a piece of durable work that is missing, or one that should be gone
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference, in one sentence; a harmless one breaks nothing."""
+
+    what: What
+    text: str
+    model: ModelSql | None = None
+    field: FieldMeta | None = None
+    column: Column | None = None
+    index: sa.Index | None = None
+    name: str = ""  # of the old table, column or index
+    object: EngineObject | None = None
+    harmless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as the database has it."""
+
+    model: ModelSql
+    columns: Columns
+    indexes: Mapping[str, ExistingIndex]
+
+
+async def find_differences(
+    run: Executor, models: Sequence[ModelSql], statements: Iterable[Sql] = ()
+) -> list[Difference]:
+    """All differences, in the order in which a migration would remove them."""
+    own_models = [model for model in models if not model.readonly]
+    names = await read_object_names(run)
+    differences: list[Difference] = []
+    for model in own_models:
+        columns, old = await read_columns(run, model), None
+        if not columns:
+            difference = _missing_table(model, names)
+            differences.append(difference)
+            if difference.what is What.TABLE:
+                continue
+            old = difference.name
+            columns = await read_columns(run, model, old)
+        state = TableState(model, columns, await _read_indexes(run, model, old))
+        differences += [*_column_differences(state), *await _default_differences(run, state)]
+        differences += _index_differences(state)
+    differences += _engine_differences(statements, run.dialect, names)
+    return differences
+
+
+async def _read_indexes(run: Executor, model: ModelSql, old: str | None) -> dict[str, ExistingIndex]:
+    """The indexes of a table; those of one that is to be renamed under the names they will have."""
+    indexes = await read_indexes(run, model, old)
+    if old is None:
+        return indexes
+    new_names = index_renames(model, indexes, {})
+    return {new_names.get(name, name): index for name, index in indexes.items()}
+
+
+def _missing_table(model: ModelSql, names: frozenset[str]) -> Difference:
+    table, old = model.table.name, model.meta.options.renamed_from
+    if old is not None and old in names:
+        return Difference(
+            What.RENAMED_TABLE, f"the table {old!r} is to be renamed to {table!r}", model, name=old
+        )
+    return Difference(What.TABLE, f"{model.meta.name}: there is no table {table!r}", model)
+
+
+def _column_differences(state: TableState) -> Iterator[Difference]:
+    model, columns = state.model, state.columns
+    fields = {field.column: field for field in model.meta.fields}
+    renames = renamed_columns(model, columns)
+    for field in model.meta.fields:
+        if field.column in columns:
+            yield from _kept_column(model, field, columns[field.column])
+        elif (old := renames.get(field.column)) is not None:
+            text = f"{model.table.name}.{old} is to be renamed to {field.column!r}"
+            yield Difference(What.RENAMED_COLUMN, text, model, field, columns[old], name=old)
+            yield from _kept_column(model, field, columns[old])
+        else:
+            text = f"{model.meta.name}.{field.name}: {model.table.name!r} has no column {field.column!r}"
+            yield Difference(What.COLUMN, text, model, field)
+    for name, column in columns.items():
+        if name not in fields and name not in renames.values() and not is_derived(column, columns):
+            yield _extra_column(model, column)
+
+
+def _extra_column(model: ModelSql, column: Column) -> Difference:
+    place = f"{model.table.name}.{column.name}"
+    if column.required:
+        text = f"{place} has no field on {model.meta.name} and must have a value, so every create would fail"
+    else:
+        text = f"{place} has no field on {model.meta.name}"
+    return Difference(
+        What.EXTRA_COLUMN, text, model, column=column, name=column.name, harmless=not column.required
+    )
+
+
+def _kept_column(model: ModelSql, field: FieldMeta, column: Column) -> Iterator[Difference]:
+    place, name = f"{model.table.name}.{column.name}", model.meta.name
+    if not has_type(model, column, field.kind):
+        expected = COLUMN_TYPES[model.dialect][field.kind][0]
+        text = f"{place} is {column.type or 'of no type'} in the database and {expected} on {name}"
+        yield Difference(What.TYPE, text, model, field, column)
+    if column.not_null == field.nullable and field.name != "id":
+        words = ("may not", "may") if field.nullable else ("may", "may not")
+        text = f"{place} {words[0]} be null in the database and {words[1]} on {name}"
+        yield Difference(What.NULL, text, model, field, column)
+    if field.kind is Kind.TEXT and column.type == "text" and column.collation not in (None, _COLLATION):
+        text = f"{place} sorts by the collation {column.collation!r} in the database, not by {_COLLATION!r}"
+        yield Difference(What.COLLATION, text, model, field, column)
+
+
+async def _default_differences(run: Executor, state: TableState) -> list[Difference]:
+    """Constant defaults that differ; tables of earlier releases have none, and code does without."""
+    pairs = [
+        (field, column, declared_default)
+        for field in state.model.meta.fields
+        if (column := state.columns.get(field.column)) is not None
+        and column.default is not None
+        and (declared_default := constant_default(field, run.dialect)) is not None
+        and _bare(column.default) != declared_default
+    ]
+    if not pairs:
+        return []
+    values = await run.fetch_one(Sql(f"SELECT {', '.join(_as_texts(state, pairs))}"))
+    assert values is not None
+    return [
+        Difference(
+            What.DEFAULT,
+            f"the default of {state.model.table.name}.{column.name} is {column.default} in the database and"
+            f" {declared_default} on {state.model.meta.name}",
+            *(state.model, field, column),
+        )
+        for number, (field, column, declared_default) in enumerate(pairs)
+        if values[2 * number] != values[2 * number + 1]
+    ]
+
+
+def _bare(default: str) -> str:
+    """A default without the cast that PostgreSQL writes behind a constant."""
+    head, cast, kind = default.rpartition("::")
+    return head if cast and "'" not in kind else default
+
+
+def _as_texts(state: TableState, pairs: Sequence[tuple[FieldMeta, Column, str]]) -> Iterator[str]:
+    """Both defaults of each column as texts of the database, which alone knows when two are equal."""
+    for field, column, declared_default in pairs:
+        type_ = COLUMN_TYPES[state.model.dialect][field.kind][0]
+        cast = by_dialect(
+            state.model.dialect,
+            sqlite=declared_default,
+            postgres=f"CAST({declared_default} AS {type_})",
+        )
+        yield f"CAST(({column.default}) AS text)"
+        yield f"CAST({cast} AS text)"
+
+
+def _index_differences(state: TableState) -> Iterator[Difference]:
+    model, table = state.model, state.model.table.name
+    for index in sorted(model.table.indexes, key=lambda index: str(index.name)):
+        existing_index = state.indexes.get(str(index.name))
+        if existing_index is None:
+            columns = ", ".join(column.name for column in index.columns)
+            text = f"{table} has no index {index.name} on {columns}"
+            yield Difference(What.INDEX, text, model, index=index, name=str(index.name))
+        elif not existing_index.valid:
+            text = f"the index {index.name} of {table} was never finished"
+            yield Difference(What.CHANGED_INDEX, text, model, index=index, name=str(index.name))
+        elif difference := index_difference(model, index, existing_index):
+            text = f"the index {index.name} of {table} {difference}"
+            yield Difference(What.CHANGED_INDEX, text, model, index=index, name=str(index.name))
+    for name, existing_index in state.indexes.items():
+        if is_old_index(model, name, existing_index):
+            text = f"the index {name} of {table} is declared no longer"
+            yield Difference(What.EXTRA_INDEX, text, model, name=name, harmless=not existing_index.unique)
+
+
+def _engine_differences(
+    statements: Iterable[Sql], dialect: Dialect, names: frozenset[str]
+) -> Iterator[Difference]:
+    for object_ in engine_objects(statements):
+        if object_.wanted and object_.name not in names:
+            text = f"durable work needs {object_.kind} {object_.name}, which is not there"
+            yield Difference(What.ENGINE, text, name=object_.name, object=object_)
+        elif not object_.wanted and object_.name in names:
+            text = f"{object_.kind} {object_.name} of durable work is used no longer"
+            yield Difference(What.ENGINE, text, name=object_.name, object=object_, harmless=True)
+
+
+async def count_outside_enum(run: Executor, model: ModelSql, field: FieldMeta) -> int:
+    """How many rows hold a value that the enum of the field does not have."""
+    assert field.enum is not None
+    marks = [by_dialect(run.dialect, sqlite="?", postgres=f"${n}") for n, _ in enumerate(field.enum, 1)]
+    column, table = quote(field.column, run.dialect), quote(model.table.name, run.dialect)
+    values = tuple(model.encode(field, value) for value in field.enum)
+    row = await run.fetch_one(
+        Sql(f"SELECT count(*) FROM {table} WHERE {column} NOT IN ({', '.join(marks)})", values)
+    )
+    return 0 if row is None else int(row[0])

@@ -1,0 +1,173 @@
+"""Tables that are not what the models say, and migrations that are not applied (T151 to T156)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from maniflex.db.schema_differences import Difference, What, find_differences
+from maniflex.doctor.check import DatabaseCheck
+from maniflex.doctor.finding import Problem, Severity
+from maniflex.doctor.living_processes import read_living
+from maniflex.doctor.sources import where_of
+from maniflex.doctor.subject import OpenDatabase
+from maniflex.doctor.table_sizes import tables_over
+from maniflex.sql.statement import Sql
+from maniflex.sql.tables import quote
+
+if TYPE_CHECKING:
+    from maniflex.migrations.report import MigrationStatus
+    from maniflex.migrations.target import MigrationTarget
+
+
+def _target(database: OpenDatabase) -> MigrationTarget:
+    targets = database.subject.migration_targets()
+    return next(target for target in targets if target.adapter is database.adapter)
+
+
+async def _status(database: OpenDatabase) -> MigrationStatus:
+    from maniflex.migrations.report import read_status
+
+    return await read_status(_target(database))
+
+
+async def drift(database: OpenDatabase) -> AsyncIterator[Problem]:
+    target = _target(database)
+    if target.files.exist and (await _status(database)).pending:
+        return  # what they change would be told twice
+    differences = await find_differences(database.run, target.models, target.statements(target.dialect))
+    models = [model for model in target.models if not model.readonly]
+    tables = [one for one in differences if one.what is What.TABLE]
+    if models and len(tables) == len(models):
+        yield Problem(
+            where=database.label,
+            why="the database has none of the tables yet",
+            fix=f"start the server once, or {target.command('up @')}",
+            severity=Severity.NOTE,
+        )
+        return
+    large = {model.meta.name for model in await tables_over(database.run, models)}
+    for one in differences:
+        if one.what is not What.EXTRA_INDEX and not _is_told_elsewhere(one, large):
+            yield _problem(database, target, one)
+
+
+def _is_told_elsewhere(one: Difference, large: set[str]) -> bool:
+    """Whether it is the index of a cursor on a large table, which T123 is about."""
+    meta = None if one.model is None else one.model.meta
+    cursor = (
+        None if meta is None or meta.options.cursor_field is None else meta.field(meta.options.cursor_field)
+    )
+    if meta is None or cursor is None or one.index is None or meta.name not in large:
+        return False
+    return bool(next(iter(one.index.columns)).name == cursor.column)
+
+
+def _problem(database: OpenDatabase, target: MigrationTarget, one: Difference) -> Problem:
+    model = one.model
+    is_own = model is not None and not model.meta.is_internal
+    by_start = database.subject.config.auto_migrate and not target.files.exist
+    start = "start the server once, which adds what is missing, or "
+    steps = f"{target.command('make @ -m TEXT')} and {target.command('up @')}"
+    return Problem(
+        where=where_of(model.meta.cls, None if one.field is None else one.field.name)
+        if model is not None and is_own
+        else database.label,
+        why=f"the database is not what the models say: {one.text}",
+        fix=f"{start if by_start else ''}{steps}",
+        about=() if model is None else (model.meta.name, model.table.name),
+        severity=Severity.WARNING if one.harmless else None,
+    )
+
+
+async def pending_migrations(database: OpenDatabase) -> AsyncIterator[Problem]:
+    status = await _status(database)
+    for one in status.pending:
+        yield Problem(
+            where=f"{one.file.title} on {database.label}",
+            why=f"the migration is {one.state}, so the server does not start, or runs on an old schema",
+            fix=status.target.command("up @"),
+            about=(one.file.revision, one.file.title),
+        )
+
+
+async def changed_migrations(database: OpenDatabase) -> AsyncIterator[Problem]:
+    status = await _status(database)
+    for one in status.files:
+        if one.is_changed:
+            yield Problem(
+                where=f"{one.file.title} on {database.label}",
+                why="the file was changed after it was applied, so other databases get another schema",
+                fix="git checkout of the file as it was, and a new file for the change",
+                about=(one.file.revision, one.file.title),
+            )
+    for revision in status.missing if status.target.files.exist else ():
+        yield Problem(
+            where=f"{revision} on {database.label}",
+            why="the database is at a revision that no file here has",
+            fix="the files of the release that applied it",
+            about=(revision,),
+        )
+
+
+async def two_heads(database: OpenDatabase) -> AsyncIterator[Problem]:
+    status = await _status(database)
+    if len(status.ends) > 1:
+        yield Problem(
+            where=database.label,
+            why=f"the migrations have two ends, {' and '.join(status.ends)}, so nobody knows which is last",
+            fix=status.target.command("merge @"),
+            about=status.ends,
+        )
+
+
+async def many_who_alter(database: OpenDatabase) -> AsyncIterator[Problem]:
+    """Several processes whose start may alter tables; one that files keep is never altered by a start."""
+    count = len((await read_living(database)).alive)
+    if count > 1 and database.subject.config.auto_migrate and not _target(database).files.exist:
+        yield Problem(
+            where="auto_migrate=True",
+            why=f"{count} living processes alter the tables of {database.label} whenever one of them starts,"
+            " while the others read and write them with the code of the release before",
+            fix=f"{_target(database).command('make @ -m first --baseline')}, and from then on"
+            f" {_target(database).command('up @')} before a release; or Server(auto_migrate=False)",
+            about=("auto_migrate", database.label),
+        )
+
+
+_INVALID = """
+SELECT c.relname::text, t.relname::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+  JOIN pg_class t ON t.oid = i.indrelid
+ WHERE NOT i.indisvalid AND i.indrelid = ANY (SELECT to_regclass(n) FROM unnest($1::text[]) AS n) ORDER BY 1
+"""
+
+
+async def invalid_indexes(database: OpenDatabase) -> AsyncIterator[Problem]:
+    names = [quote(model.table.name, model.dialect) for model in database.models]
+    for index, table in await database.run.fetch(Sql(_INVALID, (names,))):
+        yield Problem(
+            where=f"{index} on {table}",
+            why="a concurrent build of it was interrupted: every write keeps it up to date, no read uses it,"
+            " and a unique one does not keep values apart",
+            fix=f'REINDEX INDEX CONCURRENTLY "{index}"',
+            about=(index, table),
+        )
+
+
+CHECKS = (
+    DatabaseCheck("T151", Severity.ERROR, "a database that is not what the models say", drift),
+    DatabaseCheck("T152", Severity.ERROR, "migrations that are not applied", pending_migrations),
+    DatabaseCheck(
+        "T153",
+        Severity.ERROR,
+        "migrations that were changed after they were applied, or are gone",
+        changed_migrations,
+    ),
+    DatabaseCheck("T154", Severity.ERROR, "migrations with two ends", two_heads),
+    DatabaseCheck(
+        "T155", Severity.WARNING, "`auto_migrate` with more than one living process", many_who_alter
+    ),
+)
+POSTGRES_CHECKS = (
+    DatabaseCheck("T156", Severity.ERROR, "an index that is not valid (PostgreSQL)", invalid_indexes),
+)

@@ -1,0 +1,110 @@
+"""Requests beside a read replica: who may read there, and how far it must have come for whom.
+
+A request that may write (not `GET`, `HEAD` or `OPTIONS`) reads from the primary, and its answer says how far
+the log of the primary was then (`X-Database-Position`). A `GET` or `HEAD` that brings this header, or the
+cookie that was set along with it, is answered by a server that has got at least there. It stands around
+applications that have a replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import MutableMapping
+from typing import Any, Protocol
+
+from starlette.requests import cookie_parser
+
+from maniflex.db.current import ReplicaReader, current_reader
+from maniflex.errors import RequestError
+from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
+
+HEADER = b"x-database-position"
+PRIMARY = "primary"  # a position that only the primary has
+ASK_WITHIN = 2.0
+LONGEST_COOKIE = 86_400  # seconds
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_POSITION = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+class Positions(Protocol):
+    """A database that can say where its log is."""
+
+    async def position(self) -> int: ...
+
+
+class ReadPositions:
+    """The application, each of whose requests has a `ReplicaReader`."""
+
+    def __init__(self, app: App, database: Positions, *, cookie: str = "", max_lag: float = 0.0) -> None:
+        self._app = app
+        self._database = database
+        self._cookie = cookie
+        # Beyond `max_lag` no replica is read from, so nobody needs the cookie for longer.
+        self._cookie_seconds = int(max_lag) + 10 if max_lag else LONGEST_COOKIE
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_reading = scope["method"] in _READING
+        reader = self._reader(scope) if is_reading else ReplicaReader(needs_primary=True)
+
+        async def send_with_position(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                may_have_written = not is_reading and message["status"] < 400  # an answer may be told again
+                if reader.has_written or may_have_written:
+                    message = {**message, "headers": [*message.get("headers", ()), *await self._headers()]}
+            await send(message)
+
+        before = current_reader.set(reader)
+        try:
+            await self._app(scope, receive, send_with_position)
+        finally:
+            current_reader.reset(before)
+
+    def _reader(self, scope: AsgiScope) -> ReplicaReader:
+        texts = [value.decode("latin-1") for name, value in scope["headers"] if name == HEADER]
+        if self._cookie:
+            texts += _cookies(scope, self._cookie)
+        positions = [parse_position(text) for text in texts]
+        if None in positions:  # what cannot be read may be anything, and the primary has it
+            return ReplicaReader(needs_primary=True)
+        return ReplicaReader(position=max((position or 0 for position in positions), default=0))
+
+    async def _headers(self) -> list[tuple[bytes, bytes]]:
+        try:
+            async with asyncio.timeout(ASK_WITHIN):
+                text = format_position(await self._database.position())
+        except (RequestError, TimeoutError):  # what was written is, whether we can say where or not
+            text = PRIMARY
+        headers = [(HEADER, text.encode())]
+        if self._cookie:
+            about = f"Max-Age={self._cookie_seconds}; Path=/; HttpOnly; SameSite=Lax"
+            headers.append((b"set-cookie", f"{self._cookie}={text}; {about}".encode()))
+        return headers
+
+
+def _cookies(scope: AsgiScope, name: str) -> list[str]:
+    texts = [value.decode("latin-1") for header, value in scope["headers"] if header == b"cookie"]
+    cookies = [cookie_parser(text) for text in texts]
+    return [values[name] for values in cookies if name in values]
+
+
+def format_position(position: int) -> str:
+    """As PostgreSQL writes it.
+
+    >>> format_position(50331744)
+    '0/3000060'
+    """
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+def parse_position(text: str) -> int | None:
+    """The number of a position; None for what is none.
+
+    >>> parse_position("0/3000060"), parse_position("soon")
+    (50331744, None)
+    """
+    match = _POSITION.fullmatch(text.strip())
+    return None if match is None else int(match[1], 16) << 32 | int(match[2], 16)

@@ -1,0 +1,22 @@
+"""Reviewed changes of the schema: files that run on both databases, written, checked and applied here.
+
+A file says `from maniflex.migrations import op, types`. Its functions are not run against a database: they
+are called once to learn their operations, which are then carried out one by one (`apply.py`). Alembic reads
+the files and their chain, keeps `alembic_version` and writes the plain DDL.
+"""
+
+import logging
+
+# It tells of its own plug-ins when it is imported, which a server does at its start. Before the imports, so.
+logging.getLogger("alembic").setLevel(logging.WARNING)
+
+# ruff: noqa: E402
+from maniflex.migrations import op as op
+from maniflex.migrations import types as types
+from maniflex.migrations.by_database import by_database as by_database
+from maniflex.migrations.by_database import new_id as new_id
+from maniflex.migrations.by_database import now as now
+from maniflex.migrations.errors import Irreversible as Irreversible
+from maniflex.migrations.errors import MigrationError as MigrationError
+
+__all__ = ["Irreversible", "MigrationError", "by_database", "new_id", "now", "op", "types"]

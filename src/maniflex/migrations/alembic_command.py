@@ -1,0 +1,44 @@
+"""Alembic's own command (`alembic upgrade head`) on the files of an application: what its `env.py` calls.
+
+Alembic chooses the steps; they are applied here, with everything that `maniflex migrate` sees to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from maniflex.db.primary import reading
+from maniflex.db.version_table import read_heads
+from maniflex.migrations.apply import Migrator
+from maniflex.migrations.errors import MigrationError
+from maniflex.migrations.job import MigrationListener
+from maniflex.migrations.target import MigrationTarget
+
+
+def run_alembic_command(context: Any, server: Any, application: str, database: str) -> None:
+    """Run what Alembic's command asks for on one database of the server."""
+    if context.is_offline_mode():
+        raise MigrationError("use `maniflex migrate up --sql`, which knows both databases")
+
+    async def main() -> None:
+        async with server.migration_targets(application) as targets:
+            await _run(context, next(target for target in targets if target.name == database))
+
+    asyncio.run(main())
+
+
+async def _run(context: Any, target: MigrationTarget) -> None:
+    heads = await read_heads(reading(target.adapter)) or ()
+    steps = list(context._proxy.context_opts["fn"](heads, None))
+    if not steps:
+        return
+    migrator = Migrator(target, MigrationListener(on_file=lambda file, seconds: print(file.title)))
+    last = steps[-1]
+    if not hasattr(last, "revision"):
+        raise MigrationError(f"use {target.command('stamp @ head')}")
+    if last.is_upgrade:
+        await migrator.up(str(last.revision.revision))
+    else:
+        down: Any = last.revision.down_revision
+        await migrator.down("base" if down is None else str(down))

@@ -1,0 +1,322 @@
+"""Differences between a database and the models as operations of a migration file, and of its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from maniflex.db.columns import Column
+from maniflex.db.engine_objects import EngineObject, engine_objects
+from maniflex.db.renames import index_renames
+from maniflex.db.schema_differences import Difference, What
+from maniflex.migrations.conversions import conversion_source
+from maniflex.migrations.errors import MigrationError
+from maniflex.migrations.source import (
+    SourceText,
+    TableSource,
+    call_source,
+    column_source,
+    drop_index_source,
+    existing_column_source,
+    existing_kind,
+    keyword_source,
+    literal_source,
+    table_sources,
+)
+from maniflex.migrations.target import MigrationTarget
+from maniflex.model.meta import FieldMeta
+from maniflex.sql.defaults import constant_default
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, by_dialect
+
+_IN_PLACE = (What.TYPE, What.NULL, What.DEFAULT, What.COLLATION)
+
+
+@dataclass
+class FileChange:
+    """Lines of a file for one table."""
+
+    up: list[str] = field(default_factory=list)
+    down: list[str] = field(default_factory=list)  # in the order of `up`; the file turns them round
+    words: list[str] = field(default_factory=list)  # for the title
+    notes: list[str] = field(default_factory=list)  # to print
+    lost: list[str] = field(default_factory=list)  # what a drop loses
+    enums: dict[str, list[object]] = field(default_factory=dict)
+
+    def add(self, up: str, down: str, words: str = "") -> None:
+        self.up.append(up)
+        self.down.append(down)
+        if words:
+            self.words.append(words)
+
+
+class Changes:
+    """Turns differences into the lines of a file."""
+
+    def __init__(
+        self, target: MigrationTarget, differences: Sequence[Difference], names: frozenset[str]
+    ) -> None:
+        self._target = target
+        self._differences = differences
+        self._sources = table_sources(target.models)
+        self._objects: Mapping[Dialect, dict[str, EngineObject]] = {
+            dialect: {one.name: one for one in engine_objects(target.statements(dialect))}
+            for dialect in Dialect
+        }
+        self._names = names
+        self._renamed: dict[str, str] = {}  # indexes, new name → old
+
+    def additions(self) -> FileChange:
+        """Everything that loses nothing."""
+        change = FileChange()
+        for difference in self._of(What.RENAMED_TABLE):
+            self._rename_table(change, difference)
+        for difference in self._of(What.RENAMED_COLUMN):
+            self._rename_column(change, difference)
+        for difference in self._of(What.TABLE):
+            self._create_table(change, difference)
+        for difference in self._of(What.COLUMN):
+            self._add_column(change, difference)
+        self._alter_tables(change)
+        self._change_indexes(change)
+        for difference in self._of(What.ENGINE):
+            assert difference.object is not None
+            self.add_piece(change, difference.object)
+        return change
+
+    def _of(self, *what: What) -> list[Difference]:
+        return [difference for difference in self._differences if difference.what in what]
+
+    def _source(self, model: ModelSql | None) -> TableSource:
+        assert model is not None
+        return self._sources[model.table.name]
+
+    # -- tables and columns
+
+    def _create_table(self, change: FileChange, difference: Difference) -> None:
+        source = self._source(difference.model)
+        drop = call_source("op.drop_table", [source.name])
+        change.add(source.create(), drop, f"create {source.name}")
+        for index in source.indexes():
+            change.add(source.create_index(index), source.drop_index(index))
+        change.enums.update(enums_of(source))
+
+    def _rename_table(self, change: FileChange, difference: Difference) -> None:
+        source = self._source(difference.model)
+        change.add(
+            call_source("op.rename_table", [difference.name, source.name]),
+            call_source("op.rename_table", [source.name, difference.name]),
+            f"rename {difference.name} to {source.name}",
+        )
+        self._rename_indexes(change, difference.model)
+
+    def _rename_column(self, change: FileChange, difference: Difference) -> None:
+        source, new = self._source(difference.model), difference.field
+        assert new is not None
+        change.add(
+            call_source("op.rename_column", [source.name, difference.name, new.column]),
+            call_source("op.rename_column", [source.name, new.column, difference.name]),
+            f"rename {difference.name} to {new.column}",
+        )
+        self._rename_indexes(change, difference.model)
+
+    def _rename_indexes(self, change: FileChange, model: ModelSql | None) -> None:
+        """Indexes that the database has under the names of the old table or column."""
+        assert model is not None
+        renames = {
+            d.field.column: d.name for d in self._of(What.RENAMED_COLUMN) if d.field and d.model is model
+        }
+        for old, new in index_renames(model, self._names, renames).items():
+            if new not in self._renamed:
+                self._renamed[new] = old
+                back = call_source("op.rename_index", [new, old])
+                change.add(call_source("op.rename_index", [old, new]), back)
+
+    def _add_column(self, change: FileChange, difference: Difference) -> None:
+        source, new = self._source(difference.model), difference.field
+        assert new is not None
+        table, words = source.name, f"add {new.column} to {source.name}"
+        drop = call_source("op.drop_column", [table, new.column])
+        if new.nullable or constant_default(new, Dialect.SQLITE) is not None:
+            change.add(call_source("op.add_column", [table, source.column(new)]), drop, words)
+            self._fill_with_factory(change, source, new)
+        else:
+            column = source.column(new, nullable=True)
+            change.add(call_source("op.add_column", [table, column]), drop, words)
+            if new.default_factory is not None:
+                self._fill_with_factory(change, source, new)
+            else:
+                change.up.append(
+                    f"# {table}.{new.column} has no default: give the rows there are a value here, such as\n"
+                    f'    # op.backfill("{table}", set={{"{new.column}": "…"}}, where="{new.column} IS NULL")'
+                )
+                change.notes.append(
+                    f"{table}.{new.column} is required and has no default: the file needs an op.backfill for"
+                    " the rows there are"
+                )
+            change.up.append(call_source("op.set_not_null", [table, new.column]))
+        change.enums.update({k: v for k, v in enums_of(source).items() if k == f"{table}.{new.column}"})
+
+    def _fill_with_factory(self, change: FileChange, source: TableSource, new: FieldMeta) -> None:
+        if new.default_factory is None or constant_default(new, Dialect.SQLITE) is not None:
+            return
+        value = call_source("op.factory", [f"{source.meta.name}.{new.name}"])
+        change.up.append(_backfill(source, new, value))
+
+    # -- columns that change in place
+
+    def _alter_tables(self, change: FileChange) -> None:
+        """One `op.rebuild_table` for each table whose columns differ."""
+        by_table: dict[str, list[Difference]] = {}
+        for difference in self._of(*_IN_PLACE, What.EXTRA_COLUMN):
+            assert difference.model is not None
+            if difference.what is not What.EXTRA_COLUMN or not difference.harmless:
+                by_table.setdefault(difference.model.table.name, []).append(difference)
+        for table, differences in by_table.items():
+            self._alter_table(change, self._sources[table], differences)
+
+    def _alter_table(
+        self, change: FileChange, source: TableSource, differences: Sequence[Difference]
+    ) -> None:
+        dialect = self._target.dialect
+        old = {d.column.name: d.column for d in differences if d.column is not None}
+        using = {
+            d.field.column: conversion_source(d.field, d.column, dialect)
+            for d in differences
+            if d.what is What.TYPE and d.field is not None and d.column is not None
+        }
+        retyped = [i for i in source.indexes() if using.keys() & {_bare(c.name) for c in i.columns}]
+        for index in retyped:
+            change.add(source.drop_index(index), source.create_index(index))
+        self._fill_nulls(change, source, differences)
+        new_columns = {
+            d.field.column
+            for d in self._of(What.COLUMN)
+            if d.field and d.model and d.model.meta is source.meta
+        }
+        up = [source.column(f) for f in source.meta.fields]
+        down = [
+            (existing_column_source(old[f.column], dialect) or source.column(f))
+            if f.column in old
+            else source.column(f)
+            for f in source.meta.fields
+            if f.column not in new_columns
+        ]
+        up += [
+            _nullable_column_source(difference.column, dialect)
+            for difference in differences
+            if difference.what is What.EXTRA_COLUMN and difference.column is not None
+        ]
+        pairs = ", ".join(f"{literal_source(column)}: {text}" for column, text in using.items())
+        arguments = [keyword_source("using", SourceText(f"{{{pairs}}}"))] if using else []
+        change.add(
+            call_source("op.rebuild_table", [source.name, *up, *arguments]),
+            call_source("op.rebuild_table", [source.name, *down]),
+            f"change {', '.join(dict.fromkeys(old))} of {source.name}",
+        )
+        for index in retyped:
+            change.add(source.create_index(index), source.drop_index(index))
+
+    def _fill_nulls(self, change: FileChange, source: TableSource, differences: Sequence[Difference]) -> None:
+        """Give rows without a value the default of a field that may no longer be null."""
+        for difference in differences:
+            new = difference.field
+            if difference.what is not What.NULL or new is None or new.nullable:
+                continue
+            defaults = [constant_default(new, dialect) for dialect in Dialect]
+            if defaults[0] is None:
+                self._fill_with_factory(change, source, new)
+                continue
+            value = literal_source(defaults[0])
+            if defaults[0] != defaults[1]:
+                texts = [keyword_source("sqlite", defaults[0]), keyword_source("postgresql", defaults[1])]
+                value = call_source("by_database", texts, 2)
+            change.up.append(_backfill(source, new, value))
+
+    # -- indexes
+
+    def _change_indexes(self, change: FileChange) -> None:
+        for difference in self._of(What.EXTRA_INDEX, What.CHANGED_INDEX, What.INDEX):
+            source = self._source(difference.model)
+            if difference.index is None:
+                if difference.name not in self._renamed.values():
+                    drop = drop_index_source(source.name, difference.name, difference.name)
+                    change.add(drop, "", f"drop index {difference.name}")
+                continue
+            if difference.name in self._renamed:
+                continue
+            if difference.what is What.CHANGED_INDEX:
+                change.add(source.drop_index(difference.index), "")
+            words = f"index {source.name}"
+            change.add(source.create_index(difference.index), source.drop_index(difference.index), words)
+
+    # -- durable work
+
+    def add_piece(self, change: FileChange, piece: EngineObject) -> None:
+        """Make a piece of durable work, or remove one."""
+        texts = [
+            keyword_source(_keyword(dialect), _sql_source(self._objects[dialect][piece.name].text))
+            for dialect in Dialect
+            if piece.name in self._objects[dialect]
+        ]
+        is_index = piece.is_index and piece.wanted and piece.table is not None
+        name = "op.create_index_by_database" if is_index else "op.execute_by_database"
+        up = call_source(name, [*([piece.table] if is_index else []), *texts])
+        if up in change.up:
+            return
+        change.add(up, _undo(piece), "" if change.words else "durable work")
+
+
+_DROPS = {"the index": "DROP INDEX", "the table": "DROP TABLE", "the sequence": "DROP SEQUENCE"}
+
+
+def _undo(piece: EngineObject) -> str:
+    drop = _DROPS.get(piece.kind)
+    if drop is None or not piece.wanted:
+        return ""
+    text = f"{drop} IF EXISTS {piece.name}"
+    databases = ["postgresql"] if piece.kind == "the sequence" else ["sqlite", "postgresql"]
+    return call_source("op.execute_by_database", [keyword_source(database, text) for database in databases])
+
+
+def _backfill(source: TableSource, new: FieldMeta, value: SourceText) -> SourceText:
+    values = SourceText(f"{{{literal_source(new.column)}: {value}}}")
+    where = f"{new.column} IS NULL"
+    return call_source(
+        "op.backfill", [source.name, keyword_source("set", values), keyword_source("where", where)]
+    )
+
+
+def _sql_source(text: str) -> SourceText:
+    """A statement as it stands in a file, over several lines where it is long."""
+    line = " ".join(text.split())
+    if len(line) < 60 and "--" not in text:
+        return literal_source(line)
+    return SourceText(f'"""\n{text.strip()}\n"""')
+
+
+def _bare(column: str) -> str:
+    return column.removesuffix("$order")
+
+
+def _keyword(dialect: Dialect) -> str:
+    return by_dialect(dialect, sqlite="sqlite", postgres="postgresql")
+
+
+def _nullable_column_source(column: Column, dialect: Dialect) -> SourceText:
+    kind = existing_kind(column, dialect)
+    if kind is None:
+        raise MigrationError(
+            f"the column {column.name!r} has the type {column.type!r}, which no migration file can name; let"
+            " it be null with a statement of your own"
+        )
+    return column_source(column.name, kind, nullable=True)
+
+
+def enums_of(source: TableSource) -> dict[str, list[object]]:
+    """The values of the enums of a table, by `table.column`."""
+    return {
+        f"{source.name}.{f.column}": [getattr(v, "value", v) for v in f.enum]
+        for f in source.meta.fields
+        if f.enum is not None
+    }

@@ -1,0 +1,92 @@
+"""Checks that stored rows must pass before a migration goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic.operations import ops
+
+from maniflex.migrations.actions import StoredRowsCheck
+from maniflex.migrations.by_database import ByDatabase
+from maniflex.migrations.operations import RequireValues
+from maniflex.sql.decimal_order import decimal_column
+from maniflex.sql.statement import Dialect, Sql, by_dialect
+from maniflex.sql.tables import quote, sa_dialect
+
+_MOST_GROUPS = 5  # of equal rows, in a message
+
+
+def using_text(using: str | ByDatabase, dialect: Dialect) -> str:
+    """The SQL that converts the values of a column."""
+    return using.text(dialect) if isinstance(using, ByDatabase) else using
+
+
+def null_check(table: str, column: str, dialect: Dialect, using: Any = None) -> StoredRowsCheck:
+    """No row may be without a value in a column that is about to need one."""
+    name = quote(column, dialect)
+    value = name if using is None else using_text(using, dialect)
+    query = f"SELECT count(*) FROM {quote(table, dialect)} WHERE ({value}) IS NULL HAVING count(*) > 0"
+    return StoredRowsCheck(
+        Sql(query),
+        lambda row: (
+            f"{row[0]} rows of {table} have no value in {column}; fill them in the file before this step,"
+            f' such as op.backfill("{table}", set={{"{column}": "…"}}, where="{column} IS NULL")'
+        ),
+    )
+
+
+def number_check(table: str, column: str) -> StoredRowsCheck:
+    """No text may be lost that is no number: SQLite would make 0 of it."""
+    name = quote(column, Dialect.SQLITE)
+    is_other = f"{name} GLOB '*[^-0-9.]*' OR {name} IN ('', '-', '.')"
+    return StoredRowsCheck(
+        Sql(
+            f"SELECT count(*) FROM {quote(table, Dialect.SQLITE)} WHERE {is_other} HAVING count(*) > 0",
+        ),
+        lambda row: f"{row[0]} rows of {table} hold a text in {column} that is no number; change them first",
+    )
+
+
+def duplicate_check(operation: ops.CreateIndexOp, dialect: Dialect) -> StoredRowsCheck | None:
+    """No two rows may have equal values where a unique index is to be; None for other indexes."""
+    names = [column for column in operation.columns if isinstance(column, str)]
+    if not operation.unique or len(names) < len(operation.columns):
+        return None
+    key = by_dialect(dialect, sqlite="sqlite_where", postgres="postgresql_where")
+    condition = operation.kw.get(key)
+    columns = ", ".join(quote(name, dialect) for name in names)
+    where = [f"{quote(name, dialect)} IS NOT NULL" for name in names]
+    if condition is not None:
+        where.append(f"({condition.compile(dialect=sa_dialect(dialect))})")
+    groups = (
+        f"SELECT count(*) AS n FROM {quote(operation.table_name, dialect)} WHERE {' AND '.join(where)}"
+        f" GROUP BY {columns} HAVING count(*) > 1 ORDER BY 1 DESC LIMIT {_MOST_GROUPS}"
+    )
+    words = ", ".join(decimal_column(name) for name in names)
+    counts = by_dialect(dialect, sqlite="group_concat(n, ', ')", postgres="string_agg(n::text, ', ')")
+    return StoredRowsCheck(
+        Sql(f"SELECT {counts} FROM ({groups}) AS g HAVING count(*) > 0"),
+        lambda row: (
+            f"{operation.table_name} has rows with equal values in {words}, so the"
+            f" unique index {operation.index_name} cannot be built; change or delete all but one row of each"
+            f" group. The largest groups have {row[0]} rows"
+        ),
+    )
+
+
+def value_check(operation: RequireValues, dialect: Dialect) -> StoredRowsCheck:
+    """No row may hold a value that was removed from an enum."""
+    column, table = quote(operation.column, dialect), quote(operation.table, dialect)
+    texts = ", ".join("'" + str(value).replace("'", "''") + "'" for value in operation.values)
+    query = (
+        f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL"
+        f" AND CAST({column} AS text) NOT IN ({texts}) HAVING count(*) > 0"
+    )
+    names = ", ".join(map(str, operation.values))
+    return StoredRowsCheck(
+        Sql(query),
+        lambda row: (
+            f"{row[0]} rows of {operation.table} hold a value in {operation.column} that is declared no"
+            f" longer; change them first, for example with op.backfill, to one of {names}"
+        ),
+    )

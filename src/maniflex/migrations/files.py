@@ -1,0 +1,162 @@
+"""The directory of migration files and the chain they form; Alembic reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from alembic.operations.ops import MigrateOperation
+from alembic.runtime.migration import RevisionStep, StampStep
+from alembic.script import Script, ScriptDirectory
+from alembic.util import CommandError
+
+from maniflex.migrations.errors import Irreversible, MigrationError
+from maniflex.migrations.recorder import record
+from maniflex.sql.statement import Dialect
+
+_SLUG = re.compile(r"[^a-z0-9]+")
+_SLUG_LENGTH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationFile:
+    """One file of the chain."""
+
+    script: Script
+
+    @property
+    def revision(self) -> str:
+        return str(self.script.revision)
+
+    @property
+    def path(self) -> Path:
+        return Path(self.script.path)
+
+    @property
+    def title(self) -> str:
+        """The file by its name, as messages call it."""
+        return self.path.name
+
+    @property
+    def digest(self) -> str:
+        """A digest of the file's text, to notice that it was changed after it was applied."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+
+    @property
+    def drops(self) -> bool:
+        """Whether it removes columns or tables, so the code that stopped using them comes first."""
+        return bool(getattr(self.script.module, "drops", ()))
+
+    @property
+    def enums(self) -> dict[str, list[Any]]:
+        """The values that enums had when the file was written, by `table.column`."""
+        return dict(getattr(self.script.module, "enums", {}))
+
+    def operations(self, dialect: Dialect, *, back: bool = False) -> list[MigrateOperation]:
+        """What the file does, or how it is undone."""
+        fn = getattr(self.script.module, "downgrade" if back else "upgrade", None)
+        if fn is None:
+            if back:
+                raise Irreversible(f"{self.title} has no downgrade(), so it cannot go back")
+            raise MigrationError(f"{self.title} has no upgrade()")
+        try:
+            return record(fn, dialect)
+        except Irreversible as error:
+            raise Irreversible(f"{self.title} cannot go back: {error}") from None
+        except MigrationError as error:
+            raise MigrationError(f"{self.title}: {error}") from None
+        except Exception as error:
+            raise MigrationError(f"{self.title}: {type(error).__name__}: {error}") from error
+
+
+class MigrationFiles:
+    """The files of one database."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.versions = directory / "versions"
+
+    @property
+    def exist(self) -> bool:
+        """Whether there is any file."""
+        return self.versions.is_dir() and any(self.versions.glob("*.py"))
+
+    @cached_property
+    def _scripts(self) -> ScriptDirectory:
+        return ScriptDirectory(self.directory, version_locations=[self.versions])
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except CommandError as error:
+            raise MigrationError(f"{self.directory}: {error}") from None
+        except SyntaxError as error:
+            raise MigrationError(f"{error.filename}, line {error.lineno}: {error.msg}") from None
+
+    def reload(self) -> None:
+        """Forget what was read, after a file was written."""
+        self.__dict__.pop("_scripts", None)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The last revisions; more than one when two people wrote a file at the same time."""
+        if not self.exist:
+            return ()
+        with self._reading():
+            return tuple(self._scripts.get_heads())
+
+    def all(self) -> list[MigrationFile]:
+        """Every file, first to last."""
+        if not self.exist:
+            return []
+        with self._reading():
+            return [MigrationFile(script) for script in reversed(list(self._scripts.walk_revisions()))]
+
+    def knows(self, revision: str) -> bool:
+        """Whether there is a file of this revision."""
+        return any(file.revision == revision for file in self.all())
+
+    def find(self, name: str) -> MigrationFile:
+        """The file of a revision, of the beginning of one, or of `head`."""
+        if not self.exist:
+            raise MigrationError(f"there are no migration files in {self.versions}")
+        with self._reading():
+            script = self._scripts.get_revision(name)
+        if script is None:
+            raise MigrationError(f"there is no revision {name!r} in {self.versions}")
+        return MigrationFile(script)
+
+    def steps_up(
+        self, heads: Sequence[str], target: str = "head"
+    ) -> list[tuple[MigrationFile, RevisionStep]]:
+        """The files to apply to come from the revisions `heads` to `target`, with their steps."""
+        if not self.exist:
+            return []
+        with self._reading():
+            steps = self._scripts._upgrade_revs(target, tuple(heads))  # type: ignore[arg-type]  # theirs
+        return [(MigrationFile(step.revision), step) for step in steps]
+
+    def steps_down(self, heads: Sequence[str], target: str) -> list[tuple[MigrationFile, RevisionStep]]:
+        """The files to undo to come from the revisions `heads` back to `target`, with their steps."""
+        with self._reading():
+            steps = self._scripts._downgrade_revs(target, tuple(heads))  # type: ignore[arg-type]  # theirs
+        return [(MigrationFile(step.revision), step) for step in steps]
+
+    def steps_to_stamp(self, heads: Sequence[str], target: str) -> list[StampStep]:
+        """The steps that note `target` without applying anything."""
+        with self._reading():
+            return list(self._scripts._stamp_revs(target, tuple(heads)))
+
+    def new_path(self, stamp: str, title: str) -> Path:
+        """Where a file of this minute and title is written; the second of one minute has a letter."""
+        slug = _SLUG.sub("_", title.lower()).strip("_")[:_SLUG_LENGTH].strip("_") or "migration"
+        same_minute = len(list(self.versions.glob(f"{stamp}*.py")))
+        letters = "" if not same_minute else "z" * (same_minute // 25) + chr(ord("a") + same_minute % 25)
+        return self.versions / f"{stamp}{letters}_{slug}.py"

@@ -1,0 +1,91 @@
+"""One migration file on its way: who is told, what has been done, and how it is noted."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from alembic.operations.ops import MigrateOperation
+from alembic.runtime.migration import RevisionStep
+
+from maniflex.db.port import Executor, Tx
+from maniflex.db.version_table import LogEntry, delete_entry, write_entry
+from maniflex.errors import ManiflexError
+from maniflex.migrations.actions import StoredRowsCheck
+from maniflex.migrations.errors import MigrationError
+from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.recorder import describe_operation, version_statements
+from maniflex.migrations.target import MigrationTarget
+from maniflex.sql.statement import Sql
+
+
+@dataclass(slots=True)
+class MigrationListener:
+    """Whom to tell how far it is; a command prints it."""
+
+    on_file: Callable[[MigrationFile, float], object] = lambda file, seconds: None
+    on_step: Callable[[str], object] = lambda text: None
+    on_rows: Callable[[str, int], object] = lambda table, count: None
+    on_noted: Callable[[MigrationFile], object] = lambda file: None  # as applied, since the start has made it
+
+
+@dataclass(frozen=True, slots=True)
+class FileJob:
+    """One file that is applied or undone."""
+
+    file: MigrationFile
+    step: RevisionStep
+    operations: Sequence[MigrateOperation]
+    back: bool
+    heads: tuple[str, ...]  # the database was at when it was planned
+
+    def digest(self, count: int) -> str:
+        """A digest of the first operations, which must be the same when an interrupted file goes on."""
+        words = "\n".join(describe_operation(operation) for operation in self.operations[:count])
+        return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+async def run_check(run: Executor, check: StoredRowsCheck) -> None:
+    """Refuse to go on when the query of a check has rows."""
+    row = await run.fetch_one(check.query)
+    if row is not None:
+        raise MigrationError(check.sentence(row))
+
+
+async def run_code(target: MigrationTarget, model: str, fn: Callable[[Any], Any]) -> None:
+    """Call a function of a file with the records of a model, inside the open transaction."""
+    if target.records is None:
+        return
+    outcome = fn(target.records(model))
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+async def note_version(tx: Tx, job: FileJob, seconds: float) -> None:
+    """Note in the database that a file was applied or undone."""
+    for statement in version_statements(job.step, frozenset(job.heads), tx.dialect):
+        await tx.execute(Sql(statement))
+    if job.back:
+        await delete_entry(tx, job.file.revision)
+        return
+    applied_at = datetime.now(UTC).isoformat(timespec="seconds")
+    await write_entry(tx, LogEntry(job.file.revision, job.file.digest, applied_at, round(seconds, 3), None))
+
+
+@asynccontextmanager
+async def step_errors(job: FileJob, number: int) -> AsyncIterator[None]:
+    """Say which operation of which file failed, and why."""
+    try:
+        yield
+    except ManiflexError as error:
+        operations = job.operations
+        what = describe_operation(operations[number - 1]) if operations else "the file"
+        cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
+        raise MigrationError(
+            f"{job.file.title}: operation {number} of {len(operations)}, {what}: {error}{cause}"
+        ) from error

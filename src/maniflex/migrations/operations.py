@@ -1,0 +1,95 @@
+"""The operations of migration files beyond Alembic's own, as values; `op.py` is how files call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from alembic.operations.ops import MigrateOperation
+
+
+@dataclass(frozen=True)
+class RebuildTable(MigrateOperation):
+    """Give a table exactly these columns, types, nullability and defaults."""
+
+    table: str
+    items: tuple[sa.schema.SchemaItem, ...]
+    using: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[sa.Column[Any]]:
+        return [item for item in self.items if isinstance(item, sa.Column)]
+
+
+@dataclass(frozen=True)
+class SetNotNull(MigrateOperation):
+    """Let no row be without a value in this column."""
+
+    table: str
+    column: str
+
+
+@dataclass(frozen=True)
+class Backfill(MigrateOperation):
+    """Set columns of the rows that are there, in batches."""
+
+    table: str
+    set: Mapping[str, Any]
+    where: str | None
+    batch: int
+    pause: float
+    key: str
+
+
+@dataclass(frozen=True)
+class RunCode(MigrateOperation):
+    """Call a function with the records of a model, inside the transaction of the migration."""
+
+    model: str
+    fn: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class StatementByDatabase(MigrateOperation):
+    """A statement that is written differently on each database, or that one of them does without."""
+
+    sqlite: str | None
+    postgresql: str | None
+
+
+@dataclass(frozen=True)
+class IndexByDatabase(MigrateOperation):
+    """An index whose statement differs by database; on PostgreSQL it is built without stopping writers."""
+
+    table: str
+    sqlite: str | None
+    postgresql: str | None
+
+
+@dataclass(frozen=True)
+class RequireValues(MigrateOperation):
+    """Refuse to go on while a row holds another value in this column."""
+
+    table: str
+    column: str
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class RenameIndex(MigrateOperation):
+    """Give an index another name."""
+
+    old: str
+    new: str
+
+
+class FieldFactory:
+    """In a backfill: a value of the default factory of a field, one for each row."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # Model.field
+
+    def __repr__(self) -> str:
+        return f"factory({self.name!r})"

@@ -1,0 +1,166 @@
+"""Where a database stands: what is applied, pending, missing or changed, and what drifts from the models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from maniflex.db.columns import read_columns
+from maniflex.db.drift import refuse_drift
+from maniflex.db.primary import reading
+from maniflex.db.schema_differences import Difference, count_outside_enum
+from maniflex.db.version_table import LogEntry, read_heads, read_log
+from maniflex.errors import DeclarationError
+from maniflex.migrations.apply import applied_files, pending_steps
+from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.target import MigrationTarget
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One file and what the database knows of it."""
+
+    file: MigrationFile
+    state: str  # applied, pending or interrupted
+    entry: LogEntry | None
+    is_changed: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "revision": self.file.revision,
+            "file": self.file.title,
+            "state": self.state,
+            "applied_at": self.entry.applied_at if self.entry else None,
+            "seconds": self.entry.seconds if self.entry else None,
+            "changed": self.is_changed,
+            "drops": self.file.drops,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStatus:
+    """All files of one database."""
+
+    target: MigrationTarget
+    heads: tuple[str, ...] | None  # None: at no revision
+    files: list[FileReport]
+    missing: list[str]  # revisions of the database that no file has
+    ends: tuple[str, ...]  # of the chain
+
+    @property
+    def pending(self) -> list[FileReport]:
+        return [state for state in self.files if state.state != "applied"]
+
+    def problems(self) -> Iterator[str]:
+        """What keeps the database from being at the end of a whole chain."""
+        command = self.target.command
+        if len(self.ends) > 1:
+            yield f"the files have two ends, {' and '.join(self.ends)}; join them with {command('merge @')}"
+        for state in self.pending:
+            yield f"{state.file.title} is {state.state}; apply it with {command('up @')}"
+        for revision in self.missing:
+            yield (
+                f"the database is at revision {revision}, which no file has; get it from the release"
+                " that applied it"
+            )
+        for state in self.files:
+            if state.is_changed:
+                yield f"{state.file.title} was changed after it was applied; write a new file instead"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "database": self.target.name,
+            "at": list(self.heads or ()),
+            "files": [state.as_json() for state in self.files],
+            "missing": self.missing,
+            "heads": list(self.ends),
+        }
+
+
+async def read_status(target: MigrationTarget) -> MigrationStatus:
+    """Where the database stands among its files."""
+    run = reading(target.adapter)
+    heads, log = await read_heads(run), await read_log(run)
+    pending = {file.revision for file, _ in pending_steps(target, heads or ())}
+    files = []
+    for file in target.files.all():
+        entry = log.get(file.revision)
+        is_interrupted = entry is not None and entry.progress is not None
+        state = "interrupted" if is_interrupted else "pending" if file.revision in pending else "applied"
+        is_changed = state == "applied" and entry is not None and entry.digest not in ("", file.digest)
+        files.append(FileReport(file, state, entry, is_changed))
+    missing = [head for head in heads or () if not target.files.knows(head)]
+    return MigrationStatus(target, heads, files, missing, target.files.heads)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `migrate check` finds."""
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+async def check_database(target: MigrationTarget) -> CheckReport:
+    """Pending and changed files, drift, and models that differ from the database."""
+    status = await read_status(target)
+    report = CheckReport([*status.problems()])
+    if status.heads is None and target.files.exist and not status.pending:
+        report.problems.append(f"{target.adapter.label} is at no revision")
+    differences = await target.differences()
+    for difference in differences:
+        (report.warnings if difference.harmless else report.problems).append(difference.text)
+    report.problems.extend(await _outside_enums(target, differences))
+    for problem in await _contradictions(target):
+        if not any(_same_place(problem, difference) for difference in differences):
+            report.problems.append(problem)
+    return report
+
+
+async def _outside_enums(target: MigrationTarget, differences: list[Difference]) -> list[str]:
+    """Rows whose value is none of its enum any more."""
+    absent = {
+        d.model.table.name for d in differences if d.model is not None and d.field is None and not d.index
+    }
+    problems = []
+    for model in target.models:
+        if model.readonly or model.table.name in absent:
+            continue
+        columns = await read_columns(reading(target.adapter), model)
+        for one in model.meta.fields:
+            if one.enum is None or one.column not in columns:
+                continue
+            count = await count_outside_enum(reading(target.adapter), model, one)
+            if count:
+                problems.append(
+                    f"{count} rows of {model.table.name} hold a value in {one.column} that {model.meta.name}"
+                    " declares no longer; change them with op.backfill, or declare the value again"
+                )
+    return problems
+
+
+async def _contradictions(target: MigrationTarget) -> tuple[str, ...]:
+    """What would stop a start that migrates nothing: the second comparison, which has to agree."""
+    run = reading(target.adapter)
+    tables = [(model, await read_columns(run, model)) for model in target.models if not model.readonly]
+    try:
+        await refuse_drift(run, [(model, columns) for model, columns in tables if columns], migrates=False)
+    except DeclarationError as error:
+        return error.problems
+    return ()
+
+
+def _same_place(problem: str, difference: Difference) -> bool:
+    """Whether a problem of the start is one that the comparison has found too."""
+    if difference.model is None:
+        return False
+    column = difference.field.column if difference.field else difference.name
+    return difference.model.meta.name in problem and (
+        column in problem or difference.model.table.name in problem
+    )
+
+
+def applied_titles(status: MigrationStatus) -> list[str]:
+    """The titles of the files that are behind the database."""
+    return [file.title for file in applied_files(status.target, status.heads or ())]

@@ -1,0 +1,51 @@
+"""One database and what migrating it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from maniflex.db.port import Adapter
+from maniflex.db.primary import reading
+from maniflex.db.schema_differences import Difference, find_differences
+from maniflex.migrations.files import MigrationFiles
+from maniflex.sql.model import ModelSql
+from maniflex.sql.statement import Dialect, Sql
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockPatience:
+    """How long a change of a table waits for its lock, and how often it tries again."""
+
+    lock_timeout: timedelta = timedelta(milliseconds=500)
+    tries: int = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationTarget:
+    """One database of an application, with its models and its files."""
+
+    name: str
+    adapter: Adapter
+    models: Sequence[ModelSql]
+    statements: Callable[[Dialect], Sequence[Sql]]  # what durable work keeps beside its models
+    files: MigrationFiles
+    # The records of a model by its name. None where they are those of another database than `adapter`, as
+    # beside a scratch database: functions of files are not called then.
+    records: Callable[[str], Any] | None
+    application: str = "app:server"  # as it is typed behind a command
+    patience: LockPatience = field(default_factory=LockPatience)
+
+    @property
+    def dialect(self) -> Dialect:
+        return self.adapter.dialect
+
+    def command(self, words: str) -> str:
+        """A command as it would be typed for this application."""
+        return f"`maniflex migrate {words.replace('@', self.application, 1)}`"
+
+    async def differences(self) -> list[Difference]:
+        """How the database differs from the models."""
+        return await find_differences(reading(self.adapter), self.models, self.statements(self.dialect))

@@ -1,0 +1,233 @@
+"""Rows of a file → requests: what a row becomes, and what came of it.
+
+The importer knows no database: it asks `RecordTarget`, which is the API as one person sees it, or the records
+themselves. Nothing here commits; `batches.py` says which rows are stored together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+from maniflex.errors import InvalidQuery, ManiflexError
+from maniflex.model.meta import FieldMeta
+from maniflex.query.operands import convert_value
+from maniflex.transfer.cells import CellProblem, is_same, read_cell, read_native
+from maniflex.transfer.mapping import ColumnMap
+from maniflex.transfer.source import FileFormat, SourceRow
+
+MOST_REMEMBERED = 500_000  # values of unique fields that a check compares within the file
+_FAILED = 500
+OUTAGES = (429, 503, 504)
+
+
+class TryLater(ManiflexError):
+    """The server could not answer for now; the same row may pass in a moment."""
+
+
+class RowResult(StrEnum):
+    """What became of a row or a record."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer to one request: a record, or the problems with their fields."""
+
+    status: int
+    record: Mapping[str, Any] = field(default_factory=dict)
+    problems: Sequence[tuple[str, str]] = ()
+
+
+class RecordTarget(Protocol):
+    """Where records are found and stored."""
+
+    async def find(self, key: FieldMeta, values: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+        """The records with one of these values of a unique field."""
+
+    async def create(self, values: Mapping[str, Any]) -> Reply:
+        """Store a new record."""
+
+    async def update(self, record_id: str, values: Mapping[str, Any]) -> Reply:
+        """Change a record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOutcome:
+    """What became of one row or record."""
+
+    line: int
+    result: RowResult
+    problems: Sequence[tuple[str, str]] = ()
+    record_id: str = ""
+    fields: Sequence[str] = ()
+    is_asked: bool = True  # a request was made, which may have left something in the open transaction
+
+
+class Importer:
+    """Makes records of rows."""
+
+    def __init__(
+        self,
+        target: RecordTarget,
+        columns: ColumnMap,
+        kind: FileFormat,
+        *,
+        zone: ZoneInfo,
+        is_check: bool = False,
+    ) -> None:
+        self.target = target
+        self._columns = columns
+        self._is_native = kind is FileFormat.JSONL  # values come with their types
+        self._is_csv = kind is FileFormat.CSV
+        self._zone = zone
+        self._is_check = is_check
+        self._records: dict[Any, dict[str, Any]] = {}  # those of the batch, by the value of the key
+        self._seen: dict[tuple[str, str], int] = {}  # of a check: unique values and their lines
+
+    async def prepare(self, rows: Sequence[SourceRow]) -> None:
+        """Look up the records that the rows of a batch would update."""
+        self._records = {}
+        key, column = self._columns.key, self._columns.key_column
+        if key is None:
+            return
+        cells = (self._cell_of(key, row.values.get(column)) for row in rows)
+        values = {value for cell in cells if (value := find_value(key, cell)) is not None}
+        for record in await self.target.find(key, list(values)) if values else ():
+            if key.api in record:
+                self._records[find_value(key, record[key.api])] = dict(record)
+
+    def _cell_of(self, key: FieldMeta, cell: Any) -> Any:
+        try:
+            return self._read(key, cell)
+        except CellProblem:
+            return None
+
+    def _read(self, known_field: FieldMeta, cell: Any) -> Any:
+        if self._is_native:
+            return read_native(known_field, cell)
+        return read_cell(known_field, cell, self._zone, is_csv=self._is_csv)
+
+    async def act(self, row: SourceRow) -> RowOutcome:
+        """Create or update the record of a row."""
+        if row.problem:
+            return _refusal(row, [("", row.problem)])
+        values, problems = self.values_of(row)
+        if problems:
+            return _refusal(row, problems)
+        key = self._columns.key
+        if key is not None:
+            key_value = values.get(key.api)
+            if key_value in (None, ""):
+                return _refusal(row, [(key.api, "is empty, so no record can be found by it")])
+            record = self._records.get(find_value(key, key_value))
+            if record is not None:
+                return await self._update(row, record, values)
+            if self._is_check and (key.api, str(key_value)) in self._seen:  # an earlier line creates it
+                return RowOutcome(line=row.line, result=RowResult.UPDATED, is_asked=False)
+            if key.name == "id":
+                return _refusal(row, [("id", "there is no such record")])
+        return await self._create(row, values)
+
+    def values_of(self, row: SourceRow) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+        """The values of a row by API name; None for an empty cell."""
+        values: dict[str, Any] = {}
+        problems: list[tuple[str, str]] = []
+        for column, known_field in self._columns.fields.items():
+            if column not in row.values:
+                continue
+            cell = row.values[column]
+            if cell is None or (cell == "" and not self._is_native):
+                values[known_field.api] = None
+                continue
+            try:
+                values[known_field.api] = self._read(known_field, cell)
+            except CellProblem as problem:
+                problems.append((known_field.api, str(problem)))
+        return values, problems
+
+    async def _create(self, row: SourceRow, values: Mapping[str, Any]) -> RowOutcome:
+        # An empty cell gives nothing, so that defaults apply; a null of a jsonl file is one.
+        body = {
+            name: value
+            for name, value in values.items()
+            if name != "id" and (value is not None or self._is_native)
+        }
+        if self._is_check and (problem := self._twice(row, body)):
+            return _refusal(row, [problem])
+        reply = await self.target.create(body)
+        if reply.status >= 400:
+            return self._refuse(row, reply)
+        self._remember(row, body)
+        key = self._columns.key
+        if key is not None and key.api in reply.record and not self._is_check:
+            self._records[find_value(key, reply.record[key.api])] = dict(reply.record)
+        record_id = str(reply.record.get("id", ""))
+        return RowOutcome(line=row.line, result=RowResult.CREATED, record_id=record_id, fields=list(body))
+
+    async def _update(self, row: SourceRow, record: dict[str, Any], values: Mapping[str, Any]) -> RowOutcome:
+        """Send what differs; fields that answers do not show are written when a record is created."""
+        changes = {}
+        for known_field in self._columns.fields.values():
+            name = known_field.api
+            if name not in values or name not in record or name == "id":
+                continue
+            value = values[name]
+            if value is None and not known_field.nullable and not self._is_native:
+                continue  # an empty cell says nothing about a field that is never empty
+            if not is_same(known_field, record[name], value):
+                changes[name] = value
+        record_id = str(record.get("id", ""))
+        if not changes:
+            return RowOutcome(line=row.line, result=RowResult.UNCHANGED, record_id=record_id, is_asked=False)
+        reply = await self.target.update(record_id, changes)
+        if reply.status >= 400:
+            return self._refuse(row, reply)
+        record.update(reply.record)
+        return RowOutcome(line=row.line, result=RowResult.UPDATED, record_id=record_id, fields=list(changes))
+
+    def _refuse(self, row: SourceRow, reply: Reply) -> RowOutcome:
+        if reply.status in OUTAGES:
+            raise TryLater(reply.problems[0][1] if reply.problems else "the server is busy")
+        problems = list(reply.problems)
+        if reply.status >= _FAILED:
+            problems = [("", "the server failed at this line; its log says why")]
+        return RowOutcome(line=row.line, result=RowResult.REFUSED, problems=problems)
+
+    def _twice(self, row: SourceRow, body: Mapping[str, Any]) -> tuple[str, str] | None:
+        """The unique value that an earlier line of the file has too."""
+        for known_field in self._columns.fields.values():
+            value = body.get(known_field.api)
+            if known_field.unique and value is not None and not known_field.secret:
+                line = self._seen.get((known_field.api, str(value)))
+                if line is not None:
+                    return known_field.api, f"line {line} has the same value"
+        return None
+
+    def _remember(self, row: SourceRow, body: Mapping[str, Any]) -> None:
+        if not self._is_check:
+            return
+        for known_field in self._columns.fields.values():
+            value = body.get(known_field.api)
+            if known_field.unique and value is not None and len(self._seen) < MOST_REMEMBERED:
+                self._seen[known_field.api, str(value)] = row.line
+
+
+def find_value(key: FieldMeta, value: Any) -> Any:
+    """What records are found by, however it is written; None for what no record can have."""
+    try:
+        return None if value in (None, "") else convert_value(value, key, key.api)
+    except InvalidQuery:
+        return None
+
+
+def _refusal(row: SourceRow, problems: Sequence[tuple[str, str]]) -> RowOutcome:
+    """A row that no request was made for."""
+    return RowOutcome(line=row.line, result=RowResult.REFUSED, problems=problems, is_asked=False)

@@ -1,0 +1,91 @@
+"""Rows of the first sheet of an xlsx file, read one after the other."""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from maniflex.transfer.source import (
+    LONGEST_LINE,
+    MOST_COLUMNS,
+    SourceRow,
+    UnreadableFile,
+    check_columns,
+    text_problem,
+)
+from maniflex.transfer.xlsx_limits import check_workbook
+
+MISSING = 'to read xlsx files: pip install "maniflex[import]"; or save the file as csv'
+_MOST_ROWS = 1024 * 1024  # of a sheet, as spreadsheets have them
+
+
+class XlsxReader:
+    """Reads xlsx; the first row names the columns."""
+
+    def __init__(self) -> None:
+        try:
+            import openpyxl  # noqa: F401  # asked for now, before anything is stored
+        except ImportError:
+            raise UnreadableFile(MISSING) from None
+        self.columns: Sequence[str] = ()
+        self._file = tempfile.TemporaryFile(prefix="maniflex-import-")  # noqa: SIM115  # closed with the last row
+
+    def feed(self, piece: bytes, *, is_last: bool) -> Iterator[SourceRow]:
+        """Nothing until the file is whole, then all of its rows."""
+        self._file.write(piece)
+        if is_last:
+            with self._file:
+                yield from self._rows()
+
+    def _rows(self) -> Iterator[SourceRow]:
+        import openpyxl
+
+        try:
+            with zipfile.ZipFile(self._file) as archive:
+                check_workbook(archive)
+            book = openpyxl.load_workbook(self._file, read_only=True, data_only=False, keep_links=False)
+            sheet = book.worksheets[0]
+            # Not as large as the file claims: rows and cells that are not there would be filled in.
+            sheet.reset_dimensions()
+            for number, cells in enumerate(sheet.iter_rows(max_row=_MOST_ROWS), 1):
+                yield from self._row(number, cells)
+        except UnreadableFile:
+            raise
+        except Exception:  # of zlib, zipfile, expat or openpyxl: bytes of strangers find every one of them
+            raise UnreadableFile("this is no xlsx file that can be read; save it again, or as csv") from None
+
+    def _row(self, line: int, cells: Sequence[Any]) -> Iterator[SourceRow]:
+        width = len(self.columns)
+        if width and len(cells) > MOST_COLUMNS:
+            yield SourceRow(line=line, problem=f"has a value behind the last of the {width} columns")
+            return
+        values = [cell.value for cell in cells]
+        if all(value is None or value == "" for value in values):
+            return
+        if not self.columns:
+            while values and values[-1] is None:
+                values.pop()
+            self.columns = check_columns(["" if value is None else str(value) for value in values])
+            return
+        problem = next((text for cell in cells if (text := _cell_problem(cell))), "")
+        if not problem and any(value is not None for value in values[width:]):
+            problem = f"has a value behind the last of the {width} columns"
+        values = [*values[:width], *[None] * (width - len(values))]
+        texts = ["" if value is None else str(value) for value in values]
+        by_column = {} if problem else dict(zip(self.columns, values, strict=True))
+        yield SourceRow(line=line, values=by_column, problem=problem, texts=texts)
+
+
+def _cell_problem(cell: Any) -> str:
+    kind = getattr(cell, "data_type", "n")
+    if kind == "f":
+        return f"cell {cell.coordinate} is a formula; save the file with values"
+    if kind == "e":
+        return f"cell {cell.coordinate} holds the error {cell.value}"
+    if isinstance(cell.value, str):
+        if len(cell.value) > LONGEST_LINE:
+            return f"is longer than {LONGEST_LINE:,} characters"
+        return text_problem(cell.value, "utf-8")
+    return ""

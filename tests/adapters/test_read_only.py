@@ -1,0 +1,90 @@
+"""A database that is opened for reading alone: no statement changes it, and nothing is made beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from maniflex import ManiflexError
+from maniflex.config import sqlite_path
+from maniflex.db.port import Adapter
+from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.sqlite.adapter import SqliteAdapter
+from maniflex.sql.statement import Sql
+from tests.kit.postgres import fetch_value
+
+WRITES = ("INSERT INTO notes VALUES (2)", "CREATE TABLE others (a integer)", "DELETE FROM notes")
+
+
+def adapter_for(url: str, *, pooler: bool = False) -> Adapter:
+    if url.startswith("postgres"):
+        return PostgresAdapter(url, pooler=pooler)
+    return SqliteAdapter(sqlite_path(url))
+
+
+def bytes_below(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+async def make_table(url: str) -> None:
+    adapter = adapter_for(url)
+    await adapter.open()
+    await adapter.execute(Sql("CREATE TABLE notes (a integer)"))
+    await adapter.execute(Sql("INSERT INTO notes VALUES (1)"))
+    await adapter.close()
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+async def test_reads_are_answered_and_writes_refused(database_url: str, pooler: bool) -> None:
+    await make_table(database_url)
+    adapter = adapter_for(database_url, pooler=pooler)
+    await adapter.open(read_only=True)
+
+    for text in WRITES:
+        with pytest.raises(ManiflexError):
+            await adapter.execute(Sql(text))
+        with pytest.raises(ManiflexError):
+            async with adapter.transaction() as tx:
+                await tx.execute(Sql(text))
+
+    rows = await adapter.fetch(Sql("SELECT a FROM notes"))
+    await adapter.close()
+    assert [tuple(row) for row in rows] == [(1,)]
+
+
+async def test_no_file_is_made_beside_a_sqlite_file_that_is_in_nobodys_use(sqlite_url: str) -> None:
+    await make_table(sqlite_url)
+    path = Path(sqlite_path(sqlite_url))
+    before = bytes_below(path.parent)
+    adapter = adapter_for(sqlite_url)
+    await adapter.open(read_only=True)
+
+    async with adapter.transaction(read_only=True) as tx:
+        assert await tx.fetch(Sql("SELECT a FROM notes")) == [(1,)]
+
+    await adapter.close()
+    assert bytes_below(path.parent) == before
+
+
+async def test_what_another_process_has_just_written_is_seen(sqlite_url: str) -> None:
+    await make_table(sqlite_url)
+    writer, reader = adapter_for(sqlite_url), adapter_for(sqlite_url)
+    await writer.open()
+    await writer.execute(Sql("INSERT INTO notes VALUES (2)"))
+
+    await reader.open(read_only=True)
+    rows = await reader.fetch(Sql("SELECT a FROM notes"))
+
+    await reader.close()
+    await writer.close()
+    assert rows == [(1,), (2,)]
+
+
+async def test_a_schema_that_is_not_there_is_not_made(postgres_url: str) -> None:
+    adapter = PostgresAdapter(postgres_url, schema="shop")
+    await adapter.open(read_only=True)
+    await adapter.close()
+
+    text = "SELECT count(*) FROM pg_namespace WHERE nspname = 'shop'"
+    assert await fetch_value(postgres_url, text) == 0

@@ -1,0 +1,158 @@
+"""Imports and their progress in a real Chromium: light, dark, narrow, and without scripts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.kit.chromium import Watch, accessibility_problems, chromium
+from tests.kit.panel import EMAIL, PASSWORD
+from tests.kit.processes import run_program, serve_process
+
+ROOT = Path(__file__).parents[2]
+APP = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from typing import Literal
+from maniflex import Model, Server, field
+from maniflex.admin import ModelAdmin
+
+class Part(Model, export=True, max_export_rows=100):
+    code: str = field(unique=True, filterable=True, sortable=True, min_length=2)
+    name: str = field(default="", max_length=200)
+    stock: int = field(default=0, min=0, filterable=True)
+    state: Literal["new", "old"] = field(default="new", filterable=True)
+
+server = Server(database="sqlite:///parts.db", access_log=False)
+server.register(Part)
+server.admin(title="Parts").add(ModelAdmin(Part, can_import=True))
+"""
+SEED = """
+import asyncio, os, sys
+os.chdir(sys.argv[1])
+sys.path.insert(0, sys.argv[1])
+from app import server
+from tests.kit.panel import add_superuser
+
+async def main():
+    async with server.lifespan(role="client"):
+        await add_superuser(server)
+
+asyncio.run(main())
+"""
+XSS = '<script>window.marker=1</script><img src=x onerror="window.marker=1">'
+LINES = [f"p{n:04},Part {n},{n},new" for n in range(300)]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("transfer")
+    (directory / "app.py").write_text(APP)
+    with run_program(SEED, directory) as program:
+        program.hear_rest()
+    with serve_process(directory) as served:
+        yield f"http://127.0.0.1:{served.port}/admin"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+def sign_in(page: Page, url: str) -> None:
+    page.goto(f"{url}/")
+    page.fill("#username", EMAIL)
+    page.fill("#password", PASSWORD)
+    page.press("#password", "Enter")
+    page.wait_for_url("**/admin/")
+
+
+def choose_file(page: Page, url: str, *lines: str, head: str = "Code,Name,Stock,State") -> None:
+    page.goto(f"{url}/parts")
+    page.click("text=Import")
+    content = "\r\n".join([head, *lines, ""]).encode()
+    page.set_input_files("#file", {"name": f"{XSS[:40]}.csv", "mimeType": "text/csv", "buffer": content})
+    page.click("text=Send the file")
+
+
+def look_at(page: Page, name: str) -> list[str]:
+    place = os.environ.get("MANIFLEX_SCREENSHOTS")
+    if place:
+        page.screenshot(path=f"{place}/{name}.png", full_page=True)
+    width = page.evaluate("document.documentElement.scrollWidth")
+    too_wide = [f"{name} is {width} wide"] if width > page.viewport_size["width"] else []  # type: ignore[index]
+    return accessibility_problems(page) + too_wide
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "narrow"])
+def test_a_file_is_imported_with_the_mouse(url: str, browser: Browser, look: str) -> None:
+    size = {"width": 390, "height": 844} if look == "narrow" else {"width": 1280, "height": 860}
+    scheme = "dark" if look == "dark" else "light"
+    context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    watch = Watch(page, url.removesuffix("/admin"))
+    sign_in(page, url)
+    page.goto(f"{url}/parts/import")
+    problems = look_at(page, f"{look}-upload")
+    choose_file(
+        page, url, f"{look}1,{XSS},3,new", "x,Short,1,new", f"{look}2,Old,-1,ancient", f"{look}3,=1+1,1,old"
+    )
+    problems += look_at(page, f"{look}-columns")
+    page.click("text=Check all lines")
+    expect(page.locator("main")).to_contain_text("Nothing has been written yet")
+    problems += look_at(page, f"{look}-checked")
+    page.click("text=Import the good lines")
+    expect(page.locator("main")).to_contain_text("Done.")
+    problems += look_at(page, f"{look}-done")
+    page.goto(f"{url}/-/transfers")
+    problems += look_at(page, f"{look}-transfers")
+    assert page.evaluate("window.marker") is None
+    context.close()
+    assert problems == []
+    assert watch.trouble == []
+
+
+def test_a_large_import_shows_its_progress_and_ends_by_itself(url: str, browser: Browser) -> None:
+    page = browser.new_context().new_page()
+    watch = Watch(page, url.removesuffix("/admin"))
+    sign_in(page, url)
+    choose_file(page, url, *LINES)
+    page.click("text=Check all lines")
+    expect(page.locator("main")).to_contain_text("Nothing has been written yet", timeout=60_000)
+    page.click("text=Import the good lines: 300")
+    expect(page.locator("main")).to_contain_text("Done.", timeout=60_000)
+    page.goto(f"{url}/parts")
+    page.check("input[name=ids] >> nth=0")
+    page.check("input[name=all]")
+    page.select_option("#bulk-field", "state")
+    page.fill("#bulk-value", "old")
+    page.click("button:has-text('Go on')")
+    expect(page.locator("main")).to_contain_text("would be updated", timeout=60_000)
+    expect(page.locator("button.primary")).to_be_visible(timeout=60_000)
+    page.click("button.primary")
+    expect(page.locator("main")).to_contain_text("Done.", timeout=60_000)
+    page.goto(f"{url}/parts/export?format=csv")
+    expect(page.locator("main")).to_contain_text("Make the file in the background")
+    page.click("button.primary")
+    with page.expect_download() as download:
+        page.click("text=Download the file", timeout=60_000)
+    assert len(download.value.path().read_text().splitlines()) > 300
+    page.context.close()
+    assert [one for one in watch.trouble if "413" not in one] == []
+
+
+def test_an_import_needs_no_scripts(url: str, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    sign_in(page, url)
+    choose_file(page, url, "noscript1,No script,1,new")
+    page.select_option("[name='map.Name']", "")
+    page.click("text=Check all lines")
+    page.click("text=Import the good lines: 1")
+    assert "Done." in page.locator("main").inner_text()
+    context.close()

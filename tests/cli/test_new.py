@@ -1,0 +1,187 @@
+"""`maniflex new`: the project it makes passes its checks and tests, starts, and its README can be typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from maniflex.cli import main
+from maniflex.cli.project_files import Project
+from tests.kit.processes import IMPORTS, MANIFLEX, ROOT, free_port, start_process
+from tests.kit.walkthrough import commands, type_all
+
+PROJECTS = [("saas", "--template", "saas", "--database", "postgres", "--domains", "--docker")]
+OTHERS = [
+    ("minimal", "--template", "minimal"),
+    ("app", "--template", "app"),
+    ("domains", "--template", "app", "--domains", "--database", "postgres"),
+    ("flat", "--template", "saas", "--no-admin"),
+    ("container", "--template", "minimal", "--docker", "--database", "postgres"),
+]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def new(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["new", *arguments])
+
+
+@pytest.fixture(scope="session")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("mypy"))
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the page shows curl lines")
+@pytest.mark.parametrize("options", PROJECTS, ids=lambda options: options[0])
+def test_a_new_project_can_be_typed_from_its_readme(
+    here: Path, options: tuple[str, ...], mypy_cache: str, new_postgres_url: Callable[[], str]
+) -> None:
+    _try_project(here, options, mypy_cache, new_postgres_url)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", OTHERS, ids=lambda options: options[0])
+def test_so_can_one_with_other_options(
+    here: Path, options: tuple[str, ...], mypy_cache: str, new_postgres_url: Callable[[], str]
+) -> None:
+    _try_project(here, options, mypy_cache, new_postgres_url)
+
+
+def _try_project(
+    here: Path, options: tuple[str, ...], mypy_cache: str, new_postgres_url: Callable[[], str]
+) -> None:
+    made = new("bookstore", *options[1:])
+    assert made.exit_code == 0, made.output
+    directory = here / "bookstore"
+    environment = {"MYPY_CACHE_DIR": mypy_cache, "HOME": str(here)}
+    if "postgres" in options:
+        environment["DB_WRITE_URL"] = new_postgres_url()
+
+    page = directory / "README.md"
+    type_all(page, "Check it", "", directory, **environment)  # fails unless every command ends with 0
+    for line in commands(page, "Start it")[:-1]:  # the last one serves
+        subprocess.run(["bash", "-c", line], cwd=directory, env=_with_path(environment), check=True)
+    port = free_port()
+    command: list[str | Path] = [MANIFLEX, "run", "app:server", "--port", str(port)]
+    with start_process(command, port, cwd=directory, PYTHONPATH=IMPORTS, **environment) as served:
+        served.until_up()
+        typed = type_all(page, "Try it", served.url, directory, **environment)
+        served.send(signal.SIGINT)
+        assert served.ended() == 0
+    assert len(typed) >= 3
+    assert [str(one) for one in typed if one.status != one.expected] == []
+    assert "Traceback" not in served.output
+
+
+def _with_path(environment: dict[str, str]) -> dict[str, str]:
+    search_path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, **environment, "PATH": search_path, "PYTHONPATH": IMPORTS}
+
+
+@pytest.mark.parametrize("options", [*PROJECTS, *OTHERS], ids=lambda options: options[0])
+def test_every_project_is_clean(here: Path, options: tuple[str, ...]) -> None:
+    assert new("bookstore", *options[1:]).exit_code == 0
+    for command in (["check", "."], ["format", "--check", "."]):
+        checked = subprocess.run(
+            [Path(sys.executable).with_name("ruff"), *command, "--no-cache"],
+            cwd=here / "bookstore",
+            capture_output=True,
+            text=True,
+        )
+        assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("options", [*PROJECTS, *OTHERS], ids=lambda options: options[0])
+def test_the_doctor_finds_nothing_in_it_that_its_readme_does_not_explain(
+    here: Path, options: tuple[str, ...]
+) -> None:
+    assert new("bookstore", *options[1:]).exit_code == 0
+    directory = here / "bookstore"
+    command: list[str | Path] = [MANIFLEX, "doctor", "app:server", "--no-database", "--json"]
+    examined = subprocess.run(command, cwd=directory, env=_with_path({}), capture_output=True, text=True)
+    codes = {finding["code"] for finding in json.loads(examined.stdout)}
+    page = (directory / "README.md").read_text()
+    assert {code for code in codes if code not in page} == set(), examined.stdout
+    assert codes == ({"T101", "T104"} if "minimal" in options else set())
+
+
+def test_a_directory_that_is_there_is_left_alone(here: Path) -> None:
+    assert new("shop", "--template", "minimal").exit_code == 0
+    before = (here / "shop" / "app.py").read_bytes()
+    again = new("shop")
+    assert again.exit_code == 1
+    assert "shop is there already and not empty" in again.output
+    assert (here / "shop" / "app.py").read_bytes() == before
+    (here / "empty").mkdir()
+    assert new("empty", "--template", "minimal").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["9lives"], 2, "begins with a letter"),
+        (["a b"], 2, "begins with a letter"),
+        (["json"], 2, "Python has a json already"),
+        (["class"], 2, "Python has a class already"),
+        (["shop", "--template", "minimal", "--domains"], 2, "--domains goes with app and saas"),
+        (["no/such/shop"], 1, "there is no directory"),
+        (["shop", "--template", "sass"], 2, "'minimal', 'app', 'saas'"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_and_nothing_is_written(
+    here: Path, arguments: list[str], code: int, message: str
+) -> None:
+    refused = new(*arguments)
+    assert refused.exit_code == code
+    assert message in " ".join(refused.output.split())
+    assert list(here.iterdir()) == []
+
+
+def test_with_git_there_is_a_first_commit(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "Ada")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.com")
+    assert new("shop", "--template", "app", "--git").exit_code == 0
+    log = subprocess.run(
+        ["git", "status", "--short"], cwd=here / "shop", capture_output=True, text=True, check=True
+    )
+    assert log.stdout == ""
+    files = subprocess.run(["git", "ls-files"], cwd=here / "shop", capture_output=True, text=True, check=True)
+    others = set(files.stdout.split()) - set(Project("shop").files())
+    assert [path.startswith("migrations/versions/") for path in others] == [True]
+
+
+def test_secrets_of_a_project_stay_out_of_git() -> None:
+    ignored = Project("shop").files()[".gitignore"].split()
+    assert {".env", ".token_secret", "*.db"} <= set(ignored)
+
+
+def test_the_wheel_holds_every_template(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": ""},
+    )
+    [wheel] = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    templates = [path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*.jinja")]
+    assert len(templates) > 40
+    assert {str(path) for path in templates} <= held

@@ -1,0 +1,54 @@
+"""A primary and its standby: how far the standby is behind is a test's to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from urllib.parse import urlsplit
+
+from maniflex.db.postgres.replica import POSITION
+from tests.kit.postgres import execute, fetch_value
+from tests.kit.private_postgres import PrivatePostgres, Standby
+from tests.kit.waiting import eventually
+
+_REPLAYED = "SELECT (pg_last_wal_replay_lsn() - '0/0')::bigint"
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class ReplicatedDatabase:
+    """One database on both servers."""
+
+    servers: ServerPair
+    primary: str
+    replica: str
+
+
+@dataclass(frozen=True)
+class ServerPair:
+    """The two servers."""
+
+    primary: PrivatePostgres
+    standby: Standby
+
+    async def create_database(self) -> ReplicatedDatabase:
+        name = f"test_{next(_numbers)}"
+        await execute(self.primary.url, f"CREATE DATABASE {name}")
+        await self.until_caught_up()
+        urls = (
+            urlsplit(server.url)._replace(path=f"/{name}").geturl() for server in (self.primary, self.standby)
+        )
+        return ReplicatedDatabase(self, *urls)
+
+    async def follow_after(self, seconds: float) -> None:
+        """Let the standby show a commit so many seconds later."""
+        await execute(self.standby.url, f"ALTER SYSTEM SET recovery_min_apply_delay = '{seconds}s'")
+        await execute(self.standby.url, "SELECT pg_reload_conf()")
+
+    async def until_caught_up(self) -> None:
+        target = await fetch_value(self.primary.url, POSITION.text)
+
+        async def has_passed() -> bool:
+            return bool(await fetch_value(self.standby.url, _REPLAYED) >= target)
+
+        await eventually(has_passed, "the standby has replayed all there is")

@@ -1,0 +1,219 @@
+"""`strict` and `production`: what a start would only warn of, or would serve to the world, stops it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from maniflex import Context, DeclarationError, Model, Next, Server, Trace, field, file
+from maniflex._limits import Limits
+from maniflex.cli import main
+from maniflex.middleware import auth
+from maniflex.testing import client
+from tests.kit import schema
+
+
+class Note(Model):
+    text: str
+
+
+class Tag(Model):
+    text: str
+
+
+class Order(Model):
+    text: str
+    buyer_id: str
+    invoice_id: str = field(relation=None)
+
+
+class Film(Model):
+    poster: str | None = file()
+
+
+READY: dict[str, Any] = {"auto_migrate": False, "openapi_enabled": True, "docs_enabled": False}
+
+
+def problems_of(server: Server) -> list[str]:
+    with pytest.raises(DeclarationError) as refused:
+        server.seal()
+    return list(refused.value.problems)
+
+
+def careless_server(tmp_path: Path, **settings: Any) -> Server:
+    server = Server(storage="memory:", static_dir=tmp_path / "missing", **settings)
+    server.register(Order, Film)
+    return server
+
+
+def test_every_warning_of_the_declaration_is_in_one_message(tmp_path: Path) -> None:
+    files, buyer, static = sorted(problems_of(careless_server(tmp_path, strict=True)))
+
+    assert "/files: no auth middleware covers" in files
+    assert buyer.startswith("Order.buyer_id: no model named 'Buyer' is registered")
+    assert static.startswith("static_dir: there is no directory")
+
+
+def test_without_it_they_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    careless_server(tmp_path).seal()
+
+    assert "/files: no auth middleware covers" in caplog.text
+    assert "static_dir: there is no directory" in caplog.text
+    assert "buyer_id" not in caplog.text
+
+
+async def test_a_table_that_differs_stops_a_strict_start_before_any_is_touched(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Server(database=database_url)
+
+    class Old(Model, table="notes"):
+        text: str
+        remark: str | None = None
+
+    before.register(Old)
+    async with client(before, database=database_url):
+        pass
+    strict = Server(strict=True)
+    strict.register(Note, Tag)
+    tables = await schema.tables(database_url)
+    caplog.clear()
+    with pytest.raises(DeclarationError, match=r"notes\.remark is in the database but not on Note"):
+        async with client(strict, database=database_url):
+            pass
+
+    assert await schema.tables(database_url) == tables
+    assert [record for record in caplog.records if record.levelno == logging.WARNING] == []
+
+
+async def test_a_strict_server_without_warnings_starts_and_warns_later_as_usual(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(strict=True)
+    server.register(Note)
+
+    @server.on_start
+    def hook() -> None:
+        logging.getLogger("maniflex").warning("later")
+
+    async with client(server, database=database_url) as http:
+        assert (await http.get("/api/notes")).status_code == 200
+
+    assert "later" in caplog.text
+
+
+# -- production: check 57
+
+
+def test_an_open_route_stops_the_start_with_every_other_missing_decision(database_url: str) -> None:
+    server = Server(
+        database_url,
+        production=True,
+        query_timeout=0,
+        limits=Limits(max_limit=10**6),
+        trace=Trace(bodies=True),
+        static_dir="missing",
+    )
+    server.register(Note)
+
+    @server.action("POST", "/pay")
+    async def pay(ctx: Context) -> None: ...
+
+    problems = "\n".join(problems_of(server))
+
+    for part in (
+        "GET, POST /api/notes: neither an authenticator nor an exemption",
+        "GET, PATCH, DELETE /api/notes/{id}: neither",
+        "POST /api/pay: neither",
+        "query_timeout is 0",
+        "auto_migrate is on",
+        "max_limit=1000000",
+        "bodies=True",
+        "the API description is open",
+        "static_dir: there is no directory missing",
+    ):
+        assert part in problems, problems
+
+
+def guarded(server: Server) -> Server:
+    server.register(Note)
+
+    @server.pipeline.auth.middleware()
+    async def sign_in(ctx: Context, next: Next) -> None:
+        await next()
+
+    return server
+
+
+def test_one_open_action_among_guarded_routes_is_named_alone() -> None:
+    server = Server(production=True, **READY)
+    server.register(Note)
+    server.pipeline.auth.register(auth.jwt("a secret of forty letters, which is long"), models=[Note])
+
+    @server.action("POST", "/pay")
+    async def pay(ctx: Context) -> None: ...
+
+    [problem] = problems_of(server)
+    assert problem == "POST /api/pay: neither an authenticator nor an exemption stands before it"
+
+
+@pytest.mark.parametrize("way", ["guard", "exemption", "in front"])
+def test_a_decision_lets_it_start(way: str) -> None:
+    server = Server(production=True, **READY)
+    if way == "guard":
+        guarded(server)
+    elif way == "exemption":
+        server.register(Note)
+        server.pipeline.auth.register(auth.allow_anonymous())
+    else:
+        server.register(Note)
+        server.http_access_controlled(reason="the gateway checks tokens")
+
+    server.seal()
+
+    problems, notes = server.production_report()
+    assert problems == []
+    assert ("the gateway checks tokens" in " ".join(notes)) is (way == "in front")
+
+
+def test_a_guard_of_the_description_is_a_decision_too() -> None:
+    server = guarded(Server(production=True, auto_migrate=False))
+    [problem] = problems_of(server)
+    assert "the API description is open" in problem
+
+    server = guarded(Server(production=True, auto_migrate=False))
+
+    @server.pipeline.openapi.auth.middleware()
+    async def staff(ctx: Any, next: Next) -> None:
+        await next()
+
+    server.seal()
+
+
+def test_a_reason_is_needed_and_only_before_the_server_is_sealed() -> None:
+    server = Server()
+    with pytest.raises(DeclarationError, match="reason= says what controls it"):
+        server.http_access_controlled(reason=" ")
+    server.seal()
+    with pytest.raises(DeclarationError, match="the server is sealed"):
+        server.http_access_controlled(reason="late")
+
+
+def test_check_production_says_the_same_and_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "careless_app.py").write_text(
+        "from maniflex import Model, Server\n\n\nclass Note(Model):\n    text: str\n    author_id: str\n\n\n"
+        "server = Server(static_dir='missing')\nserver.register(Note)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    answer = CliRunner().invoke(main, ["check", "careless_app:server", "--production"])
+
+    assert answer.exit_code == 1
+    for part in ("Note.author_id", "static_dir", "GET, POST /api/notes: neither", "auto_migrate is on"):
+        assert part in answer.output

@@ -1,0 +1,116 @@
+"""Which reads a replica may serve, and how far behind it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from maniflex.db.current import ReplicaReader, current_reader
+from maniflex.db.postgres.replica import Replica
+from maniflex.db.primary import OnPrimary
+from maniflex.http.read_positions import format_position, parse_position
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def at(replica: Replica, clock: Clock, *, primary: int, replayed: int) -> float:
+    """The lag after both were asked."""
+    replica.note_primary(clock.now, primary)
+    replica.note_replayed(replayed)
+    return replica.lag
+
+
+def test_the_lag_is_the_age_of_the_first_thing_that_is_missing(clock: Clock) -> None:
+    replica = Replica("here", 3, clock)
+    assert at(replica, clock, primary=10, replayed=10) == 0
+    clock.now += 60
+    assert at(replica, clock, primary=10, replayed=10) == 0  # nobody writes
+    assert at(replica, clock, primary=20, replayed=10) == 0
+    clock.now += 2
+    assert at(replica, clock, primary=30, replayed=15) == 2
+    assert replica.may_serve(ReplicaReader())
+    clock.now += 2
+    assert at(replica, clock, primary=40, replayed=15) == 4
+    assert not replica.may_serve(ReplicaReader())
+    assert at(replica, clock, primary=40, replayed=30) == 0
+    assert replica.may_serve(ReplicaReader())
+
+
+def test_after_a_failover_the_log_may_begin_again_further_back(clock: Clock) -> None:
+    replica = Replica("here", 3, clock)
+    at(replica, clock, primary=10, replayed=10)
+    at(replica, clock, primary=1000, replayed=10)  # never sent to the server that is promoted now
+    clock.now += 60
+    assert at(replica, clock, primary=20, replayed=20) == 0
+    assert replica.is_usable
+    clock.now += 60
+    assert at(replica, clock, primary=30, replayed=20) == 0
+
+
+def test_a_limit_of_zero_takes_any_lag(clock: Clock) -> None:
+    replica = Replica("here", 0, clock)
+    at(replica, clock, primary=10, replayed=0)
+    clock.now += 1e6
+    assert at(replica, clock, primary=20, replayed=0) == 1e6
+    assert replica.is_usable
+
+
+def test_a_reader_that_wrote_waits_until_the_position_of_its_write_is_known(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maniflex.db.current.time.monotonic", clock)
+    replica = Replica("here", 10, clock)
+    at(replica, clock, primary=10, replayed=10)
+    reader = ReplicaReader()
+    assert replica.may_serve(reader)
+    reader.begin_write()
+    assert not replica.may_serve(reader)  # it may be committed any moment
+    clock.now += 1
+    reader.end_write()
+    assert not replica.may_serve(reader)
+    clock.now += 1
+    at(replica, clock, primary=30, replayed=10)
+    assert (replica.may_serve(reader), reader.position) == (True, 30)  # where a connection has come to 30
+
+
+def test_a_replica_that_is_away_serves_nobody(clock: Clock) -> None:
+    replica = Replica("here", 10, clock)
+    assert not replica.may_serve(ReplicaReader())
+    at(replica, clock, primary=10, replayed=10)
+    assert replica.may_serve(ReplicaReader())
+    replica.note_away(TimeoutError())
+    assert not replica.may_serve(ReplicaReader())
+
+
+def test_what_is_written_in_a_block_on_the_primary_counts_outside_of_it() -> None:
+    outer = ReplicaReader()
+    before = current_reader.set(outer)
+    with OnPrimary():
+        inner = current_reader.get()
+        assert inner is not None
+        assert inner.needs_primary
+        inner.begin_write()
+        inner.end_write()
+    assert current_reader.get() is outer
+    assert (outer.has_written, outer.needs_primary, outer.open_writes) == (True, False, 0)
+    current_reader.reset(before)
+
+
+@pytest.mark.parametrize("position", [0, 1, 0x3000060, 0x12_FFFFFFFF])
+def test_positions_are_written_as_postgresql_writes_them(position: int) -> None:
+    assert parse_position(format_position(position)) == position
+
+
+@pytest.mark.parametrize("text", ["", "/", "1", "0/", "0/G", "-1/0", "0/123456789", "0/1 0/2", "\uff10/1"])
+def test_anything_else_is_no_position(text: str) -> None:
+    assert parse_position(text) is None
