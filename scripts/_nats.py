@@ -1,8 +1,9 @@
 """Find a NATS server with JetStream for the tests of jobs in NATS, or start one for them.
 
-In this order: the URL in MANIFLEX_TEST_NATS; a server on 127.0.0.1:4222 that has JetStream; the `nats-server`
-of this machine, run for the tests alone; as root on Debian, the packaged one. `nats()` gives the URL and
-the words that say where it came from; `NoNats` says how to get one.
+In this order: the URL in MANIFLEX_TEST_NATS; the `nats-server` of this machine, run for the tests alone, so
+that nobody else's streams are in their way; a server on 127.0.0.1:4222 that has JetStream; as root on Debian,
+the packaged program. `nats()` gives the URL and the words that say where it came from; `NoNats` says how to
+get one.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ def nats(*, install: bool = True) -> Iterator[tuple[str, str]]:
     """A URL of a server the tests may make streams on, and where it came from."""
     if named := os.environ.get(VARIABLE):
         yield named, f"the server named by {VARIABLE}"
+    elif (program := find_program(PROGRAM)) is not None:
+        with _start(program) as url:
+            yield url, f"a temporary {program}"
     elif has_jetstream(4222):
         yield "nats://127.0.0.1:4222", "the server on 127.0.0.1:4222"
-    elif (program := find_program(PROGRAM) or (_install() if install else None)) is not None:
+    elif install and (program := _install()) is not None:
         with _start(program) as url:
             yield url, f"a temporary {program}"
     else:

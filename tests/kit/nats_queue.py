@@ -41,6 +41,11 @@ class PrivateNats:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self._port}"
 
+    @property
+    def streams(self) -> Path:
+        """Where the server keeps the files of its streams; there while it has any."""
+        return Path(self._directory.name, "jetstream", "$G", "streams")
+
     def __enter__(self) -> Self:
         self.start()
         return self

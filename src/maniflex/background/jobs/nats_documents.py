@@ -13,9 +13,12 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 from hashlib import sha256
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
+from maniflex._backoff import Backoff
 from maniflex._logging import guard_logger
 from maniflex.errors import DeclarationError, RequestError, Timeout, Unavailable, ValidationFailed
 
@@ -31,6 +34,9 @@ _WRONG_LAST_SEQUENCE = 10071
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _BATCH = 500
+_NO_STORE = 10049
+_STREAM_ATTEMPTS = 5
+_STREAM_PAUSES = Backoff(base=timedelta(milliseconds=50), cap=timedelta(seconds=1))
 _HEADER_ROOM = 256  # bytes of a message that its header may take
 T = TypeVar("T")
 log = guard_logger(logging.getLogger("maniflex.jobs"))
@@ -120,14 +126,7 @@ class Documents:
         try:
             info = await jetstream.stream_info(self._stream)
         except stream_errors.NotFoundError:
-            await jetstream.add_stream(
-                name=self._stream,
-                subjects=subjects,
-                max_msgs_per_subject=1,
-                discard=api.DiscardPolicy.NEW,  # a stream that got a limit refuses jobs when it is full
-                storage=api.StorageType.FILE,
-                num_replicas=self._replicas,
-            )
+            await self._add_stream(jetstream, subjects)
             return
         if info.config.subjects != subjects or info.config.max_msgs_per_subject != 1:
             raise DeclarationError(
@@ -136,6 +135,28 @@ class Documents:
         if _drops_messages(info.config):
             text = "the NATS stream %s drops jobs by its limits; let it discard new ones, and none by age"
             log.warning(text, self._stream)
+
+    async def _add_stream(self, jetstream: Any, subjects: list[str]) -> None:
+        config = api.StreamConfig(
+            name=self._stream,
+            subjects=subjects,
+            max_msgs_per_subject=1,
+            discard=api.DiscardPolicy.NEW,  # a stream that got a limit refuses jobs when it is full
+            storage=api.StorageType.FILE,
+            num_replicas=self._replicas,
+        )
+        for attempt in count(1):
+            try:
+                await jetstream.add_stream(config)
+                return
+            except stream_errors.APIError as error:
+                text = "the NATS server could not make the stream %s: %s"
+                log.warning(text, self._stream, error.description)
+                # Shortly after the last stream of an account was deleted, the server removes the directory
+                # of its streams, perhaps from under the stream that it is making: the next attempt succeeds.
+                if error.err_code != _NO_STORE or attempt == _STREAM_ATTEMPTS:
+                    raise Unavailable("the job queue cannot be made right now") from error
+            await asyncio.sleep(_STREAM_PAUSES(attempt).total_seconds())
 
     async def close(self) -> None:
         connection, self._connection, self._follower = self._connection, None, None
