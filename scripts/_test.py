@@ -6,7 +6,6 @@ import argparse
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ import _object_stores
 import _postgres
 import _redis
 import _venv
+from _stages import Stage, run_stages
 
 DESCRIPTION = """\
 Check the whole project: ruff, mypy, then all tests on SQLite and PostgreSQL.
@@ -27,7 +27,7 @@ PostgreSQL is looked for in this order: the URL in MANIFLEX_TEST_POSTGRES; a ser
 127.0.0.1:5432 that lets us create databases; server binaries on this machine (a temporary
 cluster); as root on Debian, the `postgresql` package. If there is none, this fails. Redis is looked
 for in the same way (MANIFLEX_TEST_REDIS, 127.0.0.1:6379, `redis-server`, the package); if there is
-none, its tests are skipped. NATS too (MANIFLEX_TEST_NATS, 127.0.0.1:4222, `nats-server`, the package); if
+none, its tests are skipped. NATS too (MANIFLEX_TEST_NATS, `nats-server`, 127.0.0.1:4222, the package); if
 there is none, this fails. For the tests of storage, moto (S3) and Azurite (Azure) are started;
 Azurite is installed by npm into .tools/ if it is not there, and without Node.js this fails.
 
@@ -35,6 +35,9 @@ HAProxy and PgBouncer are programs of this machine or, as root on Debian, its pa
 fails, unless --no-haproxy and --no-pgbouncer leave them out.
 The tests of the panel need Chromium: MANIFLEX_TEST_CHROMIUM, one on the PATH, or as root on Debian the
 package; without one this fails, unless --no-browser leaves them out.
+
+When no more than five tests of a whole run fail, exactly these run once more, alone, and the last lines
+name those that pass then; --no-second-try switches that off.
 
 All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   scripts/test tests/http"""
 
@@ -60,6 +63,7 @@ def main() -> int:
             f"--no-{tool.name}", action="store_true", help=f"leave {tool.name} out, knowingly"
         )
     parser.add_argument("--no-browser", action="store_true", help="leave Chromium out, knowingly")
+    parser.add_argument("--no-second-try", action="store_true", help="a test that fails once has failed")
     options, for_pytest = parser.parse_known_args()
     _venv.reexec_inside(_venv.ensure("dev"))
     for stop in (signal.SIGTERM, signal.SIGHUP):
@@ -73,7 +77,8 @@ def main() -> int:
                 **_nats_variables(stack, no_nats=options.no_nats),
                 **_chromium_variables(no_browser=options.no_browser),
             }
-            return _checks(for_pytest, environment)
+            stages = checks(for_pytest, environment, has_second_try=not options.no_second_try)
+            return run_stages(stages, _venv.ROOT)
     except _postgres.NoPostgres as problem:
         print(f"postgres  none\n\n{problem}", file=sys.stderr)
         return 1
@@ -151,30 +156,24 @@ def _chromium_variables(*, no_browser: bool) -> dict[str, str]:
     return {_chromium.VARIABLE: path}
 
 
-def _checks(for_pytest: list[str], environment: dict[str, str]) -> int:
-    """Run them all, so that one run shows everything there is to mend."""
-    stages = {
-        "ruff": ["ruff", "check", "."],
-        "format": ["ruff", "format", "--check", "."],
-        "mypy": ["mypy"],
-        **_pytest(for_pytest),
-    }
-    # What is asked for by name may be a test that kills processes or measures: it keeps to the disk.
-    environments = (
-        {}
-        if for_pytest
-        else {
-            "pytest": {**_files_in_memory(), **environment},
-            "alone": {**environment, "MANIFLEX_TEST_START_ANEW": "1"},
-        }
-    )
-    failed = [
-        name
-        for name, command in stages.items()
-        if _failed(name, command, environments.get(name, environment))
+def checks(for_pytest: list[str], environment: dict[str, str], *, has_second_try: bool = True) -> list[Stage]:
+    """Every check in turn: of the whole project, or its style and types and the tests that were asked for."""
+    style_and_types = [
+        Stage("ruff", ["ruff", "check", "."], environment),
+        Stage("format", ["ruff", "format", "--check", "."], environment),
+        Stage("mypy", ["mypy"], environment),
     ]
-    print(f"result    {'failed: ' + ', '.join(failed) if failed else 'all passed'}", flush=True)
-    return 1 if failed else 0
+    if for_pytest:
+        # What is asked for by name may be a test that kills processes or measures: it keeps to the disk.
+        return [*style_and_types, Stage("pytest", ["pytest", *for_pytest], environment)]
+    together, alone = _whole_suite()
+    in_memory = {**_files_in_memory(), **environment}
+    anew = {**environment, "MANIFLEX_TEST_START_ANEW": "1"}
+    return [
+        *style_and_types,
+        Stage("pytest", ["pytest", *together], in_memory, has_second_try),
+        Stage("alone", ["pytest", *alone], anew, has_second_try),
+    ]
 
 
 def _files_in_memory() -> dict[str, str]:
@@ -188,10 +187,8 @@ def _free_memory() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
-def _pytest(given: list[str]) -> dict[str, list[str]]:
-    """What was asked for; or everything, side by side as far as the tests do not need the machine alone."""
-    if given:
-        return {"pytest": ["pytest", *given]}
+def _whole_suite() -> tuple[list[str], list[str]]:
+    """The arguments for all tests that may run side by side, and for those that need the machine alone."""
     everywhere = sorted(
         path for path in (_venv.ROOT / "tests").iterdir() if path.name.startswith("test_") or path.is_dir()
     )
@@ -199,30 +196,7 @@ def _pytest(given: list[str]) -> dict[str, list[str]]:
     everywhere.sort(key=lambda path: path.name not in LONGEST)
     together = [str(path.relative_to(_venv.ROOT)) for path in everywhere if path.name not in ALONE]
     side_by_side = ["-n", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile", "--no-loadscope-reorder"]
-    return {
-        "pytest": ["pytest", *side_by_side, *together],
-        "alone": ["pytest", *(f"tests/{name}" for name in ALONE)],
-    }
-
-
-def _failed(name: str, command: list[str], environment: dict[str, str]) -> bool:
-    print(f"{name:<9} {' '.join(command)}", flush=True)
-    process = subprocess.Popen([sys.executable, "-m", *command], cwd=_venv.ROOT, env=environment)
-    try:
-        return process.wait() != 0
-    except BaseException as stop:
-        _wind_down(process, told=isinstance(stop, KeyboardInterrupt))
-        raise
-
-
-def _wind_down(process: subprocess.Popen[bytes], *, told: bool) -> None:
-    """Let the tests drop their databases; a terminal's Ctrl-C has told them already."""
-    if not told:
-        process.send_signal(signal.SIGINT)
-    try:
-        process.wait(timeout=30)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    return [*side_by_side, *together], [f"tests/{name}" for name in ALONE]
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
