@@ -13,6 +13,7 @@ from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import Conflict, DatabaseError, RequestError, Timeout, TransactionError
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from tests.kit.statements import Counting
+from tests.kit.waiting import PATIENCE
 
 
 def sql(adapter: Adapter, text: str, *params: object) -> Sql:
@@ -178,7 +179,7 @@ async def test_a_turn_that_does_not_come_ends_every_statement_of_the_block(tmp_p
     await adapter.execute(Sql("CREATE TABLE item (id TEXT PRIMARY KEY, note BLOB, size BIGINT)"))
 
     async def swallow() -> None:
-        async with asyncio.timeout(5), adapter.transaction(late=True) as tx:
+        async with asyncio.timeout(PATIENCE), adapter.transaction(late=True) as tx:
             together = [tx.write(insert(adapter, name)) for name in ("b", "c")]
             errors = await asyncio.gather(*together, return_exceptions=True)
             assert [type(error) for error in errors] == [Timeout, Timeout]

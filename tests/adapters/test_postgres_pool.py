@@ -18,6 +18,7 @@ from maniflex.errors import Unavailable
 from maniflex.sql.statement import Sql
 from tests.kit.statements import eventually_answers
 from tests.kit.tcp_relay import Relay
+from tests.kit.waiting import PATIENCE
 
 ONE = Sql("SELECT 1")
 SLEEP = Sql("SELECT 1 FROM pg_sleep(3600)")
@@ -84,7 +85,7 @@ async def turns(count: int = 3) -> None:
 
 
 async def soon(task: asyncio.Task[PooledConnection]) -> PooledConnection:
-    return await asyncio.wait_for(task, 5)
+    return await asyncio.wait_for(task, PATIENCE)
 
 
 async def waiting(pool: Pool) -> asyncio.Task[PooledConnection]:

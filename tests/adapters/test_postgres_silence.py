@@ -13,6 +13,7 @@ from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.errors import TransactionError, Unavailable
 from maniflex.sql.statement import Sql
 from tests.kit.tcp_relay import Relay
+from tests.kit.waiting import eventually
 
 ONE = Sql("SELECT 1")
 INSERT = Sql("INSERT INTO t VALUES (1)")
@@ -209,8 +210,7 @@ async def test_a_process_that_stood_still_reads_its_answers_before_it_blames_the
     now = pool._clock()
     pool._clock = lambda: now
     slow = asyncio.create_task(adapter.fetch(Sql("SELECT 1 FROM pg_sleep(0.2)")))
-    await asyncio.wait([slow], timeout=0.05)
-    assert any(slot.due for slot in pool.slots)
+    await eventually(lambda: any(slot.due for slot in pool.slots), "the statement under way")
     now += 3600
     pool.sweep()
     assert await slow == [(1,)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections import Counter
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.kit.waiting import until
 
 APP = """
 from maniflex import Fatal, Model, Server
-from maniflex.background.processes.model import WorkStat
+from maniflex.background.processes.model import LATE_AFTER, WorkProcess, WorkStat
 from maniflex.background.runs.model import WorkflowEvent
 
 
@@ -43,6 +42,14 @@ async def submit(ctx):
     return {}
 
 
+@server.action("POST", "/age")
+async def age(ctx):
+    processes = server.db(WorkProcess)
+    for one in await processes.list({"role": "worker"}):
+        await processes.update(one.id, seen_at=one.seen_at - LATE_AFTER)
+    return {}
+
+
 @server.action("GET", "/tally")
 async def tally(ctx):
     events = await server.db(WorkflowEvent).list([("event_type", "in", ["succeeded", "failed"])], limit=1000)
@@ -53,7 +60,7 @@ async def tally(ctx):
     }
 """
 OVERVIEW, PROCESSES = "/admin/-/operations/", "/admin/-/operations/processes"
-SAID_WITHIN, ALIVE_WITHIN = 40, 15  # seconds
+SAID_WITHIN = 40  # seconds
 
 
 def page(served: Served, path: str) -> str:
@@ -65,26 +72,29 @@ def start_worker(directory: Path) -> AbstractContextManager[Served]:
     return start_process(command, free_port(), cwd=directory)
 
 
-def test_a_killed_worker_is_told_of_and_a_new_one_is_alive(tmp_path: Path, database_url: str) -> None:
+def test_a_killed_worker_is_told_of_and_a_new_one_is_alive(
+    tmp_path: Path, database_url: str, long_mode: bool
+) -> None:
+    """Half a minute after it was last seen, for which only the long run waits."""
     source = APP.replace("DATABASE", repr(database_url)).replace("BACKGROUND", "False")
     (tmp_path / "app.py").write_text(source)
     with serve_process(tmp_path) as served:
         with start_worker(tmp_path) as worker:
-            until(lambda: "worker" in page(served, PROCESSES), "the row of the worker", ALIVE_WITHIN)
+            until(lambda: "worker" in page(served, PROCESSES), "the row of the worker")
             httpx.post(f"{served.url}/api/submit").raise_for_status()
             until(lambda: len(tally(served)["events"]) == 30, "all runs")
             worker.send(signal.SIGKILL)
             worker.ended()
         httpx.post(f"{served.url}/api/submit").raise_for_status()
-        start = time.monotonic()
         sentence = "no living process takes billing.send.v1"
+        if not long_mode:
+            httpx.post(f"{served.url}/api/age").raise_for_status()
         until(lambda: sentence in page(served, OVERVIEW), "the sentence", SAID_WITHIN)
-        assert time.monotonic() - start <= SAID_WITHIN
         runs = httpx.get(f"{served.url}/admin/-/operations/runs?f_status=due").text
         run_url = re.findall(r'href="(/admin/-/operations/runs/[0-9a-f-]{36})"', runs)[0]
         assert re.search(r"No living process takes .*last .*seen", page(served, run_url))
         with start_worker(tmp_path):
-            until(lambda: sentence not in page(served, OVERVIEW), "a living process", ALIVE_WITHIN)
+            until(lambda: sentence not in page(served, OVERVIEW), "a living process")
             until(lambda: len(tally(served)["events"]) == 60, "all runs")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from maniflex import Model, Run, Server
 from maniflex.errors import DeclarationError
 from maniflex.testing.clock import FakeClock
 from tests.kit.runs import minutes, no_pause, status, working
-from tests.kit.waiting import eventually
+from tests.kit.waiting import PATIENCE, eventually
 
 
 class Charge(Model):
@@ -275,12 +276,16 @@ async def test_a_run_cannot_pause_inside_a_transaction(server: Server) -> None:
         assert (await status(work, made.id), refused) == ("succeeded", ["sleep", "wait_for", "call"])
 
 
-async def test_a_heartbeat_inside_a_transaction_does_not_wait_for_it(server: Server) -> None:
+async def test_a_heartbeat_inside_a_transaction_does_not_wait_for_it(
+    database_url: str, clock: FakeClock
+) -> None:
+    server = Server(database_url, clock=clock, pool_size=4, lock_timeout=timedelta(seconds=2 * PATIENCE))
+
     @server.work.handler("default.beat", max_attempts=1)
     async def beat(run: Run) -> None:
         async with server.transaction():
             await run.step("one", lambda: 1)
-            await asyncio.wait_for(run.heartbeat(), 2)
+            await asyncio.wait_for(run.heartbeat(), PATIENCE)
 
     async with working(server) as work:
         made = await work.submit("default.beat")

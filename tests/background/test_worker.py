@@ -330,7 +330,7 @@ async def test_a_hung_database_cannot_hold_up_the_shutdown(postgres_url: str) ->
         await server.work.submit("default.ok")
         await asyncio.wait_for(ran.wait(), PATIENCE)
         began = time.monotonic()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < PATIENCE  # the lock is held until after it
     await connection.close()
 
 

@@ -15,6 +15,7 @@ from maniflex.storage import MemoryStorage
 from tests.file_routes.test_streams import END, FILMS, SlowReader, a_part
 from tests.file_routes.world import a_server, assert_nothing_stored, stored_keys
 from tests.kit.sockets import PROTOCOLS, connected, listening
+from tests.kit.waiting import PATIENCE
 
 PACE = 0.05  # seconds between two pieces of a client that is slow and moves
 HEAD = (
@@ -78,7 +79,7 @@ async def test_an_upload_below_the_pace_is_let_go(tmp_path: Path, path: str, htt
                 await connection.send(chunk(b"v"))
 
         dripping = asyncio.create_task(drip())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             status, _, _ = await connection.answer()
         dripping.cancel()
         await asyncio.wait([dripping])
@@ -109,7 +110,7 @@ async def test_a_body_of_json_keeps_its_time(tmp_path: Path) -> None:
         await connection.send(
             f"POST {FILMS} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n".encode() + b'{"title": "'
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while True:  # a byte now and then does not help
                 await connection.send(b"x")
                 with suppress(TimeoutError):

@@ -143,7 +143,7 @@ def replayed(versions: list[Any]) -> dict[str, Any]:
 
 
 async def test_diffs_give_the_rows_and_the_past_is_as_it_was(database_url: str, long_mode: bool) -> None:
-    seed = random.randrange(2**32)
+    seed = random.randrange(2**32) if long_mode else 7
     print(f"seed {seed}")
     async with a_world(database_url) as world:
         actor = Actor(world, random.Random(seed))

@@ -67,7 +67,7 @@ async def _serving(database: str) -> AsyncIterator[tuple[httpx.AsyncClient, list
 
 async def _until_gone(contexts: list[weakref.ref[Context]]) -> None:
     """A thread may need a moment to let go of what it has done."""
-    await eventually(lambda: all(ref() is None for ref in contexts), "contexts that are gone", 5)
+    await eventually(lambda: all(ref() is None for ref in contexts), "contexts that are gone")
 
 
 @pytest.mark.parametrize("path", ["/api/notes", "/api/take"])

@@ -102,7 +102,7 @@ async def test_a_refusal_waits_for_the_answer_before_it(sqlite_url: str, last: b
 async def test_a_head_that_waits_for_an_answer_before_it_is_not_cut_off(sqlite_url: str) -> None:
     go_on = asyncio.Event()
     second = a_note(1)
-    async with notes(sqlite_url, go_on, head_timeout=0.2, body_timeout=0.2) as (_, client):
+    async with notes(sqlite_url, go_on, head_timeout=0.6, body_timeout=0.6) as (_, client):
         for torn in (5, len(second) - 2):
             go_on.clear()
             await client.send(a_request("POST", "/api/wait") + second[:torn])

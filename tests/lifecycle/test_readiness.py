@@ -10,7 +10,7 @@ import pytest
 
 from maniflex import DeclarationError, Server
 from maniflex.testing import client
-from tests.kit.waiting import eventually
+from tests.kit.waiting import PATIENCE, eventually
 
 TOKEN = "a token of some length"
 
@@ -118,7 +118,7 @@ async def test_a_check_that_hangs_fails_in_time_and_is_not_begun_again(
 
     async with client(server, database=sqlite_url) as http:
         for _ in range(3):
-            assert (await asyncio.wait_for(http.get("/ready"), 5)).status_code == 503
+            assert (await asyncio.wait_for(http.get("/ready"), PATIENCE)).status_code == 503
             assert (await http.get("/live")).status_code == 200
         assert begun == (1 if stubborn else 3)
         release.set()

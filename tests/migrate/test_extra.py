@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
@@ -15,6 +16,7 @@ from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import RequestError
 from maniflex.sql.statement import Sql
 from tests.kit.schema import indexes
+from tests.kit.waiting import PATIENCE
 
 TABLE = Sql("CREATE TABLE IF NOT EXISTS things (id BIGINT PRIMARY KEY, done BIGINT)")
 INDEX = Sql("CREATE INDEX IF NOT EXISTS things_due ON things (id) WHERE done IS NULL")
@@ -49,10 +51,10 @@ async def test_processes_that_start_together_take_turns(adapter: Adapter, databa
 
 
 async def test_an_index_that_is_there_does_not_wait_for_writers(postgres_url: str) -> None:
-    adapter = PostgresAdapter(postgres_url)
+    adapter = PostgresAdapter(postgres_url, lock_timeout=timedelta(seconds=2 * PATIENCE))
     await adapter.open()
     await migrate(adapter, [], [TABLE, INDEX])
-    async with adapter.transaction() as tx, asyncio.timeout(4):  # a lock is waited for longer
+    async with adapter.transaction() as tx, asyncio.timeout(PATIENCE):  # a lock is waited for longer
         await tx.execute(Sql("INSERT INTO things VALUES (1, 1)"))
         await migrate(adapter, [], [INDEX])
     await adapter.close()

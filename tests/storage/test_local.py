@@ -20,7 +20,7 @@ from maniflex.storage._directory import INCOMING
 from maniflex.testing import FakeClock
 from tests.kit.local_files import files, names, put, read
 from tests.kit.processes import nursery, run_program
-from tests.kit.waiting import eventually
+from tests.kit.waiting import PATIENCE, eventually
 
 HOUR = timedelta(hours=1)
 MB = 1024 * 1024
@@ -128,7 +128,7 @@ async def test_readers_and_stores_leave_no_handle_open(storage: LocalStorage) ->
         with pytest.raises(FileNotFound):
             await storage.open("none")
     await storage.open("file")  # and one that nobody closes
-    await eventually(lambda: len(os.listdir("/proc/self/fd")) == before, "closed handles", 5)
+    await eventually(lambda: len(os.listdir("/proc/self/fd")) == before, "closed handles")
 
 
 # -- failures
@@ -218,14 +218,14 @@ async def test_cancelling_does_not_wait_for_a_slow_disk(
 
     def slow(_: int) -> None:
         syncing.set()
-        release.wait(20)
+        release.wait(2 * PATIENCE)
 
     monkeypatch.setattr(os, "fsync", slow)
     storing = asyncio.create_task(put(storage, "file"))
     try:
-        await asyncio.to_thread(syncing.wait, 20)
+        await asyncio.to_thread(syncing.wait, PATIENCE)
         storing.cancel()
-        done, _ = await asyncio.wait({storing}, timeout=1)
+        done, _ = await asyncio.wait({storing}, timeout=PATIENCE)
         assert done
         assert files(root) == []
     finally:

@@ -31,6 +31,7 @@ from tests.kit.object_stores import (
     s3_client,
     s3_storage,
 )
+from tests.kit.waiting import PATIENCE
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(seconds=0.5)
@@ -112,7 +113,7 @@ async def test_the_parts_of_an_upload_that_did_not_end_well_are_aborted(
     await source.reached.wait()
     if not fails:
         storing.cancel()
-    done, _ = await asyncio.wait({storing}, timeout=1)
+    done, _ = await asyncio.wait({storing}, timeout=PATIENCE)
 
     assert done
     assert storing.cancelled() or isinstance(storing.exception(), KeyError)

@@ -20,6 +20,7 @@ from maniflex.background.jobs.port import Cancellable
 from maniflex.errors import Conflict, DeclarationError, Fatal, NotFound, ValidationFailed
 from maniflex.testing import client
 from maniflex.testing.clock import FakeClock
+from tests.kit.waiting import PATIENCE
 
 MINUTE = timedelta(minutes=1)
 COUNTED = ("claimed", "succeeded", "retried", "dead", "lease_losses")
@@ -159,7 +160,7 @@ async def test_dead_jobs_go_to_the_dead_letter_handler_and_to_the_bus(database_u
     async with started(server, database_url):
         id = await server.jobs.enqueue("send_receipt", {"to": "ada"})
         await drained(server)
-        heard = [await asyncio.wait_for(bus.heard.get(), 10) for _ in range(2)]
+        heard = [await asyncio.wait_for(bus.heard.get(), PATIENCE) for _ in range(2)]
 
     [letter] = letters
     assert (letter["job_id"], letter["type"], letter["payload"]) == (id, "send_receipt", {"to": "ada"})
@@ -182,7 +183,7 @@ async def test_a_job_whose_worker_died_for_good_is_told_of_too(database_url: str
         assert len(await abandoned.claim(10)) == 1
         clock.advance(server.config.work_lease * 2)
         assert await drained(server) == 0
-        type, payload = await asyncio.wait_for(bus.heard.get(), 10)
+        type, payload = await asyncio.wait_for(bus.heard.get(), PATIENCE)
 
     assert (type, payload["id"], payload["error"]) == ("job.send_receipt.failed", id, "lease_expired")
 
@@ -198,7 +199,7 @@ async def test_the_bus_hears_of_jobs_alone(database_url: str) -> None:
             await server.work.submit("plain.run", priority=1)
         id = await server.jobs.enqueue("send_receipt")
         await drained(server)
-        assert (await asyncio.wait_for(bus.heard.get(), 10))[1]["id"] == id
+        assert (await asyncio.wait_for(bus.heard.get(), PATIENCE))[1]["id"] == id
         await asyncio.gather(*server.work.engine._tasks)
 
     assert bus.heard.empty()
@@ -217,7 +218,7 @@ async def test_a_bus_that_fails_is_only_logged(database_url: str, caplog: pytest
     async with started(server, database_url):
         id = await server.jobs.enqueue("send_receipt")
         await drained(server)
-        await asyncio.wait_for(bus.heard.get(), 10)
+        await asyncio.wait_for(bus.heard.get(), PATIENCE)
         assert (await server.work.get(id)).status == "succeeded"
         await asyncio.sleep(0)
 

@@ -19,6 +19,7 @@ from maniflex.errors import DeclarationError, Unavailable, ValidationFailed
 from maniflex.testing.clock import FakeClock
 from tests.kit.nats_queue import PrivateNats, count_messages, delete_stream
 from tests.kit.processes import free_port, run_program
+from tests.kit.waiting import PATIENCE
 
 SHORT = timedelta(milliseconds=400)
 KILLED = """
@@ -115,7 +116,7 @@ async def test_the_job_of_a_killed_process_is_taken_over(queue: NatsQueue, nats_
 
     worker = Worker(queue, {"slow": work}, poll_interval=timedelta(milliseconds=50))
     await worker.start()
-    handled = [await asyncio.wait_for(done.get(), 10) for _ in range(2)]
+    handled = [await asyncio.wait_for(done.get(), PATIENCE) for _ in range(2)]
     await worker.shutdown(timedelta(seconds=5))
 
     assert sorted(handled) == sorted([(id, 2), (behind, 1)])

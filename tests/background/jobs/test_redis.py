@@ -15,6 +15,7 @@ from maniflex.background.jobs.redis import RedisQueue
 from maniflex.errors import Unavailable
 from tests.kit.processes import free_port, run_program
 from tests.kit.redis_queue import forgotten, keys
+from tests.kit.waiting import PATIENCE
 
 SHORT = timedelta(milliseconds=400)
 KILLED = """
@@ -98,7 +99,7 @@ async def test_the_job_of_a_killed_process_is_taken_over(queue: RedisQueue) -> N
 
     worker = Worker(queue, {"slow": work}, poll_interval=timedelta(milliseconds=50))
     await worker.start()
-    found = [await asyncio.wait_for(done.get(), 10) for _ in range(2)]
+    found = [await asyncio.wait_for(done.get(), PATIENCE) for _ in range(2)]
     await worker.shutdown(timedelta(seconds=5))
 
     assert sorted(found) == sorted([(id, 2), (behind, 1)])

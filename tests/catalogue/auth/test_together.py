@@ -409,9 +409,9 @@ async def test_an_unknown_account_takes_as_long_as_a_wrong_password() -> None:
     durations: dict[str | None, list[float]] = {hashed: [], None: []}
     for _ in range(7):
         for stored, times in durations.items():
-            start = time.perf_counter()
+            start = time.process_time()
             await auth.verify_password("wrong", stored)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
 
     known, unknown = (min(times) for times in durations.values())
     assert 0.5 < known / unknown < 2

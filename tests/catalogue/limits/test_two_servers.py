@@ -45,4 +45,4 @@ def test_two_processes_share_their_buckets_and_restarts_fill_none(database_url: 
         assert statuses.count(200) <= tokens
         assert statuses.count(200) < 10
         until(lambda: ask(one).status_code == 429, "an empty bucket")
-        until(lambda: ask(other).status_code == 200, "a token, which the other process refills too", 10)
+        until(lambda: ask(other).status_code == 200, "a token, which the other process refills too")

@@ -12,9 +12,9 @@ from maniflex._clock import Clock
 
 
 @asynccontextmanager
-async def in_sql(url: Any, clock: Clock, *forms: Any, pool_size: int = 10) -> AsyncIterator[Server]:
+async def in_sql(url: Any, clock: Clock, *forms: Any, **options: Any) -> AsyncIterator[Server]:
     """A server that has the tables of these stores, which are attached to it."""
-    server = Server(url, clock=clock, background=False, pool_size=pool_size)
+    server = Server(url, clock=clock, background=False, **{"pool_size": 10, **options})
     server.register(*(table for form in forms for table in form.tables))
     async with server.lifespan(role="client"):
         for form in forms:

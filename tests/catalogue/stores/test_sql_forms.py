@@ -21,6 +21,7 @@ from maniflex.sql.statement import Sql, by_dialect
 from maniflex.testing import FakeClock
 from tests.catalogue.stores.places import fill, in_sql
 from tests.kit.statements import Counting
+from tests.kit.waiting import PATIENCE
 
 LEASE, DAY = timedelta(seconds=30), timedelta(days=1)
 FORMS = (stores.SqlStore, stores.SqlRateLimit, stores.SqlIdempotency, stores.SqlRevoker)
@@ -123,11 +124,12 @@ async def test_an_owner_that_slept_settles_nothing_in_its_transaction(database_u
 async def test_a_claim_that_meets_an_open_settlement_does_not_wait_for_it(postgres_url: str) -> None:
     """I9: twins wait without holding a connection, so a claim reads what somebody else has locked."""
     clock, keys = FakeClock(), stores.SqlIdempotency()
-    async with in_sql(postgres_url, clock, keys) as server:
+    longer = timedelta(seconds=2 * PATIENCE)
+    async with in_sql(postgres_url, clock, keys, lock_timeout=longer) as server:
         mine = await keys.claim("key", "body", lease=LEASE, now=clock.now())
         async with server.transaction() as tx:
             await keys.settle("key", mine.token, b"answer", ttl=DAY, now=clock.now(), tx=tx)
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(PATIENCE):
                 twin = await keys.claim("key", "body", lease=LEASE, now=clock.now())
             assert twin.state is stores.ClaimState.RUNNING
         assert (await keys.look("key", "body", now=clock.now())).state is stores.ClaimState.SETTLED

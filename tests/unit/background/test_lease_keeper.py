@@ -11,7 +11,7 @@ from typing import Any
 
 from maniflex.background.leases import Held, LeaseKeeper
 from maniflex.db.sqlite.adapter import SqliteAdapter
-from tests.kit.waiting import until
+from tests.kit.waiting import PATIENCE, until
 
 log = logging.getLogger("test.heart")
 EVERY = timedelta(milliseconds=20)
@@ -84,9 +84,8 @@ async def test_a_renewal_that_hangs_does_not_hold_up_the_stop() -> None:
     await opened(lease_keeper)
     lease_keeper.hold(Held("one", "a"), lambda: None)
     until(lambda: renewals.asked, "the renewal that hangs")
-    began = time.monotonic()
-    await lease_keeper.stop()
-    assert time.monotonic() - began < 3
+    async with asyncio.timeout(PATIENCE):
+        await lease_keeper.stop()
     await lease_keeper.stop()
 
 
