@@ -42,7 +42,11 @@ name those that pass then; --no-second-try switches that off.
 All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   scripts/test tests/http"""
 
 
-ALONE = ("concurrency", "faults", "performance", "scaling")  # they watch the clock
+ALONE = ("concurrency", "faults", "performance", "scaling")  # they watch the clock, except for these:
+WITHOUT_CLOCK = (
+    *("faults/test_database_faults.py", "scaling/test_pgbouncer.py", "scaling/test_partitions.py"),
+    *("scaling/test_partition_attacks.py", "scaling/test_partitioned_claims.py"),
+)
 LONGEST = (
     *("types", "query", "openapi", "fuzz", "docs", "examples", "cli", "lifecycle"),
     *("background", "admin", "catalogue"),
@@ -196,7 +200,9 @@ def _whole_suite() -> tuple[list[str], list[str]]:
     everywhere.sort(key=lambda path: path.name not in LONGEST)
     together = [str(path.relative_to(_venv.ROOT)) for path in everywhere if path.name not in ALONE]
     side_by_side = ["-n", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile", "--no-loadscope-reorder"]
-    return [*side_by_side, *together], [f"tests/{name}" for name in ALONE]
+    without_clock = [f"tests/{name}" for name in WITHOUT_CLOCK]
+    alone = [*(f"tests/{name}" for name in ALONE), *(f"--ignore={name}" for name in without_clock)]
+    return [*side_by_side, *without_clock, *together], alone
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -42,7 +42,7 @@ async def test_a_clock_that_is_wrong_at_the_start_is_corrected(
         await ClockKeeper(clock, adapter, logging.getLogger("test")).tick()
 
     await adapter.close()
-    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=1)
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(minutes=1)
     assert not caplog.records
 
 

@@ -2,12 +2,12 @@
 
 On PostgreSQL each server is on a machine of its own and the database server has a clock, too: the
 function that tells its time is replaced in the test's database. On SQLite all are processes of one machine.
+All clocks stand still unless the test moves them, so that it does not matter how long the test takes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -28,25 +28,26 @@ LIVES = 3
 
 SERVER_CLOCK = """
 ALTER DATABASE "{name}" SET search_path = public, pg_catalog;
-CREATE TABLE server_clock (ahead interval NOT NULL);
-INSERT INTO server_clock VALUES ('0');
+CREATE TABLE server_clock (time timestamptz NOT NULL);
+INSERT INTO server_clock VALUES ('{now}');
 CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
-    'SELECT pg_catalog.clock_timestamp() + ahead FROM public.server_clock';
+    'SELECT time FROM public.server_clock';
 """
 
 
 class Machine(SystemClock):
-    """The clocks of a machine: the real ones, and how far they were moved."""
+    """The clocks of a machine: the time they began at, and how far they were moved."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: datetime | None = None) -> None:
+        self.began = began or datetime.now(UTC)
         self.wall = timedelta(0)
         self.passed = timedelta(0)
 
     def now(self) -> datetime:
-        return datetime.now(UTC) + self.wall
+        return self.began + self.wall
 
     def monotonic(self) -> float:
-        return time.monotonic() + self.passed.total_seconds()
+        return self.passed.total_seconds()
 
 
 class Process:
@@ -108,18 +109,19 @@ class World:
 
     async def _move_server(self, delay: timedelta) -> None:
         if self._postgres:
-            await self.processes[0].server.raw_exec("UPDATE server_clock SET ahead = ahead + ?", delay)
+            await self.processes[0].server.raw_exec("UPDATE server_clock SET time = time + ?", delay)
 
 
 @asynccontextmanager
 async def a_world(url: str, cron: Callable[[datetime], str] | None = None) -> AsyncIterator[World]:
     """Three servers; each holds runs that never end by themselves, and one schedule is kept by all."""
     name = urlsplit(url).path.strip("/")
+    now = datetime.now(UTC)
     if url.startswith("postgres"):
-        await execute(url, SERVER_CLOCK.format(name=name))
+        await execute(url, SERVER_CLOCK.format(name=name, now=now.isoformat()))
     ended = asyncio.Event()
-    shared = Machine()
-    machines = [Machine() if url.startswith("postgres") else shared for _ in range(LIVES)]
+    shared = Machine(now)
+    machines = [Machine(now) if url.startswith("postgres") else shared for _ in range(LIVES)]
     try:
         async with AsyncExitStack() as stack:
             processes = []

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import _test
 from _stages import Stage, run_stages
 
+ROOT = Path(__file__).parents[2]
 PASSES_LATER = """
 from pathlib import Path
 
@@ -121,3 +122,16 @@ def test_a_whole_run_has_second_tries_for_tests_alone() -> None:
     assert tried_again() == ["pytest", "alone"]
     assert tried_again(has_second_try=False) == []
     assert tried_again("tests/http") == []
+
+
+def test_a_whole_run_has_every_test_once() -> None:
+    together, alone = ([*stage.command] for stage in _test.checks([], {})[-2:])
+    places = [one for one in (*together, *alone) if one.startswith("tests/")]
+    files = {one for one in places if one.count("/") == 2}  # of directories that are alone otherwise
+
+    directories = {f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    top_files = {f"tests/{path.name}" for path in (ROOT / "tests").glob("test_*.py")}
+    assert set(places) - files == directories | top_files
+    assert len(places) == len(set(places))
+    assert {f"--ignore={name}" for name in files} <= set(alone)
+    assert all((ROOT / name).is_file() for name in files)
