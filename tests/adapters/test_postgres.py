@@ -153,7 +153,7 @@ class TestErrors:
         assert (missing.value.table, missing.value.columns) == ("t", ("a",))
 
     async def test_a_statement_over_its_time_is_a_timeout(self, postgres_url: str) -> None:
-        async with opened(postgres_url, statement_timeout=timedelta(milliseconds=50)) as adapter:
+        async with opened(postgres_url, statement_timeout=timedelta(milliseconds=400)) as adapter:
             with pytest.raises(Timeout):
                 await adapter.fetch(SLEEP)
             assert await value(adapter, "SELECT 1") == 1
@@ -327,7 +327,7 @@ class TestPoolerMode:
     async def test_a_statement_over_its_time_is_given_up_on_the_server_too(
         self, postgres_url: str, other: PostgresAdapter
     ) -> None:
-        options = {"pooler": True, "pool_size": 1, "statement_timeout": timedelta(milliseconds=100)}
+        options = {"pooler": True, "pool_size": 1, "statement_timeout": timedelta(milliseconds=400)}
         async with opened(postgres_url, **options) as adapter:
             with pytest.raises(Timeout):
                 await adapter.fetch(SLEEP)

@@ -14,14 +14,14 @@ from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.errors import RequestError, Timeout
 from maniflex.sql.statement import Sql
 
-SLOW = Sql("SELECT pg_sleep(0.02) FROM generate_series(1, 20)")
+SLOW = Sql("SELECT pg_sleep(0.04) FROM generate_series(1, 20)")
 
 
 @pytest.mark.parametrize("pooler", [False, True])
 async def test_no_statement_timeout_ends_a_stream(postgres_url: str, pooler: bool) -> None:
     from maniflex.db.postgres.adapter import PostgresAdapter
 
-    short = timedelta(milliseconds=150)
+    short = timedelta(milliseconds=400)
     adapter = PostgresAdapter(
         postgres_url, statement_timeout=short, idle_in_transaction_timeout=short, pooler=pooler, pool_size=1
     )

@@ -300,7 +300,7 @@ async def test_the_transaction_begins_after_validation_and_only_with_a_key(datab
 
 async def test_a_request_that_takes_too_long_is_undone_and_its_key_free(database_url: str) -> None:
     """I16: cut off before the commit: nothing is stored; the repetition runs."""
-    server, gate = shop(query_timeout=timedelta(seconds=0.3)), Gate()
+    server, gate = shop(query_timeout=timedelta(seconds=1)), Gate()
     server.pipeline.db.register(gate, operations=["create"], at="after")
     async with asking(server, database_url) as http:
         error_of(await post(http), 504, "TIMEOUT")
