@@ -44,7 +44,7 @@ All other arguments go to pytest:  scripts/test -k etag   scripts/test --long   
 
 ALONE = ("concurrency", "faults", "performance", "scaling")  # they watch the clock, except for these:
 WITHOUT_CLOCK = (
-    *("faults/test_database_faults.py", "scaling/test_pgbouncer.py", "scaling/test_partitions.py"),
+    *("scaling/test_pgbouncer.py", "scaling/test_partitions.py"),
     *("scaling/test_partition_attacks.py", "scaling/test_partitioned_claims.py"),
 )
 LONGEST = (
