@@ -202,8 +202,11 @@ class _KeyedRequest(AnswersEarly):
             store = self._entry.store.on(ctx.adapter)
             place = (id(store), name)
             known_key = self._claimer.recall(place, wish, ctx)
-            if known_key is None and isinstance(store, SqlIdempotency) and not self._claimer.has_twin(place):
-                known_key = await store.look_first(name, wish)
+            if known_key is None and isinstance(store, SqlIdempotency) and store.expects_answers:
+                if not self._claimer.has_twin(place):
+                    known_key = await store.look_first(name, wish)
+                if known_key is not None:
+                    self._claimer.note(place, wish, known_key)
             if known_key is None or known_key.state is not _SETTLED:
                 known_key = await self._claimer.find(ctx, store, place, wish, known_key=known_key)
         except Abort:
@@ -235,7 +238,9 @@ class _KeyedRequest(AnswersEarly):
             try:
                 if ctx.tx is not None:  # which would settle the key after this, and keep twins waiting
                     raise RuntimeError(f"{Keys.name}: {_OUTSIDE}; open it on the service step")
-                await self._go_on(ctx, next)
+                if self._deserialize is not None:
+                    await self._parse(ctx)
+                await next()
                 if not claim.is_settled:
                     await self._finish(ctx, claim)
             except Exception as error:
