@@ -35,8 +35,9 @@ class Renewals:
     def _look(self) -> None:
         self._is_awake = False
         for claim in self._held.values():
-            claim.grow_older()
-            self.wake()
+            if claim.loop is self.loop:
+                claim.grow_older()
+                self.wake()
 
 
 class KeyClaimer:
@@ -117,11 +118,11 @@ class KeyClaimer:
                 return await self.find(ctx, store, place, fingerprint, claims=claims, end=end)
 
     def hold(
-        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, token: str
+        self, ctx: Context, store: IdempotencyStore, place: Place, fingerprint: str, token: str
     ) -> HeldClaim:
         """The claim of a key that was found free."""
-        claim = HeldClaim(store, name, fingerprint, token, self._options, ctx)
-        self._held[id(store), name] = claim
+        claim = HeldClaim(store, place, fingerprint, token, self._options, ctx)
+        self._held[place] = claim
         if self._renewals is None or self._renewals.loop is not claim.loop:
             self._renewals = Renewals(claim.loop, self._options.lease / 6, self._held)
         self._renewals.wake()
@@ -129,11 +130,10 @@ class KeyClaimer:
 
     def end(self, claim: HeldClaim) -> None:
         """The request is over; its twins may go on."""
-        place = id(claim.store), claim.name
-        del self._held[place]
+        del self._held[claim.place]
         if claim.is_settled:
             key = KeyClaim(ClaimState.SETTLED, answer=claim.answer, until=claim.until)
-            self._settled.note(place, claim.fingerprint, key)
+            self._settled.note(claim.place, claim.fingerprint, key)
         claim.end()
 
     async def _wait_for_twin(

@@ -11,6 +11,7 @@ from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
 from maniflex.middleware.idempotency.kept_answer import keep_answer, keep_response
 from maniflex.middleware.idempotency.options import KeyOptions
+from maniflex.middleware.idempotency.settled_keys import Place
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
 from maniflex.middleware.stores.units import nanoseconds_after
@@ -31,14 +32,14 @@ class HeldClaim:
     def __init__(
         self,
         store: IdempotencyStore,
-        name: str,
+        place: Place,
         fingerprint: str,
         token: str,
         options: KeyOptions,
         ctx: Context,
     ) -> None:
         self.store = store
-        self.name = name
+        self.place, self.name = place, place[1]
         self.fingerprint = fingerprint
         self._token = token
         self._options = options

@@ -11,7 +11,7 @@ import msgspec
 from maniflex.middleware.stores.port import ClaimState, KeyClaim
 from maniflex.middleware.stores.units import nanoseconds
 
-Place = tuple[int, str]  # a store and the name of a key in it
+Place = tuple[int, str]  # the number of a store, and the name of a key in it
 _MOST_BYTES = 4 * 1024 * 1024
 _ENTRY = 1000  # bytes that one takes besides its answer
 REUSED = KeyClaim(ClaimState.REUSED)
