@@ -45,6 +45,10 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def timestamp(self) -> float:
+        """The current moment in seconds since 1970, for those who need no datetime."""
+        return time.time()
+
     monotonic = staticmethod(_monotonic)
 
     async def sleep(self, delay: timedelta) -> None:

@@ -14,15 +14,17 @@ from time import time_ns
 
 MOST_EVENTS = 10_000  # of one statement
 _TAIL_END = 1 << 48
+_RANDOM = 1280  # bytes that are asked for at once
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Sequence:
     """Where the process stands: the text its current millisecond begins with, and a 48-bit counter."""
 
-    __slots__ = ("lock", "millisecond", "prefix", "tail")
+    __slots__ = ("_random", "lock", "millisecond", "prefix", "tail")
 
     def __init__(self) -> None:
+        self._random = b""
         self.lock = Lock()
         self.millisecond = 0
         self.prefix = ""
@@ -30,7 +32,11 @@ class _Sequence:
 
     def start(self, millisecond: int) -> None:
         """Begin a millisecond at a random place, in the counter's lower half so that it can go up."""
-        random = os.urandom(10)
+        random, self._random = self._random[:10], self._random[10:]
+        if len(random) < 10:
+            # Seldom, and for many at once: the interpreter lets other threads run meanwhile, and when one of
+            # them writes to SQLite, requests that were about to share a commit wait for each other.
+            random, self._random = (block := os.urandom(_RANDOM))[:10], block[10:]
         instant = f"{millisecond:012x}"
         middle = int.from_bytes(random[:4])
         self.millisecond = millisecond
@@ -39,7 +45,7 @@ class _Sequence:
 
     def restart(self) -> None:
         """In a forked child: never repeat what the parent goes on to make."""
-        self.lock = Lock()
+        self.lock, self._random = Lock(), b""
         self.start(self.millisecond + 1)
 
 

@@ -67,6 +67,9 @@ class ServerClock(SystemClock):
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._ahead + self._elapsed(), UTC)
 
+    def timestamp(self) -> float:
+        return self._ahead + self._elapsed()
+
     def monotonic(self) -> float:
         return self._machine.monotonic()
 

@@ -7,8 +7,8 @@ second is made of the row as it will be stored, and refused should it turn out t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from maniflex.db.budget import Budget
 from maniflex.db.port import CommitRefused, Row
@@ -44,10 +44,10 @@ class InsertWithFollowUp:
     async def fetch_one(self, sql: Sql) -> Row | None:
         return await self._store.adapter.fetch_one(sql)
 
-    async def write(self, sql: Sql) -> list[Row]:
+    def write(self, sql: Sql) -> Coroutine[Any, Any, list[Row]]:
         """The row that the insert gives back."""
         run = by_dialect(self.dialect, sqlite=self._write_in_batch, postgres=self._write_in_statement)
-        return await run(sql)
+        return run(sql)
 
     async def _write_in_batch(self, insert: Sql) -> list[Row]:
         rows = await self._store.adapter.batch((insert, self._follow, _require_change))

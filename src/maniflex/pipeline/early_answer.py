@@ -47,8 +47,9 @@ class EarlyAnswer:
 
     def __call__(self, ctx: Context) -> Awaitable[None] | None:
         """Be the response step of the endpoint, which has nothing to do while the early answer stands."""
-        stands = ctx.response is not None and ctx.response is ctx.early_response
-        return None if stands else self._answer(ctx)
+        if ctx.response is not None and ctx.response is ctx.early_response:
+            return None
+        return self._steps[0](ctx) if len(self._steps) == 1 else self._answer(ctx)
 
 
 class AnswersEarly:

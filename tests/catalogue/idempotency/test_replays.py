@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -360,3 +361,15 @@ async def test_a_transaction_around_the_key_is_refused(database_url: str) -> Non
         assert answer.status_code in (500, 503), answer.text
         assert await total(http, "/orders") == 0
         assert (await post(http, "/refunds")).status_code == 201
+
+
+async def test_a_server_that_starts_again_on_another_database_replays_nothing_of_the_first(
+    tmp_path: Path,
+) -> None:
+    """As in the tests of an application, which all send the same key to the same server."""
+    server = shop()
+    for name in ("one", "two"):
+        async with asking(server, f"sqlite:///{tmp_path}/{name}.db") as http:
+            assert not is_replay(await post(http))
+            assert is_replay(await post(http))
+            assert await total(http, "/orders") == 1

@@ -6,15 +6,16 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import httpx
 import pytest
 
 from maniflex import Context, Model, Next, Response, Server, with_transaction
 from maniflex.middleware import idempotency, stores
+from maniflex.middleware.stores.port import Duration, KeyClaim
 from maniflex.testing import FakeClock
 from tests.catalogue.idempotency.shop import Order, asking, is_replay, keyed, post, shop
 from tests.kit.http import error_of, together, total
@@ -125,25 +126,44 @@ async def test_a_twin_in_another_process_waits_too(database_url: str) -> None:
         assert is_replay(await twin)
 
 
-class WithoutClaims(stores.SqlIdempotency):
-    """A store of a process that may read the table of keys and write nothing to it."""
+class CountedQuestions(stores.SqlIdempotency):
+    """Counts what is asked of it."""
 
-    async def claim(self, *key: Any, **options: Any) -> NoReturn:
-        raise stores.StoreUnavailable("no claims")
+    claims = looks = 0
+
+    async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
+        self.claims += 1
+        return await super().claim(key, fingerprint, lease=lease, now=now)
+
+    async def look_first(self, key: str, fingerprint: str) -> KeyClaim | None:
+        self.looks += 1
+        return await super().look_first(key, fingerprint)
 
 
-async def test_a_replay_by_another_process_claims_nothing(database_url: str) -> None:
-    clock = FakeClock()
+async def test_replays_by_another_process_are_reads_once_one_was_seen(database_url: str) -> None:
+    """A key that is new costs one claim and no read; of a crowd of replays, the first alone is a claim."""
+    clock, store = FakeClock(), CountedQuestions()
+    keys, server = [f"key-{number}" for number in range(4)], shop(idempotency.keys(store=store))
     async with asking(shop(), database_url, clock) as one:
-        first = await post(one)
-    server = shop(idempotency.keys(store=WithoutClaims()))
+        first_answers = [await post(one, key=key) for key in keys]
     async with asking(server, database_url, clock) as other:
-        again = await post(other)
-        assert (again.status_code, again.content, is_replay(again)) == (201, first.content, True)
-        error_of(await post(other, title="other"), 422, "IDEMPOTENCY_KEY_REUSED")
-        error_of(await post(other, key="fresh"), 503, "IDEMPOTENCY_UNAVAILABLE")
+        rows = await server.raw_query("SELECT * FROM idempotency_key ORDER BY id")
+        for key, first in zip(keys, first_answers, strict=True):
+            again = await post(other, key=key)
+            assert (again.status_code, again.content, is_replay(again)) == (201, first.content, True)
+        assert (store.claims, store.looks) == (1, 3)
+        assert (
+            await server.raw_query("SELECT * FROM idempotency_key ORDER BY id") == rows
+        )  # the claim that found an answer changed nothing
+        for key in keys[1:]:
+            assert is_replay(await post(other, key=key))
+            error_of(await post(other, key=key, title="other"), 422, "IDEMPOTENCY_KEY_REUSED")
+        assert (store.claims, store.looks) == (1, 3)  # this process has given these answers
+        for number in range(3):
+            assert not is_replay(await post(other, key=f"fresh-{number}"))
+        assert (store.claims, store.looks) == (4, 4)
         clock.advance(timedelta(days=2))  # and what is over is as good as fresh
-        error_of(await post(other), 503, "IDEMPOTENCY_UNAVAILABLE")
+        assert not is_replay(await post(other, key=keys[1]))
 
 
 @pytest.mark.parametrize("isolation", [None, "repeatable read", "serializable"])

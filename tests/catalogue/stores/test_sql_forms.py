@@ -39,7 +39,6 @@ def calls(clock: FakeClock, *forms: Any) -> list[Callable[[], Awaitable[Any]]]:
         lambda: limits.take("a", 5, 60, 1, now),
         *([lambda: keys.look_first("a", "body")] if isinstance(keys, stores.SqlIdempotency) else ()),
         lambda: keys.claim("a", "body", lease=LEASE, now=now),
-        lambda: keys.claim("a", "body", lease=LEASE, now=now),
         lambda: keys.look("a", "body", now=now),
         lambda: keys.renew("a", "token", lease=LEASE, now=now),
         lambda: keys.settle("a", "token", b"", ttl=DAY, now=now),
@@ -254,3 +253,16 @@ async def sweep_some(server: Server, clock: FakeClock, table: str) -> None:
     start = time.perf_counter()
     assert [await sweeper.tick() for _ in range(5)] == [True] * 5
     assert time.perf_counter() - start < 5
+
+
+async def test_the_claim_of_a_key_that_another_has_is_a_statement_and_at_most_a_read(
+    database_url: str,
+) -> None:
+    clock, adapter, keys = FakeClock(), Counting(database_url), stores.SqlIdempotency()
+    async with in_sql(adapter, clock, keys):
+        for fingerprint, state in (("body", "claimed"), ("body", "running"), ("other", "reused")):
+            adapter.statements.clear()
+            claim = await keys.claim("a", fingerprint, lease=LEASE, now=clock.now())
+            assert claim.state == state
+            is_read_after = by_dialect(adapter.dialect, sqlite=state != "claimed", postgres=False)
+            assert len(adapter.statements) == 1 + is_read_after

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from maniflex.errors import Abort
 from maniflex.middleware.idempotency.held_claim import HeldClaim
@@ -15,6 +15,31 @@ from maniflex.pipeline.context import Context
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at a key that another process has
 
 
+class Renewals:
+    """Begins to renew claims that are held for long: one timer for all of them, while there are any."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, interval: float, held: Mapping[Place, HeldClaim]
+    ) -> None:
+        self.loop = loop
+        self._interval = interval
+        self._held = held
+        self._is_awake = False
+
+    def wake(self) -> None:
+        """A claim is held: look at those there are, in a while."""
+        if not self._is_awake:
+            self._is_awake = True
+            self.loop.call_later(self._interval, self._look)
+
+    def _look(self) -> None:
+        self._is_awake = False
+        for claim in self._held.values():
+            if claim.loop is self.loop:
+                claim.grow_older()
+                self.wake()
+
+
 class KeyClaimer:
     """The keys that requests of one entry hold in this process, and the way to get one."""
 
@@ -24,6 +49,7 @@ class KeyClaimer:
         # Keys that the store is being asked for, by fingerprint too, and what their twins here wait for.
         self._asked: dict[tuple[Place, str], asyncio.Future[KeyClaim | None] | None] = {}
         self._settled = SettledKeys()
+        self._renewals: Renewals | None = None
 
     def has_twin(self, place: Place) -> bool:
         """Whether a request of this process holds the key."""
@@ -37,6 +63,11 @@ class KeyClaimer:
         if key is REUSED:
             raise _reuse_refusal()
         return key
+
+    def note(self, place: Place, fingerprint: str, key: KeyClaim) -> None:
+        """Remember a key, if it is settled and the store says for how long."""
+        if key.until:
+            self._settled.note(place, fingerprint, key)
 
     async def find(
         self,
@@ -87,19 +118,22 @@ class KeyClaimer:
                 return await self.find(ctx, store, place, fingerprint, claims=claims, end=end)
 
     def hold(
-        self, ctx: Context, store: IdempotencyStore, name: str, fingerprint: str, token: str
+        self, ctx: Context, store: IdempotencyStore, place: Place, fingerprint: str, token: str
     ) -> HeldClaim:
         """The claim of a key that was found free."""
-        claim = HeldClaim(store, name, fingerprint, token, self._options, ctx)
-        self._held[id(store), name] = claim
+        claim = HeldClaim(store, place, fingerprint, token, self._options, ctx)
+        self._held[place] = claim
+        if self._renewals is None or self._renewals.loop is not claim.loop:
+            self._renewals = Renewals(claim.loop, self._options.lease / 6, self._held)
+        self._renewals.wake()
         return claim
 
     def end(self, claim: HeldClaim) -> None:
         """The request is over; its twins may go on."""
-        place = id(claim.store), claim.name
-        del self._held[place]
+        del self._held[claim.place]
         if claim.is_settled:
-            self._settled.note(place, claim.fingerprint, claim.answer, claim.until)
+            key = KeyClaim(ClaimState.SETTLED, answer=claim.answer, until=claim.until)
+            self._settled.note(claim.place, claim.fingerprint, key)
         claim.end()
 
     async def _wait_for_twin(

@@ -10,6 +10,7 @@ import msgspec
 
 from maniflex.errors import Abort, BodyTooLarge, UnsupportedMediaType
 from maniflex.pipeline.context import AsgiScope, Context
+from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.read_body import JSON_TYPE, read_body
 
 _HEADER = b"idempotency-key"
@@ -60,8 +61,12 @@ def fingerprint(scope: AsgiScope, headers: KeyHeaders, body: bytes) -> str:
     boundary = None
     if headers.content_type != JSON_TYPE:
         boundary = _BOUNDARY.match(headers.content_type)
-    if boundary is None:
+    if boundary is None and len(body) <= LARGE:
         return sha256(head + body).hexdigest()
+    if boundary is None:
+        digest = sha256(head)
+        digest.update(body)
+        return digest.hexdigest()
     digest = sha256(head)  # the boundary a client makes up anew for each attempt; no part has it within
     for part in body.split(b"--" + (boundary[1] or boundary[2])):
         digest.update(b"%d " % len(part))

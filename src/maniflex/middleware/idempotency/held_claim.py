@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from maniflex.db.current import detached_context
 from maniflex.db.port import Tx
 from maniflex.middleware.idempotency.kept_answer import keep_answer, keep_response
 from maniflex.middleware.idempotency.options import KeyOptions
+from maniflex.middleware.idempotency.settled_keys import Place
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
+from maniflex.middleware.stores.units import nanoseconds_after
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.response import Response
 from maniflex.sql.statement import Sql
 
 Now = Callable[[], datetime]
-NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class ClaimLost(Exception):
@@ -31,14 +32,14 @@ class HeldClaim:
     def __init__(
         self,
         store: IdempotencyStore,
-        name: str,
+        place: Place,
         fingerprint: str,
         token: str,
         options: KeyOptions,
         ctx: Context,
     ) -> None:
         self.store = store
-        self.name = name
+        self.place, self.name = place, place[1]
         self.fingerprint = fingerprint
         self._token = token
         self._options = options
@@ -46,11 +47,11 @@ class HeldClaim:
         self._headers_before = len(ctx.extra_headers or ())
         self._calls_before = len(ctx._after or ())
         self.answer: bytes | None = None
-        self.until = NEVER  # of the settled key
+        self.until = 0  # of the settled key, in nanoseconds since 1970
         self._twins: asyncio.Future[KeyClaim | None] | None = None
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._renewing: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(options.lease / 3, self._begin_renewing)
+        self._is_old = False
         self.is_settled = False  # and committed
         self.is_lost = False
         self.is_unsure = False  # the statement that settles it has failed
@@ -70,26 +71,21 @@ class HeldClaim:
             if tx is not None:
                 tx.doom()  # code in between may swallow what is raised here
             raise ClaimLost(self.name)
-        self.answer = answer
-        self.until = now + timedelta(seconds=self._options.ttl)
+        self.answer, self.until = answer, nanoseconds_after(now, self._options.ttl)
 
     async def settle_with_commit(self, ctx: Context, tx: Tx) -> None:
         """Keep the answer when the transaction commits; `CommitRefused` when the key is another's."""
         assert isinstance(self.store, SqlIdempotency)
         self.answer = await keep_answer(ctx, self._headers_before, self._options.max_answer)
-        self.is_unsure, now = True, self._now()
-        self.store.settle_with_commit(
-            self.name, self._token, self.answer, ttl=self._options.ttl, now=now, tx=tx
-        )
-        self.until = now + timedelta(seconds=self._options.ttl)
+        self.is_unsure, self.until = True, nanoseconds_after(self._now(), self._options.ttl)
+        self.store.settle_with_commit(self.name, self._token, self.answer, self.until, tx)
 
     def settlement(self, ctx: Context, response: Response) -> Sql:
         """The statement that keeps this answer; until `note_commit`, whether it has run is not known."""
         assert isinstance(self.store, SqlIdempotency)
         self.answer = keep_response(ctx, response, self._headers_before, self._options.max_answer)
-        self.is_unsure, now = True, self._now()
-        self.until = now + timedelta(seconds=self._options.ttl)
-        return self.store.settlement(self.name, self._token, self.answer, self._options.ttl, now)
+        self.is_unsure, self.until = True, nanoseconds_after(self._now(), self._options.ttl)
+        return self.store.settlement(self.name, self._token, self.answer, self.until)
 
     def note_commit(self) -> None:
         """What settled the key is committed."""
@@ -104,7 +100,6 @@ class HeldClaim:
 
     def end(self) -> None:
         """Stop renewing it, and tell the twins that wait in this process what came of it."""
-        self._timer.cancel()
         if self._renewing is not None:
             self._renewing.cancel()
         if self._twins is not None and not self._twins.done():
@@ -123,13 +118,16 @@ class HeldClaim:
     async def wait(self, seconds: float) -> KeyClaim | None:
         """For a twin: what came of the request, None when the key is free; RUNNING when it takes longer."""
         if self._twins is None:
-            self._twins = self._loop.create_future()
+            self._twins = self.loop.create_future()
         is_over = (await asyncio.wait((self._twins,), timeout=seconds))[0]
         return self._twins.result() if is_over else KeyClaim(ClaimState.RUNNING)
 
-    def _begin_renewing(self) -> None:
-        # Outside the request's transaction, which must not have a part in it.
-        self._renewing = self._loop.create_task(self._renew(), context=detached_context())
+    def grow_older(self) -> None:
+        """Begin to renew it when this is called for the second time, a sixth of the lease later."""
+        if self._is_old and self._renewing is None:
+            # Outside the request's transaction, which must not have a part in it.
+            self._renewing = self.loop.create_task(self._renew(), context=detached_context())
+        self._is_old = True
 
     async def _renew(self) -> None:
         is_ours = True

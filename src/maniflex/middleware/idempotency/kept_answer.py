@@ -51,7 +51,9 @@ def keep_response(ctx: Context, response: Response, headers_before: int, most: i
     headers = response.headers
     if headers:  # code that sets the whole of them may write their names in any case
         headers = {name.lower(): value for name, value in headers.items()}
-    if any(name == b"set-cookie" for name, _ in own_headers) or (headers and "set-cookie" in headers):
+    if own_headers and any(name == b"set-cookie" for name, _ in own_headers):
+        return None
+    if headers and "set-cookie" in headers:
         return None
     body = response.body or b""
     if len(body) > most:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from maniflex.db.current import transaction
@@ -39,6 +40,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer, Step
 from maniflex.pipeline.entry import Entry, Piece, Placement, Seat, ask
 from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.registration import At, Middleware, Next, Registration
@@ -197,13 +199,20 @@ class _KeyedRequest(AnswersEarly):
             body = ctx.raw_body = await read_body(ctx, headers.by_name)
         else:
             body = ctx.raw_body
-        wish = fingerprint(ctx.scope, headers, body)
+        wish = (
+            fingerprint(ctx.scope, headers, body)
+            if len(body) <= LARGE
+            else await ctx.runtime.offload.run(len(body), partial(fingerprint, ctx.scope, headers, body))
+        )
         try:
             store = self._entry.store.on(ctx.adapter)
-            place = (id(store), name)
+            place = (store.place if isinstance(store, SqlIdempotency) else id(store), name)
             known_key = self._claimer.recall(place, wish, ctx)
-            if known_key is None and isinstance(store, SqlIdempotency) and not self._claimer.has_twin(place):
-                known_key = await store.look_first(name, wish)
+            if known_key is None and isinstance(store, SqlIdempotency) and store.expects_answers:
+                if not self._claimer.has_twin(place):
+                    known_key = await store.look_first(name, wish)
+                if known_key is not None:
+                    self._claimer.note(place, wish, known_key)
             if known_key is None or known_key.state is not _SETTLED:
                 known_key = await self._claimer.find(ctx, store, place, wish, known_key=known_key)
         except Abort:
@@ -219,7 +228,7 @@ class _KeyedRequest(AnswersEarly):
                 await self._parse(ctx)
             replay_answer(ctx, known_key.answer)
         else:
-            await self._run(ctx, self._claimer.hold(ctx, store, name, wish, known_key.token), next)
+            await self._run(ctx, self._claimer.hold(ctx, store, place, wish, known_key.token), next)
 
     async def _go_on(self, ctx: Context, next: Next) -> None:
         if self._deserialize is not None:
@@ -235,7 +244,9 @@ class _KeyedRequest(AnswersEarly):
             try:
                 if ctx.tx is not None:  # which would settle the key after this, and keep twins waiting
                     raise RuntimeError(f"{Keys.name}: {_OUTSIDE}; open it on the service step")
-                await self._go_on(ctx, next)
+                if self._deserialize is not None:
+                    await self._parse(ctx)
+                await next()
                 if not claim.is_settled:
                     await self._finish(ctx, claim)
             except Exception as error:
@@ -253,8 +264,8 @@ class _KeyedRequest(AnswersEarly):
             self._claimer.end(claim)
         if claim.is_lost:
             claim.undo_effects(ctx)
-            place = (id(claim.store), claim.name)
-            successor = await self._claimer.find(ctx, claim.store, place, claim.fingerprint, claims=False)
+            find = self._claimer.find
+            successor = await find(ctx, claim.store, claim.place, claim.fingerprint, claims=False)
             replay_answer(ctx, successor.answer)
 
     async def _finish(self, ctx: Context, claim: HeldClaim) -> None:

@@ -7,12 +7,14 @@ two. The others keep twins apart all the same.
 from __future__ import annotations
 
 from datetime import datetime
-from os import urandom
+from functools import lru_cache
+from itertools import count
 from typing import Any, NamedTuple, Self
 
 from maniflex._clock import Clock, SystemClock
 from maniflex._ids import new_id
 from maniflex.db.port import Adapter, Row, Tx
+from maniflex.db.separate import execute_separately, write_separately
 from maniflex.errors import RequestError
 from maniflex.middleware.stores.model import IdempotencyKeyRow
 from maniflex.middleware.stores.port import ClaimState, Duration, KeyClaim, StoreUnavailable
@@ -28,8 +30,13 @@ from maniflex.middleware.stores.units import (
 from maniflex.sql.statement import LookupText, Sql, by_dialect
 
 _MILLISECOND = 1_000_000
-_SETTLED = ClaimState.SETTLED
+_CLAIMED, _SETTLED = ClaimState.CLAIMED, ClaimState.SETTLED
+# The parameters of the statement, in its order.
+_CLAIM_IN_SQLITE = "id", "fingerprint", "token", "until", "now"
+_CLAIM_IN_POSTGRES = "id", "now", "fingerprint", "token", "until"
 _FREE = KeyClaim(ClaimState.FREE)
+_places = count(1)
+_id_of = lru_cache(1024)(hash_key)  # a request needs it for its claim and again to settle it
 _MOST_KEYS = 100_000  # of one process, before those whose time is over are dropped
 
 
@@ -49,7 +56,7 @@ class _KeyState(NamedTuple):
         if self.fingerprint != fingerprint:
             return KeyClaim(ClaimState.REUSED)
         if self.settled:
-            return KeyClaim(ClaimState.SETTLED, answer=self.answer)
+            return KeyClaim(ClaimState.SETTLED, answer=self.answer, until=self.until)
         return KeyClaim(ClaimState.RUNNING, retry_after=max(self.until - now, 0) / SECOND)
 
 
@@ -59,6 +66,10 @@ class SqlIdempotency(SqlForm):
     tables = (IdempotencyKeyRow,)
     statements = "idempotency"
     settles_in_transaction = True  # others settle when the transaction is over
+    # Whether to look before a claim. The key before was a settled one, and repetitions come in crowds; a read
+    # is cheaper than a claim that finds an answer, and lost on a key that is new.
+    expects_answers = False
+    place = 0  # no other store has it, and the same store has another in another database
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,9 +78,12 @@ class SqlIdempotency(SqlForm):
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         super().attach(adapter, clock)
         self._on = {id(adapter): self}
-        look, self._claim = self._statements["look"], self._statements["claim"]
-        assert look.names == ("id", "now"), "it is bound in that order"
-        self._look_text = LookupText(look.text)
+        self.place, self.expects_answers = next(_places), False
+        self._look_text = LookupText(self._text_of("look", "id", "now"))
+        claim_parameters = by_dialect(adapter.dialect, sqlite=_CLAIM_IN_SQLITE, postgres=_CLAIM_IN_POSTGRES)
+        self._claim_text = self._text_of("claim", *claim_parameters)
+        self._settle_text = self._text_of("settle", "answer", "until", "id", "token")
+        self._claims_by_count = by_dialect(adapter.dialect, sqlite=True, postgres=False)
         # Elsewhere a replica may have answered, which does not know yet that a claim has ended.
         self._reads_are_current = by_dialect(adapter.dialect, sqlite=True, postgres=False)
 
@@ -83,44 +97,63 @@ class SqlIdempotency(SqlForm):
             store.attach(adapter, self._clock or SystemClock())
         return store
 
+    def _text_of(self, name: str, *parameters: str) -> str:
+        """The text of a statement whose values are bound in this order: by name, that takes longer."""
+        statement = self._statements[name]
+        assert statement.names == parameters, f"{name} takes {statement.names}"
+        return statement.text
+
     async def look_first(self, key: str, fingerprint: str) -> KeyClaim | None:
         """What a claim would find, by one read; None when only a claim can say.
 
         A settled key is final, so a replay needs nothing else.
         """
         now = self._now()
-        try:  # neither by `_read` nor by `Sql()`: every keyed request passes here, and both cost more
+        try:  # neither by `_read` nor by `Sql()`: replays pass here, and both cost more
             sql = tuple.__new__(Sql, (self._look_text, (hash_key(key), now)))
             row = await self.adapter.fetch_one(sql)
         except RequestError as error:
             raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
         if row is None:
+            self.expects_answers = False
             return None
         if row[2] and row[0] == fingerprint:
-            return KeyClaim(_SETTLED, "", row[3])
+            return KeyClaim(_SETTLED, "", row[3], 0.0, row[4])
         return _claim_of(row, fingerprint, None, now) if row[2] or self._reads_are_current else None
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
-        moment, token = nanoseconds(now), urandom(16).hex()
-        until = moment + length_of(lease)
-        sql = self._claim.bind(
-            id=hash_key(key), fingerprint=fingerprint, token=token, until=until, now=moment
-        )
-        rows = await self._write_sql(self.adapter, sql)
-        if not rows:  # a twin was quicker by less than a statement; by now its claim can be read
+        moment, token = nanoseconds(now), new_id()
+        until, row = moment + length_of(lease), None
+        try:
+            if self._claims_by_count:
+                sql = Sql(self._claim_text, (_id_of(key), fingerprint, token, until, moment))
+                if await execute_separately(self.adapter, sql):
+                    return KeyClaim(_CLAIMED, token)
+            else:
+                sql = Sql(self._claim_text, (_id_of(key), moment, fingerprint, token, until))
+                rows = await write_separately(self.adapter, sql)
+                row = rows[0] if rows else None
+                if row is not None and row[1] == token:
+                    return KeyClaim(_CLAIMED, token)
+        except RequestError as error:
+            self.expects_answers = True  # which a replica may still have
+            raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
+        if row is None:  # another request has it, and by now that can be read
             claim = await self.look(key, fingerprint, now=now)
-            return KeyClaim(ClaimState.RUNNING) if claim.state is ClaimState.FREE else claim
-        return _claim_of(rows[0], fingerprint, token, moment)
+        else:
+            claim = _claim_of(row, fingerprint, token, moment)
+        self.expects_answers = claim.state is _SETTLED
+        return KeyClaim(ClaimState.RUNNING) if claim.state is ClaimState.FREE else claim
 
     async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
         moment = nanoseconds(now)
-        row = await self._read("look", id=hash_key(key), now=moment)
+        row = await self._read("look", id=_id_of(key), now=moment)
         return _FREE if row is None else _claim_of(row, fingerprint, None, moment)
 
     async def renew(self, key: str, token: str, *, lease: Duration, now: datetime) -> bool:
         """Extend the claim, outside the transaction of the write, which on SQLite keeps others out anyway."""
         until = nanoseconds_after(now, lease)
-        return bool(await self._write("renew", id=hash_key(key), token=token, until=until))
+        return bool(await self._write("renew", id=_id_of(key), token=token, until=until))
 
     async def settle(
         self,
@@ -132,25 +165,22 @@ class SqlIdempotency(SqlForm):
         now: datetime,
         tx: Tx | None = None,
     ) -> bool:
-        sql = self.settlement(key, token, answer, ttl, now)
+        sql = self.settlement(key, token, answer, nanoseconds_after(now, ttl))
         if tx is None:
             return bool(await self._write_sql(self.adapter, sql))
         # What fails here is the failure of the transaction, which the caller rolls back.
         return bool(await tx.write(sql))
 
-    def settle_with_commit(
-        self, key: str, token: str, answer: bytes | None, *, ttl: Duration, now: datetime, tx: Tx
-    ) -> None:
+    def settle_with_commit(self, key: str, token: str, answer: bytes | None, until: int, tx: Tx) -> None:
         """Settle along with the commit of `tx`, which is refused when the claim is lost."""
-        tx.guard_commit(self.settlement(key, token, answer, ttl, now))
+        tx.guard_commit(self.settlement(key, token, answer, until))
 
-    def settlement(self, key: str, token: str, answer: bytes | None, ttl: Duration, now: datetime) -> Sql:
+    def settlement(self, key: str, token: str, answer: bytes | None, until: int) -> Sql:
         """The statement that settles a claim; it gives back a row, if the claim is not lost."""
-        until = nanoseconds_after(now, ttl)
-        return self._statements["settle"].bind(id=hash_key(key), token=token, answer=answer, until=until)
+        return Sql(self._settle_text, (answer, until, _id_of(key), token))
 
     async def release(self, key: str, token: str) -> None:
-        await self._write("release", id=hash_key(key), token=token)
+        await self._write("release", id=_id_of(key), token=token)
 
 
 def _claim_of(row: Row, fingerprint: str, token: str | None, now: int) -> KeyClaim:

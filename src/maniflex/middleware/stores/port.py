@@ -77,6 +77,7 @@ class KeyClaim(msgspec.Struct, frozen=True, gc=False):
     token: str = ""  # names this claim in `renew`, `settle` and `release`
     answer: bytes | None = None  # of a settled key; None when its answer could not be kept
     retry_after: float = 0.0  # seconds until a running claim ends by itself
+    until: int = 0  # nanoseconds since 1970 at which a settled key is over, where the store says so
 
 
 class IdempotencyStore(Protocol):
