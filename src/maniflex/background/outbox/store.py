@@ -20,8 +20,10 @@ from maniflex.background.outbox.open_partitions import OpenPartitions
 from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, NewMessage, Settlement
 from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.background.partitions.layout import PartitionLayout
+from maniflex.background.partitions.left_checks import mend_refusal
 from maniflex.db.port import Adapter, Executor, Row
 from maniflex.db.primary import Primary
+from maniflex.errors import ConstraintViolation
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_files import NamedStatement, load
 
@@ -64,7 +66,11 @@ class OutboxStore:
         values["trace_id"], values["traceparent"] = caller.trace_id, caller.traceparent
         has_keys = any(row.key is not None for row in rows)
         statement = self._partitions.statement("enqueue") if has_keys else self._enqueue_keyless
-        await run.write(statement.bind_all(values))
+        try:
+            await run.write(statement.bind_all(values))
+        except ConstraintViolation as error:
+            await mend_refusal(self.adapter, run, error)
+            await run.write(statement.bind_all(values))
 
     def learn_partitions(self, layout: PartitionLayout | None, open: Sequence[str] = ()) -> None:
         """How messages are partitioned, and where some are pending; claims go there first."""
