@@ -30,6 +30,7 @@ SMALL = 16 * 2**20  # bytes that are read within an instant
 CHECK = "maniflex_ahead_check"
 
 _OPTIONS = "SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE oid = to_regclass($1)"
+_EXISTS = "SELECT 1 WHERE to_regclass($1) IS NOT NULL"
 _SIZE = "SELECT coalesce(pg_relation_size(to_regclass($1)), 0)"
 _CHECKS = "SELECT 1 FROM pg_constraint WHERE conrelid = to_regclass($1) AND conname = $2"
 _OWN_KEY = """
@@ -81,7 +82,7 @@ class PartitionBuilder:
 
         try:
             await change_tables(self._adapter, work, self._patience)
-        except ConstraintViolation:
+        except (ConstraintViolation, _NameInUse):
             return False
         return True
 
@@ -111,7 +112,7 @@ class PartitionBuilder:
                 [self._attach_text(partition), f"ALTER TABLE {default} DROP CONSTRAINT {CHECK}"],
                 self._patience,
             )
-        except ConstraintViolation:
+        except (ConstraintViolation, _NameInUse):
             await self.remove_check()
             return False
         except BaseException:
@@ -123,7 +124,10 @@ class PartitionBuilder:
         """The table by itself, so that making its indexes holds nobody up."""
         default, parent = self._table.default, self._table.name
         options = await _text_of(tx, Sql(_OPTIONS, (default,)))
-        await tx.execute(Sql(f"DROP TABLE IF EXISTS {partition.name}"))  # one that was never attached
+        if await tx.write(Sql(_EXISTS, (partition.name,))):
+            if await tx.write(Sql(f"SELECT 1 FROM {partition.name} LIMIT 1")):
+                raise _NameInUse  # somebody has detached it, say
+            await tx.execute(Sql(f"DROP TABLE {partition.name}"))  # one that was never attached
         storage = f" WITH ({options})" if options else ""
         await tx.execute(Sql(f"CREATE TABLE {partition.name} (LIKE {parent} INCLUDING ALL){storage}"))
         if await tx.write(Sql(_OWN_KEY, (default, parent))):
@@ -139,6 +143,10 @@ class PartitionBuilder:
                 [f"ALTER TABLE {default} DROP CONSTRAINT IF EXISTS {CHECK}"],
                 self._patience,
             )
+
+
+class _NameInUse(Exception):
+    """A table of the name that a partition would have holds rows."""
 
 
 def missing_partitions(layout: PartitionLayout, period: Period, now: datetime) -> list[Partition]:

@@ -71,7 +71,7 @@ class PartitionKeeper(Loop):
             is_partitioned = True
             await self._try_to_build(layout)
             if table in _OPEN:
-                self._store.learn_partitions(layout, await self._open_partitions(layout))
+                await self._tell_open(layout)
             if table == RUNS:
                 await self._prune_keys(layout)
         self.interval = EVERY if is_partitioned else LOOK_EVERY
@@ -111,6 +111,14 @@ class PartitionKeeper(Loop):
                     layout.table.name,
                     exc_info=error,
                 )
+
+    async def _tell_open(self, layout: PartitionLayout) -> None:
+        try:
+            self._store.learn_partitions(layout, await self._open_partitions(layout))
+        except DatabaseError as error:
+            if isinstance(error, TransactionError):
+                raise
+            self._store.learn_partitions(None)  # retention dropped one meanwhile; the next tick knows more
 
     async def _open_partitions(self, layout: PartitionLayout) -> list[str]:
         """Those that new rows go to, and those where one may be claimed before the next tick."""
