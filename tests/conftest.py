@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.kit.forks import START_ANEW
+from tests.kit.partitions import PARTITIONED, partitioned_tables
 from tests.kit.postgres import PostgresPool, through_pooler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -37,9 +38,16 @@ settings.register_profile("long", settings.get_profile("normal"), max_examples=2
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests marked `long`, and fuzz longer")
+    parser.addoption(
+        "--partitions",
+        action="store_true",
+        help="run the tests on PostgreSQL alone, with runs, events, steps and messages in partitions",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--partitions"):
+        os.environ[PARTITIONED] = "1"
     is_long = bool(config.getoption("--long"))
     settings.load_profile("long" if is_long else "normal")
     if is_long:
@@ -80,11 +88,25 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--long"):
-        return
-    skipped = [item for item in items if item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=skipped)
-    items[:] = [item for item in items if not item.get_closest_marker("long")]
+    chosen = list(items)
+    if not config.getoption("--long"):
+        chosen = [item for item in chosen if not item.get_closest_marker("long")]
+    if config.getoption("--partitions"):
+        chosen = [item for item in chosen if _runs_in_partitions(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
+
+
+def _runs_in_partitions(item: pytest.Item) -> bool:
+    is_on_postgres = "postgres_pool" in getattr(item, "fixturenames", ()) or "postgres" in item.nodeid
+    return is_on_postgres and not item.get_closest_marker("unpartitioned")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def durable_tables_as_asked() -> Iterator[None]:
+    """In partitions, with --partitions."""
+    with partitioned_tables():
+        yield
 
 
 @pytest.fixture(scope="session")

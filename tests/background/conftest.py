@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from maniflex import Server
 from maniflex.testing.clock import FakeClock
-from tests.kit.partitions import partitioned_tables
-
-
-@pytest.fixture(autouse=True, scope="session")
-def durable_tables_as_asked() -> Iterator[None]:
-    """In partitions, with MANIFLEX_TEST_PARTITIONS=1."""
-    with partitioned_tables():
-        yield
 
 
 @pytest.fixture

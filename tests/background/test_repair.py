@@ -166,6 +166,7 @@ async def test_nothing_is_brought_back_while_the_time_is_in_doubt(database_url: 
         assert first.metrics.value("impossible_times_total") == 0
 
 
+@pytest.mark.unpartitioned(reason="it counts the pages that one table takes")
 async def test_the_cost_for_messages_does_not_grow_with_those_that_wait(
     database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

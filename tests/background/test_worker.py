@@ -425,6 +425,7 @@ async def test_an_outcome_that_is_refused_does_not_keep_the_others_waiting(
 # -- housekeeping
 
 
+@pytest.mark.unpartitioned(reason="ids are made now, and the clock goes on for weeks: no partition is old")
 async def test_finished_runs_are_pruned_after_their_time_with_all_that_is_theirs(
     server: Server, clock: FakeClock
 ) -> None:

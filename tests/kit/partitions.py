@@ -1,4 +1,4 @@
-"""Durable tables in partitions for every test, by MANIFLEX_TEST_PARTITIONS=1."""
+"""Durable tables in partitions for every test, by the option --partitions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,27 @@ from unittest.mock import patch
 
 from maniflex._ids import first_id
 from maniflex.app.migrating import SchemaTables
+from maniflex.background.outbox.api import Outbox
 from maniflex.background.partitions.command import TABLES
-from maniflex.background.partitions.layout import RUNS, PartitionedTable, read_layout
+from maniflex.background.partitions.layout import MESSAGES, RUNS, PartitionedTable, read_layout
 from maniflex.background.partitions.mover import TableMover
 from maniflex.background.partitions.short_locks import PATIENCE
 from maniflex.background.runs.api import Work
 from maniflex.db.port import Adapter
 from maniflex.sql.statement import Dialect, Sql
 
-PARTITIONED = "MANIFLEX_TEST_PARTITIONS"
-SLICES = (0, 100, 300, 60_000)  # milliseconds from now where partitions begin
+PARTITIONED = "MANIFLEX_TEST_PARTITIONS"  # what the option sets
+DURABLE = (
+    "tests/background",
+    "tests/concurrency",
+    "tests/http/test_run*.py",
+    "tests/http/test_outbox*.py",
+    "tests/http/test_control*.py",
+    "tests/http/test_durable*.py",
+    "tests/http/test_payloads*.py",
+    "tests/admin/test_operations*.py",
+)  # what is about durable work, as patterns
+SLICES = (-86_400_000, 0, 100, 300, 60_000)  # milliseconds from now where partitions begin
 
 
 async def partition_all(adapter: Adapter) -> None:
@@ -55,6 +66,13 @@ async def open_all(work: Work, adapter: Adapter) -> None:
     work.engine.store.learn_partitions(layout, [layout.default, *(one.name for one in layout.partitions)])
 
 
+async def open_present(outbox: Outbox, adapter: Adapter) -> None:
+    """Let relays leave out the partition of yesterday, as after a tick of the keeper."""
+    layout = await read_layout(adapter, MESSAGES)
+    assert layout is not None
+    outbox.store.learn_partitions(layout, [one.name for one in layout.partitions[1:]])
+
+
 @contextmanager
 def partitioned_tables() -> Iterator[None]:
     """Every server that makes its tables partitions them, if the environment asks for it."""
@@ -70,6 +88,8 @@ def partitioned_tables() -> Iterator[None]:
             await partition_all(adapter)
             if self._durable.work.used:
                 await open_all(self._durable.work, adapter)
+            if self._durable.outbox.used:
+                await open_present(self._durable.outbox, adapter)
 
     with patch.object(SchemaTables, "prepare", prepare_in_partitions):
         yield

@@ -34,32 +34,26 @@ from tests.kit.partitioned_server import (
     partition,
     work_off,
 )
-from tests.kit.partitions import PARTITIONED
+from tests.kit.partitions import DURABLE
 from tests.kit.postgres import execute, fetch_value
 from tests.kit.processes import MANIFLEX, ROOT, run_command
 from tests.kit.waiting import until
 
-SHORT = ["test_runs_claims.py"]
-LONG = [
-    "test_runs_*.py",
-    "test_worker.py",
-    "test_steps.py",
-    "test_saga*.py",
-    "test_groups.py",
-    "test_outbox*.py",
-]
+# What every run of the suite has of it; --long runs all of `DURABLE`.
+SLICE = (
+    "tests/background/test_runs_claims.py",
+    "tests/background/test_outbox_relays.py",
+    "tests/http/test_runs_keys.py",
+)
+CHOSEN = "urgent or twice or two_leases or dead_relay or orphans or side_by_side or put_back or one_key"
 LONGER = ("_keep_keys", "_build_twins", "_switch")
-# Their clock goes on for weeks while ids are made now, so no partition is old by it; or they look at plans.
-BESIDE_THE_POINT = "not old and not prun and not plan and not retention and not removed and not index"
 
 
 def test_the_suite_of_durable_work_passes_in_partitions(long_mode: bool) -> None:
-    patterns, chosen = (LONG, BESIDE_THE_POINT) if long_mode else (SHORT, "(urgent or twice or lease)")
-    paths = [path for one in patterns for path in sorted((ROOT / "tests" / "background").glob(one))]
+    paths = [path for one in DURABLE for path in sorted(ROOT.glob(one))] if long_mode else list(SLICE)
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-k", f"postgres and {chosen}", *paths],
+        [sys.executable, "-m", "pytest", "-q", "--partitions", "-k", "" if long_mode else CHOSEN, *paths],
         cwd=ROOT,
-        env={**os.environ, PARTITIONED: "1"},
         capture_output=True,
         text=True,
     )

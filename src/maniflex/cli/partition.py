@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import click
 
@@ -40,10 +40,7 @@ def partition(target: str, what: str, period: str, tries: int) -> None:
 
     async def work() -> None:
         adapter = server.work.environment.adapter
-        now = datetime.now(UTC)
-        await partition_tables(
-            adapter, tables, Period.of_name(period), now, patience=patience, tell=click.echo
-        )
+        await partition_tables(adapter, tables, Period.of_name(period), patience=patience, tell=click.echo)
 
     run_once(server, work)
 

@@ -152,7 +152,7 @@ class Outbox(DeclaredPart):
             return ()
         environment = self.require_sealed()
         services: list[Service] = [self.worker()] if self._handlers else []
-        services.extend(keeper_of(environment, (MESSAGES,)))
+        services.extend(keeper_of(environment, (MESSAGES,), self.store))
         if environment.config.outbox_retention:
             services.append(
                 MessagePruner(
@@ -291,7 +291,7 @@ class Outbox(DeclaredPart):
     def drainer(self, batch: int | None = None, concurrency: int = 1) -> Drainer:
         """A relay for one pass: `await drainer.drain()` delivers until nothing is left to claim."""
         environment = self.require_sealed()
-        return Drainer(environment.adapter, lambda: self._dispatcher(batch, concurrency))
+        return Drainer(environment.adapter, lambda: self._dispatcher(batch, concurrency, everywhere=True))
 
     def worker(self, batch: int | None = None, concurrency: int = 1) -> OutboxWorker:
         """A relay that stays: start and stop it as a service, or `await worker.run()`.
@@ -312,7 +312,12 @@ class Outbox(DeclaredPart):
         return worker
 
     def _dispatcher(
-        self, batch: int | None, concurrency: int, stopping: Callable[[], bool] = lambda: False
+        self,
+        batch: int | None,
+        concurrency: int,
+        stopping: Callable[[], bool] = lambda: False,
+        *,
+        everywhere: bool = False,
     ) -> Dispatcher:
         environment = self.require_sealed()
         config = environment.config
@@ -326,7 +331,7 @@ class Outbox(DeclaredPart):
             grace=config.shutdown_timeout,
         )
         relay = Relay(self._handlers, policy, environment.clock, environment.logger, environment.metrics)
-        return Dispatcher(self.store, relay, stopping)
+        return Dispatcher(self.store, relay, stopping, everywhere=everywhere)
 
     # -- numbers
 

@@ -38,12 +38,17 @@ _PAUSE = Backoff(base=timedelta(milliseconds=100), cap=timedelta(seconds=2))
 class Dispatcher:
     """Delivers batch after batch; `stopping` is asked before every message.
 
-    `on_room` is called when a handler that was put aside has returned and that is written down: its
-    key's next message can be claimed.
+    With `everywhere`, each claim looks into all partitions. `on_room` is called when a handler that was put
+    aside has returned and that is written down: its key's next message can be claimed.
     """
 
     def __init__(
-        self, store: OutboxStore, relay: Relay, stopping: Callable[[], bool] = lambda: False
+        self,
+        store: OutboxStore,
+        relay: Relay,
+        stopping: Callable[[], bool] = lambda: False,
+        *,
+        everywhere: bool = False,
     ) -> None:
         self.delivered = 0
         self.on_room: Callable[[], object] = lambda: None
@@ -55,6 +60,7 @@ class Dispatcher:
         self._logger = relay.logger
         self._metrics = relay.metrics
         self._stopping = stopping
+        self._everywhere = everywhere
         self._next: Batch | None = None
         self._due_kinds: Sequence[str] = ()  # of the last claim, if it filled its batch
         self._claims_since_lookup = 0
@@ -174,7 +180,13 @@ class Dispatcher:
             if claim:
                 until, takes_over = now + policy.lease, may_take_over(self._clock)
                 claim_request = Claim(
-                    policy.owner, self._handlers.kinds, policy.batch, until, takes_over, self._due_kinds
+                    policy.owner,
+                    self._handlers.kinds,
+                    policy.batch,
+                    until,
+                    takes_over,
+                    self._due_kinds,
+                    self._everywhere,
                 )
             settlements = self._collect()
             settled_ids, batch = await self._store.turn(settlements, claim_request, now)

@@ -101,3 +101,4 @@ class Claim(NamedTuple):
     until: datetime
     takes_over: bool = True  # messages whose lease ran out, too
     due_kinds: Sequence[str] = ()  # of a claim just before, which need not be looked up again
+    everywhere: bool = False  # also in partitions where nothing was pending

@@ -16,10 +16,14 @@ from maniflex._caller import Caller
 from maniflex._ids import new_id
 from maniflex.background.json_text import instant
 from maniflex.background.leases import Held
+from maniflex.background.outbox.open_partitions import OpenPartitions
 from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, NewMessage, Settlement
 from maniflex.background.parameters import PACKAGE, parameters_of
+from maniflex.background.partitions.layout import PartitionLayout
+from maniflex.background.partitions.left_checks import mend_refusal
 from maniflex.db.port import Adapter, Executor, Row
 from maniflex.db.primary import Primary
+from maniflex.errors import ConstraintViolation
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_files import NamedStatement, load
 
@@ -33,6 +37,7 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 _CHANGED = ("ids", "statuses", "retry_ats", "unspents", "last_errors", "raws")
 _EACH_KIND = re.compile(r"/\* each kind \*/(.*?)/\* end \*/", re.DOTALL)
+_WITH_KEYS = re.compile(r"/\* with keys \*/(.*?)/\* end \*/", re.DOTALL)
 
 
 class OutboxStore:
@@ -42,7 +47,11 @@ class OutboxStore:
         self.adapter = adapter
         self._primary = Primary(adapter)
         self._sql = load(PACKAGE, "outbox", adapter.dialect)
-        self._enqueue = self._sql["enqueue"]
+        self._partitions = OpenPartitions(self._sql)
+        enqueue = self._sql["enqueue"]
+        self._enqueue_keyless = NamedStatement(
+            _WITH_KEYS.sub("NULL::timestamptz", enqueue.text), enqueue.names
+        )
         parameters = parameters_of(adapter.dialect)
         self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
         # On SQLite a claim takes the only write lock there is.
@@ -55,7 +64,17 @@ class OutboxStore:
         values["now"], values["channel"] = self._time(now), CHANNEL
         values["actor_id"], values["tenant_id"] = caller.actor_id, caller.tenant_id
         values["trace_id"], values["traceparent"] = caller.trace_id, caller.traceparent
-        await run.write(self._enqueue.bind_all(values))
+        has_keys = any(row.key is not None for row in rows)
+        statement = self._partitions.statement("enqueue") if has_keys else self._enqueue_keyless
+        try:
+            await run.write(statement.bind_all(values))
+        except ConstraintViolation as error:
+            await mend_refusal(self.adapter, run, error)
+            await run.write(statement.bind_all(values))
+
+    def learn_partitions(self, layout: PartitionLayout | None, open: Sequence[str] = ()) -> None:
+        """How messages are partitioned, and where some are pending; claims go there first."""
+        self._partitions.learn(layout, open)
 
     async def turn(
         self, settlements: Sequence[Settlement], claim: Claim | None, now: datetime
@@ -65,6 +84,8 @@ class OutboxStore:
         Returns the ids of the messages that were still ours, and the batch if there is one.
         """
         statements = [sql for settlement in settlements for sql in self._settle_statements(settlement, now)]
+        if claim is not None and not claim.everywhere and self._partitions.is_full_look_due():
+            claim = claim._replace(everywhere=True)
         kinds = () if claim is None else await self._kinds(claim, now, settles=bool(statements))
         if claim is None or not kinds:
             settled_rows = await self.adapter.batch(statements) if statements else []
@@ -78,6 +99,7 @@ class OutboxStore:
         if not rows:
             return _ids(settled_rows), None
         messages = sorted(map(ClaimedMessage.of, rows), key=attrgetter("seq"))
+        self._partitions.note_claimed([message.id for message in messages])
         return _ids(settled_rows), Batch(lease, claim.until, messages, () if kinds is claim.kinds else kinds)
 
     async def _turn_in_parts(
@@ -103,7 +125,7 @@ class OutboxStore:
             return kinds
         if claim.due_kinds:
             return claim.due_kinds
-        statement = self._sql["due_kinds"].bind(
+        statement = self._in_reach(claim, self._sql["due_kinds"]).bind(
             every=kinds is None,
             kinds=self._texts(kinds or ()),
             now=self._time(now),
@@ -112,7 +134,7 @@ class OutboxStore:
         return [kind for (kind,) in await self._primary.fetch(statement)]
 
     def _bind_claim(self, claim: Claim, kinds: Sequence[str], lease: str, now: datetime) -> Sql:
-        return self._claim_statement(claim.limit, len(kinds)).bind(
+        return self._in_reach(claim, self._claim_statement(claim.limit, len(kinds))).bind(
             lease=lease,
             owner=claim.owner,
             every=claim.kinds is None,
@@ -133,6 +155,9 @@ class OutboxStore:
             self._claims[limit, kinds] = statement
         return statement
 
+    def _in_reach(self, claim: Claim, statement: NamedStatement) -> NamedStatement:
+        return statement if claim.everywhere else self._partitions.narrow(statement)
+
     def _over(self, claim: Claim, now: datetime) -> Any:
         """The moment before which a lease must have ended for its message to be claimed."""
         return self._time(now if claim.takes_over else _NEVER)
@@ -142,24 +167,28 @@ class OutboxStore:
         keys = settlement.keys
         statements = []
         if settlement.delivered:
+            deliver = self._partitions.statement("deliver", settlement.delivered)
             ids, finished_keys = self._texts(settlement.delivered), [] if settlement.changes else keys
-            statements.append(self._sql["deliver"].bind(ids=ids, keys=finished_keys, lease=lease, now=moment))
+            statements.append(deliver.bind(ids=ids, keys=finished_keys, lease=lease, now=moment))
         if settlement.changes:
             rows = [
                 (c.id, c.status, self._time(c.retry_at), c.unspent, c.last_error, c.raw)
                 for c in settlement.changes
             ]
             columns = self._rows(_CHANGED, rows)
-            statements.append(self._sql["settle"].bind(keys=keys, lease=lease, now=moment, **columns))
+            settle = self._partitions.statement("settle", [c.id for c in settlement.changes])
+            statements.append(settle.bind(keys=keys, lease=lease, now=moment, **columns))
         waiting = [c.id for c in settlement.changes if c.key is not None and c.retry_at is not None]
         if waiting:
-            statements.append(self._sql["park"].bind(ids=self._texts(waiting), now=moment))
+            park = self._partitions.statement("park", waiting)
+            statements.append(park.bind(ids=self._texts(waiting), now=moment))
         return statements
 
     async def renew(self, run: Executor, held: Sequence[Held], until: datetime) -> set[str]:
         """Prolong leases; the ids that are no longer ours."""
         columns = self._rows(("ids", "leases"), held)
-        rows = await run.write(self._sql["renew"].bind(until=self._time(until), **columns))
+        statement = self._partitions.statement("renew", [one.id for one in held])
+        rows = await run.write(statement.bind(until=self._time(until), **columns))
         renewed_ids = {id for (id,) in rows}
         return {one.id for one in held} - renewed_ids
 
@@ -193,7 +222,7 @@ class OutboxStore:
 
     async def depth(self) -> list[tuple[str, int, datetime]]:
         """How many messages of each kind wait, and since when the oldest does."""
-        rows = await self._primary.fetch(self._sql["depth"].bind())
+        rows = await self._primary.fetch(self._partitions.statement("depth").bind())
         return [(kind, count, instant(oldest)) for kind, count, oldest in rows]
 
     async def dead(self) -> int:

@@ -1,13 +1,16 @@
 """Makes partitions for the time to come, beside those who write.
 
 Before another partition is attached, PostgreSQL reads the whole default one to see that it has no row of it,
-and lets nobody write meanwhile, unless a check says so already. So the check comes first, is validated beside
-the writers, and goes again when the partition is there. Who is killed on the way leaves nothing that the next
-one does not finish or remove.
+and lets nobody write meanwhile. Where that takes an instant, a partition is made in one transaction. Where
+the default partition is large, a check comes first, which is validated beside the writers and tells
+PostgreSQL the same; it goes again when the partition is there. A check that a killed process leaves would
+refuse rows once its period begins. So it is only set up long before, for a limited time, and whoever makes
+partitions next removes it; so does a process whose row it refuses (left_checks.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
@@ -22,9 +25,13 @@ from maniflex.sql.statement import Sql
 
 AHEAD = 3  # partitions that are there before their time
 SOONEST = timedelta(minutes=1)  # a partition that begins sooner might have rows already
+LATEST = timedelta(minutes=30)  # before a period begins, no check is left; clocks may be that far ahead
+SMALL = 16 * 2**20  # bytes that are read within an instant
 CHECK = "maniflex_ahead_check"
 
 _OPTIONS = "SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE oid = to_regclass($1)"
+_EXISTS = "SELECT 1 WHERE to_regclass($1) IS NOT NULL"
+_SIZE = "SELECT coalesce(pg_relation_size(to_regclass($1)), 0)"
 _CHECKS = "SELECT 1 FROM pg_constraint WHERE conrelid = to_regclass($1) AND conname = $2"
 _OWN_KEY = """
 SELECT 1 FROM pg_index WHERE indrelid = to_regclass($1) AND indisprimary
@@ -47,12 +54,45 @@ class PartitionBuilder:
         layout = await read_layout(self._adapter, self._table)
         if layout is None or (length := period or layout.period) is None:
             return []
-        await self._remove_check()
+        await self.remove_check()
         missing = [one for one in missing_partitions(layout, length, now) if one.name not in besides]
-        return [one.name for one in missing if await self._build(one)]
+        return [one.name for one in missing if await self._build(one, now)]
 
-    async def _build(self, partition: Partition) -> bool:
-        """Make one partition; not where the default one has rows of its time."""
+    async def _build(self, partition: Partition, now: datetime) -> bool:
+        """Make one partition; not where the default one has rows of its time, or a check came too late."""
+        if await self._is_default_small():
+            return await self._build_at_once(partition)
+        seconds = (moment_of(partition.lower) - LATEST - now).total_seconds()
+        if seconds <= 0:
+            return False
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._build_beside_check(partition)
+        except TimeoutError:
+            return False
+
+    async def _is_default_small(self) -> bool:
+        rows = await self._adapter.write(Sql(_SIZE, (self._table.default,)))
+        return bool(rows[0][0] <= SMALL)
+
+    async def _build_at_once(self, partition: Partition) -> bool:
+        async def work(tx: Tx) -> None:
+            await self._make_table(tx, partition)
+            await tx.execute(Sql(self._attach_text(partition)))
+
+        try:
+            await change_tables(self._adapter, work, self._patience)
+        except (ConstraintViolation, _NameInUse):
+            return False
+        return True
+
+    def _attach_text(self, partition: Partition) -> str:
+        return (
+            f"ALTER TABLE {self._table.name} ATTACH PARTITION {partition.name}"
+            f" FOR VALUES FROM ('{partition.lower}') TO ('{partition.upper}')"
+        )
+
+    async def _build_beside_check(self, partition: Partition) -> bool:
         default, column = self._table.default, self._table.column
         await run_all(
             self._adapter,
@@ -69,18 +109,14 @@ class PartitionBuilder:
             await change_tables(self._adapter, lambda tx: self._make_table(tx, partition), self._patience)
             await run_all(
                 self._adapter,
-                [
-                    f"ALTER TABLE {self._table.name} ATTACH PARTITION {partition.name}"
-                    f" FOR VALUES FROM ('{partition.lower}') TO ('{partition.upper}')",
-                    f"ALTER TABLE {default} DROP CONSTRAINT {CHECK}",
-                ],
+                [self._attach_text(partition), f"ALTER TABLE {default} DROP CONSTRAINT {CHECK}"],
                 self._patience,
             )
-        except ConstraintViolation:
-            await self._remove_check()
+        except (ConstraintViolation, _NameInUse):
+            await self.remove_check()
             return False
         except BaseException:
-            await self._remove_check()
+            await self.remove_check()
             raise
         return True
 
@@ -88,14 +124,17 @@ class PartitionBuilder:
         """The table by itself, so that making its indexes holds nobody up."""
         default, parent = self._table.default, self._table.name
         options = await _text_of(tx, Sql(_OPTIONS, (default,)))
-        await tx.execute(Sql(f"DROP TABLE IF EXISTS {partition.name}"))  # one that was never attached
+        if await tx.write(Sql(_EXISTS, (partition.name,))):
+            if await tx.write(Sql(f"SELECT 1 FROM {partition.name} LIMIT 1")):
+                raise _NameInUse  # somebody has detached it, say
+            await tx.execute(Sql(f"DROP TABLE {partition.name}"))  # one that was never attached
         storage = f" WITH ({options})" if options else ""
         await tx.execute(Sql(f"CREATE TABLE {partition.name} (LIKE {parent} INCLUDING ALL){storage}"))
         if await tx.write(Sql(_OWN_KEY, (default, parent))):
             await tx.execute(Sql(f"ALTER TABLE {partition.name} ADD PRIMARY KEY (id)"))
         await copy_grants(tx, parent, [partition.name])
 
-    async def _remove_check(self) -> None:
+    async def remove_check(self) -> None:
         """Remove a check that was left behind: when its time comes it would refuse rows."""
         default = self._table.default
         if await self._adapter.write(Sql(_CHECKS, (default, CHECK))):
@@ -104,6 +143,10 @@ class PartitionBuilder:
                 [f"ALTER TABLE {default} DROP CONSTRAINT IF EXISTS {CHECK}"],
                 self._patience,
             )
+
+
+class _NameInUse(Exception):
+    """A table of the name that a partition would have holds rows."""
 
 
 def missing_partitions(layout: PartitionLayout, period: Period, now: datetime) -> list[Partition]:

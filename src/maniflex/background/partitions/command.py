@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from maniflex.background.partitions.builder import PartitionBuilder
 from maniflex.background.partitions.layout import MESSAGES, OF_RUNS, RUNS, PartitionedTable
@@ -22,24 +22,33 @@ async def partition_tables(
     adapter: Adapter,
     tables: Sequence[PartitionedTable],
     period: Period,
-    now: datetime,
+    now: datetime | None = None,
     *,
     patience: LockLimits = PATIENCE,
     tell: Callable[[str], object] = lambda text: None,
 ) -> None:
-    """Partition the tables that are not, and make the partitions of the next periods."""
+    """Partition the tables that are not, and make the partitions of the next periods.
+
+    They begin after `now`, which the database says if nobody does: the clock here may be wrong.
+    """
     if not by_dialect(adapter.dialect, sqlite=False, postgres=True):
         raise DeclarationError("only PostgreSQL has partitions; on SQLite retention goes row by row")
     async with take_turn(adapter) as ours, patient_sibling(adapter) as own:
         if not ours:
             raise Conflict("another process is changing partitions of this database; try again in a moment")
         await _require_server(own)
+        moment = now or await _database_time(own)
         for table in tables:
             if not await TableMover(own, table, patience, tell).move():
                 tell(f"{table.name} is partitioned already")
-            names = await PartitionBuilder(own, table, patience).build_ahead(now, period)
+            names = await PartitionBuilder(own, table, patience).build_ahead(moment, period)
             if names:
                 tell(f"made {', '.join(names)}")
+
+
+async def _database_time(adapter: Adapter) -> datetime:
+    [(now,)] = await adapter.write(Sql("SELECT now()"))
+    return now.astimezone(UTC)  # type: ignore[no-any-return]  # a datetime
 
 
 async def _require_server(adapter: Adapter) -> None:

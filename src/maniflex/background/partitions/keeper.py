@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Protocol
 
 from maniflex._ids import first_id
 from maniflex.background.environment import Environment
 from maniflex.background.loop import Loop
 from maniflex.background.partitions.builder import PartitionBuilder, missing_partitions
 from maniflex.background.partitions.layout import (
+    MESSAGES,
     PACKAGE,
     RUNS,
     PartitionedTable,
@@ -17,7 +19,6 @@ from maniflex.background.partitions.layout import (
     read_layout,
 )
 from maniflex.background.partitions.short_locks import ONCE, LockNotFree, patient_sibling, take_turn
-from maniflex.background.runs.store import RunStore
 from maniflex.errors import DatabaseError, TransactionError
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_files import load
@@ -26,12 +27,25 @@ EVERY = timedelta(seconds=10)
 LOOK_EVERY = timedelta(minutes=1)  # whether tables have been partitioned
 _KEYS_AT_ONCE = 1_000
 _CLOCK_DIFFERENCE = timedelta(minutes=10)  # of those who make ids, at most
-# Whether a worker may soon have something to do in a partition.
-_OPEN = """
+# Whether a worker or a relay may soon have something to do in a partition.
+_OPEN = {
+    RUNS: """
 SELECT 1 WHERE EXISTS (SELECT 1 FROM {0} WHERE lease_until IS NOT NULL)
     OR EXISTS (SELECT 1 FROM {0}
                 WHERE status = 'pending' AND deleted_at IS NULL AND type > '' AND run_at <= $1)
-"""
+""",
+    MESSAGES: """
+SELECT 1 WHERE EXISTS (
+        SELECT 1 FROM {0} WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL AND kind > '')
+""",
+}
+
+
+class Learner(Protocol):
+    """A store whose statements look into some partitions only."""
+
+    def learn_partitions(self, layout: PartitionLayout | None, open: Sequence[str] = ()) -> None:
+        """How its table is partitioned, and where something may be to do within seconds."""
 
 
 class PartitionKeeper(Loop):
@@ -39,9 +53,7 @@ class PartitionKeeper(Loop):
 
     name = "maniflex-partitions"
 
-    def __init__(
-        self, environment: Environment, tables: Sequence[PartitionedTable], store: RunStore | None = None
-    ) -> None:
+    def __init__(self, environment: Environment, tables: Sequence[PartitionedTable], store: Learner) -> None:
         super().__init__(environment.clock, EVERY, environment.logger)
         self._adapter = environment.adapter
         self._tables = tables
@@ -58,8 +70,9 @@ class PartitionKeeper(Loop):
                 continue
             is_partitioned = True
             await self._try_to_build(layout)
-            if table == RUNS and self._store is not None:
-                self._store.learn_partitions(layout, await self._open_partitions(layout))
+            if table in _OPEN:
+                await self._tell_open(layout)
+            if table == RUNS:
                 await self._prune_keys(layout)
         self.interval = EVERY if is_partitioned else LOOK_EVERY
         return False
@@ -99,16 +112,26 @@ class PartitionKeeper(Loop):
                     exc_info=error,
                 )
 
+    async def _tell_open(self, layout: PartitionLayout) -> None:
+        try:
+            self._store.learn_partitions(layout, await self._open_partitions(layout))
+        except DatabaseError as error:
+            if isinstance(error, TransactionError):
+                raise
+            self._store.learn_partitions(None)  # retention dropped one meanwhile; the next tick knows more
+
     async def _open_partitions(self, layout: PartitionLayout) -> list[str]:
-        """Those that new runs go to, and those where one may be claimed before the next tick."""
-        now = self.clock.now()
+        """Those that new rows go to, and those where one may be claimed before the next tick."""
+        now, until = self.clock.now(), self.clock.now() + 2 * EVERY
+        text = _OPEN[layout.table]
+        params = (until,) if "$1" in text else ()
         earliest, latest = first_id(now - _CLOCK_DIFFERENCE), first_id(now + _CLOCK_DIFFERENCE)
         names = [] if layout.default is None else [layout.default]
         async with self._adapter.transaction() as tx:
             await tx.execute(Sql("SET LOCAL enable_seqscan = off"))
             for one in layout.partitions:
                 is_current = one.upper > earliest and one.lower <= latest
-                if is_current or await tx.write(Sql(_OPEN.format(one.name), (now + 2 * EVERY,))):
+                if is_current or await tx.write(Sql(text.format(one.name), params)):
                     names.append(one.name)
         return names
 
@@ -123,7 +146,7 @@ class PartitionKeeper(Loop):
 
 
 def keeper_of(
-    environment: Environment, tables: Sequence[PartitionedTable], store: RunStore | None = None
+    environment: Environment, tables: Sequence[PartitionedTable], store: Learner
 ) -> list[PartitionKeeper]:
     """The keeper of these tables; none where a database has no partitions."""
     has_partitions = by_dialect(environment.adapter.dialect, sqlite=False, postgres=True)

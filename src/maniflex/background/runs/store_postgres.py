@@ -11,6 +11,7 @@ from typing import Any, Self
 from maniflex._ids import event_ids
 from maniflex.background.leases import Held
 from maniflex.background.partitions.layout import PartitionLayout
+from maniflex.background.partitions.left_checks import mend_refusal
 from maniflex.background.runs.model import Status
 from maniflex.background.runs.partitioned_statements import KnownPartitions, PartitionedStatements
 from maniflex.background.runs.rows import (
@@ -26,8 +27,16 @@ from maniflex.background.runs.rows import (
 from maniflex.background.runs.store import CHANNEL, RunStore
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Row, Tx
-from maniflex.errors import Conflict, DatabaseError, SerializationFailure, Timeout, TransactionError
+from maniflex.errors import (
+    Conflict,
+    ConstraintViolation,
+    DatabaseError,
+    SerializationFailure,
+    Timeout,
+    TransactionError,
+)
 from maniflex.sql.codec import encode_plain
+from maniflex.sql.statement import Sql
 from maniflex.sql.statement_files import NamedStatement
 
 SEPARATOR = "\x1e"  # no JSON text holds it
@@ -81,10 +90,17 @@ class PostgresRunStore(RunStore):
         if any(keys) or any(SEPARATOR in id for id in ids):
             submit = self._sql["submit"] if any(keys) else self._submit_new
             statement = submit.bind(ids=ids, payloads=payloads, keys=keys, **common)
-            return {row[0] for row in await run.write(statement)}
+            return {row[0] for row in await self._insert(run, statement)}
         texts = {"ids": SEPARATOR.join(ids), "payloads": SEPARATOR.join(payloads)}
-        await run.write(self._sql["submit_all"].bind(**texts, **common))
+        await self._insert(run, self._sql["submit_all"].bind(**texts, **common))
         return set(ids)
+
+    async def _insert(self, run: Executor, statement: Sql) -> list[Row]:
+        try:
+            return await run.write(statement)
+        except ConstraintViolation as error:
+            await mend_refusal(self.adapter, run, error)
+            return await run.write(statement)
 
     async def _change_one(
         self, name: str, event: str, run_id: str, now: datetime, tx: Tx | None, **extra: Any

@@ -1,4 +1,7 @@
 -- The states are drawn in common/outbox.sql.
+--
+-- Where messages are partitioned, `/* open m */` becomes a condition that leaves out the partitions without anything
+-- to deliver (outbox/open_partitions.py), and is a comment otherwise.
 
 -- name: schema_1
 CREATE SEQUENCE IF NOT EXISTS outbox_event_seq;
@@ -47,10 +50,12 @@ WITH added AS (
     SELECT d.id, nextval('outbox_event_seq'), d.kind, d.key, d.payload::json, :actor_id::text, :tenant_id::text,
            d.about, :trace_id::text, :traceparent::text,
            'pending', 0, 0,
-           greatest(:now, (SELECT e.retry_at FROM outbox_event e
-                            WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = d.key ORDER BY e.seq DESC LIMIT 1)),
+           greatest(:now, /* with keys */ (SELECT e.retry_at FROM outbox_event e
+                            WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = d.key /* open e */
+                            ORDER BY e.seq DESC LIMIT 1) /* end */),
            :now, :now
-      FROM unnest(:ids::text[], :kinds::text[], :keys::text[], :payloads::text[], :abouts::text[])
+      FROM unnest((SELECT :ids::text[]), (SELECT :kinds::text[]), (SELECT :keys::text[]), (SELECT :payloads::text[]),
+                  (SELECT :abouts::text[]))
            WITH ORDINALITY AS d (id, kind, key, payload, about, place)
      ORDER BY d.place
     RETURNING 1
@@ -71,7 +76,7 @@ WITH due AS MATERIALIZED ( -- a fence: as a plain subquery it may run twice and 
     (SELECT m.id, m.seq, m.key, m.retry_at, m.lease IS NOT NULL AS orphaned
       FROM outbox_event m
      WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind = (SELECT (:kinds::text[])[{place} + 1])
-       AND m.retry_at <= :now
+       AND m.retry_at <= :now /* open m */
        AND CASE WHEN m.lease_until > :over THEN NULL ELSE 1 END IS NOT NULL
        AND CASE
            WHEN m.key IS NULL THEN true
@@ -81,13 +86,14 @@ WITH due AS MATERIALIZED ( -- a fence: as a plain subquery it may run twice and 
                    AND (h.lease_until IS NULL OR h.lease_until <= :over)
                    AND (:every OR h.kind = ANY(:handled::text[]))
               FROM outbox_event h
-             WHERE CASE h.status WHEN 'pending' THEN 1 END IS NOT NULL AND h.key = m.key ORDER BY h.seq LIMIT 1)
+             WHERE CASE h.status WHEN 'pending' THEN 1 END IS NOT NULL AND h.key = m.key /* open h */
+             ORDER BY h.seq LIMIT 1)
            END
      ORDER BY m.retry_at, m.seq LIMIT (SELECT {limit} + 1000))
     /* end */
     ) d CROSS JOIN LATERAL (
         SELECT 1 FROM outbox_event m
-         WHERE m.id = d.id AND m.status = 'pending' AND m.retry_at <= :now
+         WHERE m.id = d.id AND m.status = 'pending' AND m.retry_at <= :now /* open m */
            AND (m.lease_until IS NULL OR m.lease_until <= :over) FOR UPDATE SKIP LOCKED) l
      ORDER BY d.retry_at, d.seq LIMIT {limit}
 ), first AS (
@@ -99,7 +105,7 @@ WITH due AS MATERIALIZED ( -- a fence: as a plain subquery it may run twice and 
     SELECT key, max(seq) AS seq FROM picked WHERE key IS NOT NULL GROUP BY key
 ), gap AS MATERIALIZED (
     SELECT l.key, (SELECT e.seq FROM outbox_event e
-                    WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = l.key AND e.seq < l.seq
+                    WHERE CASE e.status WHEN 'pending' THEN 1 END IS NOT NULL AND e.key = l.key AND e.seq < l.seq /* open e */
                       AND e.id NOT IN (SELECT id FROM picked) ORDER BY e.seq LIMIT 1) AS seq
       FROM last l
 ), chosen AS MATERIALIZED (
@@ -115,7 +121,7 @@ UPDATE outbox_event m
    SET lease = :lease, lease_until = :until, leased_by = :owner, updated_at = :now,
        attempts = m.attempts + CASE WHEN m.lease IS NOT NULL AND m.claimed_with > 1 THEN 0 ELSE 1 END,
        claimed_with = CASE WHEN m.lease IS NULL THEN (SELECT count(*) FROM chosen) ELSE 0 END
- WHERE m.id = ANY(ARRAY(SELECT id FROM chosen WHERE key IS NULL OR key IN (SELECT key FROM lane)))
+ WHERE m.id = ANY(ARRAY(SELECT id FROM chosen WHERE key IS NULL OR key IN (SELECT key FROM lane))) /* open m */
 RETURNING m.id, m.seq, m.kind, m.key, m.payload, m.attempts, m.created_at, m.claimed_with, m.last_error,
           m.actor_id, m.tenant_id, m.about, m.trace_id, m.traceparent;
 
@@ -123,7 +129,7 @@ RETURNING m.id, m.seq, m.kind, m.key, m.payload, m.attempts, m.created_at, m.cla
 WITH kept AS (
     UPDATE outbox_event m SET lease_until = greatest(m.lease_until, :until)
       FROM unnest(:ids::text[], :leases::text[]) AS d (id, lease)
-     WHERE m.id = d.id AND m.lease = d.lease AND m.status = 'pending'
+     WHERE m.id = d.id AND m.lease = d.lease AND m.status = 'pending' /* open m */
     RETURNING m.id, m.key, m.lease
 ), lane AS (
     UPDATE outbox_lane l SET lease_until = greatest(l.lease_until, :until)
@@ -135,11 +141,11 @@ SELECT id FROM kept;
 WITH lane AS (
     DELETE FROM outbox_lane WHERE key = ANY(:keys::text[]) AND lease = :lease
 )
-UPDATE outbox_event
+UPDATE outbox_event m
    SET status = 'delivered', published_at = :now, lease = NULL, lease_until = NULL, leased_by = NULL,
        updated_at = :now
- WHERE id = ANY(:ids::text[]) AND lease = :lease AND status = 'pending'
-RETURNING id;
+ WHERE m.id = ANY(:ids::text[]) AND m.lease = :lease AND m.status = 'pending' /* open m */
+RETURNING m.id;
 
 -- name: settle
 WITH lane AS (
@@ -153,14 +159,14 @@ UPDATE outbox_event m
   FROM unnest(:ids::text[], :statuses::text[], :retry_ats::timestamptz[], :unspents::int[],
               :last_errors::text[], :raws::text[])
        AS d (id, status, retry_at, unspent, last_error, raw)
- WHERE m.id = d.id AND m.lease = :lease AND m.status = 'pending'
+ WHERE m.id = d.id AND m.lease = :lease AND m.status = 'pending' /* open m */
 RETURNING m.id;
 
 -- name: park
 -- Those behind a message that has to wait are not looked at before it may be tried again.
 UPDATE outbox_event f SET retry_at = e.retry_at
   FROM outbox_event e
- WHERE e.id = ANY(:ids::text[]) AND e.status = 'pending' AND e.retry_at > :now
+ WHERE e.id = ANY(:ids::text[]) AND e.status = 'pending' AND e.retry_at > :now /* open e */ /* open f */
    AND CASE f.status WHEN 'pending' THEN 1 END IS NOT NULL AND f.key = e.key AND f.seq > e.seq AND f.retry_at < e.retry_at;
 
 -- name: kinds_behind
@@ -215,13 +221,14 @@ SELECT id, pg_notify(left(:channel || '.' || current_schema(), 63), '') FROM aga
 -- The kinds of which something can be claimed, but for what a key holds up; that which waits longest comes first. Where
 -- the relay takes all of them, from kind to kind along the index.
 WITH RECURSIVE pending (kind) AS (
-    SELECT min(m.kind) FROM outbox_event m WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND :every
+    SELECT min(m.kind) FROM outbox_event m WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND :every /* open m */
     UNION ALL
-    SELECT (SELECT min(m.kind) FROM outbox_event m WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind > p.kind)
+    SELECT (SELECT min(m.kind) FROM outbox_event m
+             WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind > p.kind /* open m */)
       FROM pending p WHERE p.kind IS NOT NULL
 ), heads AS MATERIALIZED (
     SELECT k.kind, (SELECT m.retry_at FROM outbox_event m
-                     WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind = k.kind AND m.retry_at <= :now
+                     WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL AND m.kind = k.kind AND m.retry_at <= :now /* open m */
                        AND CASE WHEN m.lease_until > :over THEN NULL ELSE 1 END IS NOT NULL
                      ORDER BY m.retry_at, m.seq LIMIT 1) AS since
       FROM (SELECT unnest(:kinds::text[]) AS kind UNION ALL SELECT kind FROM pending WHERE kind IS NOT NULL) k
@@ -229,7 +236,8 @@ WITH RECURSIVE pending (kind) AS (
 SELECT kind FROM heads WHERE since IS NOT NULL ORDER BY since, kind;
 
 -- name: depth
-SELECT kind, count(*), min(created_at) FROM outbox_event WHERE CASE status WHEN 'pending' THEN 1 END IS NOT NULL GROUP BY kind;
+SELECT m.kind, count(*), min(m.created_at) FROM outbox_event m
+ WHERE CASE m.status WHEN 'pending' THEN 1 END IS NOT NULL /* open m */ GROUP BY m.kind;
 
 -- name: prune
 WITH lane AS (

@@ -1,0 +1,208 @@
+"""Partitioned databases in the hands of operators: copies, checks, roles, tables put aside, open work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from maniflex._ids import first_id
+from maniflex.background.partitions.command import partition_tables
+from maniflex.background.partitions.layout import MESSAGES, RUNS
+from maniflex.background.partitions.periods import Period
+from maniflex.background.partitions.retention import PartitionRetention
+from maniflex.errors import ManiflexError
+from tests.kit.partitioned_server import (
+    ALL,
+    RUN,
+    a_server,
+    adapter_of,
+    aged_partition,
+    keeper_of,
+    layout_of,
+    partition,
+    work_off,
+)
+from tests.kit.postgres import execute, fetch_value
+from tests.kit.processes import run_command
+
+APP = """
+import os
+from maniflex import Server
+
+server = Server(os.environ["DATABASE"])
+
+@server.work.handler("part.ok")
+async def succeed(run): ...
+
+@server.outbox.handler("part.told")
+async def tell(message): ...
+"""
+
+
+# -- copies and checks
+
+
+@pytest.mark.parametrize("is_target_partitioned", [False, True])
+def test_a_partitioned_database_is_copied_and_its_copy_works(
+    tmp_path: Path, new_postgres_url: Callable[[], str], is_target_partitioned: bool
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    source, target = new_postgres_url(), new_postgres_url()
+
+    async def fill() -> None:
+        async with a_server(source) as server:
+            await server.work.submit("part.ok", idempotency_key="before")
+            await partition(server, datetime.now(UTC) - timedelta(days=1))
+            await server.work.submit_many("part.ok", list(range(20)))
+            await server.outbox.enqueue_many("part.told", [1, 2], keys=["k", "k"], outside_transaction=True)
+        if is_target_partitioned:
+            async with a_server(target) as server:
+                await partition(server, datetime.now(UTC) - timedelta(days=1))
+
+    asyncio.run(fill())
+    done = run_command("copy", "app:server", "--from", source, "--to", target, cwd=tmp_path, DATABASE=source)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+    async def use() -> None:
+        async with a_server(target) as server:
+            again = await server.work.submit("part.ok", idempotency_key="before")
+            assert await fetch_value(target, "SELECT count(*) FROM workflow_run") == 21
+            await work_off(server.work)
+            assert (await server.work.get(again.id)).status == "succeeded"
+            assert await server.outbox.drainer().drain() == 2
+
+    asyncio.run(use())
+
+
+def test_the_doctor_says_the_same_of_a_database_with_and_without_partitions(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+
+    async def prepare(partitioned: bool) -> None:
+        async with a_server(postgres_url) as server:
+            if partitioned:
+                await partition(server)
+
+    answers = []
+    for partitioned in (False, True):
+        asyncio.run(prepare(partitioned))
+        done = run_command("doctor", "app:server", cwd=tmp_path, DATABASE=postgres_url)
+        answers.append((done.returncode, done.stdout, done.stderr))
+    assert answers[0] == answers[1]
+
+
+# -- roles, clocks and tables
+
+
+@pytest.fixture
+async def owner(postgres_url: str) -> AsyncIterator[str]:
+    """A role that owns its tables and may make no others."""
+    name = f"part_{uuid4().hex[:12]}"
+    await execute(postgres_url, f"CREATE ROLE {name} LOGIN; GRANT ALL ON SCHEMA public TO {name}")
+    yield name
+    await execute(postgres_url, f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+
+
+async def test_an_owner_that_may_make_no_tables_goes_on_without_new_partitions(
+    postgres_url: str, owner: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = postgres_url.replace("//postgres@", f"//{owner}@")
+    assert owner in url
+    async with a_server(url) as server:
+        await server.work.submit("part.ok", idempotency_key="one")
+        await execute(postgres_url, f"REVOKE CREATE ON SCHEMA public FROM {owner}")
+        with pytest.raises(ManiflexError):
+            await partition(server)
+        run = await server.work.submit("part.ok", idempotency_key="two")
+        await execute(postgres_url, f"GRANT CREATE ON SCHEMA public TO {owner}")
+        await partition(server, datetime.now(UTC) - timedelta(days=10))
+        await execute(postgres_url, f"REVOKE CREATE ON SCHEMA public FROM {owner}")
+        with caplog.at_level(logging.WARNING):
+            await keeper_of(server).tick()
+        assert "the partitions of workflow_run could not be made" in caplog.text
+        assert (await server.work.submit("part.ok", idempotency_key="two")).id == run.id
+        await work_off(server.work)
+
+
+async def test_partitions_begin_by_the_clock_of_the_database(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> Tomorrow:  # type: ignore[override]
+            return cls(2038, 1, 1, tzinfo=UTC)
+
+    async with a_server(postgres_url) as server:
+        monkeypatch.setattr("maniflex.background.partitions.command.datetime", Tomorrow)
+        await partition_tables(adapter_of(server), ALL, Period.WEEK)
+        layout = await layout_of(server)
+        start = Period.WEEK.next_start(datetime.now(UTC) + timedelta(minutes=1))
+        assert layout.partitions[0].lower == first_id(start)
+
+
+async def test_a_partition_that_was_detached_with_its_rows_is_not_replaced(postgres_url: str) -> None:
+    async with a_server(postgres_url) as server:
+        await partition(server)
+        newest = (await layout_of(server, MESSAGES)).partitions[-1]
+        await execute(
+            postgres_url,
+            "INSERT INTO outbox_event (id, seq, kind, status, retry_at, attempts, claimed_with, created_at,"
+            f" updated_at) VALUES ('{newest.lower}-1', 1, 'part.told', 'dead', now(), 0, 0, now(), now());"
+            f"ALTER TABLE outbox_event DETACH PARTITION {newest.name}",
+        )
+        await partition(server)
+
+        assert await fetch_value(postgres_url, f"SELECT count(*) FROM {newest.name}") == 1
+        names = [one.name for one in (await layout_of(server, MESSAGES)).partitions]
+        assert newest.name not in names
+
+
+# -- what is open
+
+
+async def test_runs_that_are_open_in_any_way_keep_their_partition(postgres_url: str) -> None:
+    states = {
+        60: ("'leased'", "lease = 'x', lease_until = now() - interval '50 days'"),  # its worker died
+        58: ("'cancelled'", "lease = 'x', lease_until = now() + interval '1 minute'"),  # still worked on
+        56: ("'pending'", "run_at = now() + interval '300 days'"),  # put off
+        54: ("'pending'", "waiting_for = 'signal', run_at = 'infinity'"),
+        52: ("'pending'", "waiting_for = 'run:' || id, run_at = now() + interval '9 days'"),
+        50: ("'pending'", "type = 'part.unknown'"),
+    }
+    async with a_server(postgres_url) as server:
+        await partition(server)
+        for days, (status, change) in states.items():
+            prefix = await aged_partition(postgres_url, days)
+            await execute(
+                postgres_url,
+                f"{RUN} ('{prefix}1', 'part.ok', {status}, now(), now() - interval '{days} days', NULL);"
+                f"UPDATE workflow_run SET {change} WHERE id = '{prefix}1'",
+            )
+        retention = PartitionRetention(adapter_of(server), RUNS)
+        await retention.tables_to_prune(datetime.now(UTC) - timedelta(days=30))
+        [*_, pruner] = server.work.services()
+        await pruner.tick()  # type: ignore[attr-defined]  # a loop
+
+        names = {one.name for one in (await layout_of(server)).partitions}
+        assert {f"workflow_run_aged{days}" for days in states} <= names
+        assert await fetch_value(postgres_url, "SELECT count(*) FROM workflow_run") == len(states)
+
+
+async def test_a_partition_that_is_dropped_while_the_keeper_looks_is_no_error(postgres_url: str) -> None:
+    async with a_server(postgres_url) as server:
+        await partition(server)
+        await aged_partition(postgres_url, 20)
+        before = await layout_of(server)
+        await execute(postgres_url, "DROP TABLE workflow_run_aged20")
+        await keeper_of(server)._tell_open(before)
+
+        run = await server.work.submit("part.ok")
+        await work_off(server.work)
+        assert (await server.work.get(run.id)).status == "succeeded"
