@@ -1,8 +1,8 @@
 """Requests beside a read replica: who may read there, and how far it must have come for whom.
 
 A request that may write (not `GET`, `HEAD` or `OPTIONS`) reads from the primary, and its answer says how far
-the log of the primary was then (`X-Database-Position`, see `position_token.py`). A `GET` or `HEAD` that brings
-this header, or the cookie that was set along with it, is answered by a server that has got at least there. It
+the log of the primary was then (`X-Database-Position`, see `position_token.py`). A `GET` or `HEAD` with this
+header, or with the cookie that was set along with it, is answered by a server that has got at least there. It
 stands around applications that have a replica.
 """
 
