@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.postgres.cancellation import ServerConnection
 from maniflex.db.postgres.connection import PooledConnection
 from maniflex.db.postgres.pool import Pool
 from maniflex.errors import Unavailable
@@ -61,8 +62,8 @@ def clock() -> Clock:
 async def pool(postgres_url: str, clock: Clock) -> AsyncIterator[Pool]:
     """Room for two; ten seconds of patience; at most a minute idle and ten minutes old."""
 
-    async def connect() -> asyncpg.Connection[asyncpg.Record]:
-        return await asyncpg.connect(postgres_url)
+    async def connect() -> ServerConnection:
+        return await asyncpg.connect(postgres_url, connection_class=ServerConnection)
 
     pool = Pool(connect, size=2, patience=10, max_lifetime=600, max_idle=60, clock=clock)
     pool.open()
@@ -151,10 +152,10 @@ class TestLending:
     async def test_a_failed_connection_leaves_room_for_another(self, postgres_url: str, clock: Clock) -> None:
         outcomes: list[Exception | None] = [OSError("refused"), None]
 
-        async def connect() -> asyncpg.Connection[asyncpg.Record]:
+        async def connect() -> ServerConnection:
             if (error := outcomes.pop(0)) is not None:
                 raise error
-            return await asyncpg.connect(postgres_url)
+            return await asyncpg.connect(postgres_url, connection_class=ServerConnection)
 
         pool = Pool(connect, size=1, patience=10, max_lifetime=600, max_idle=60, clock=clock)
         pool.open()
@@ -168,12 +169,12 @@ class TestLending:
     ) -> None:
         room, attempts = 1, 0
 
-        async def connect() -> asyncpg.Connection[asyncpg.Record]:
+        async def connect() -> ServerConnection:
             nonlocal attempts
             attempts += 1
             if len(small.slots) >= room:
                 raise Unavailable("too many connections")
-            return await asyncpg.connect(postgres_url)
+            return await asyncpg.connect(postgres_url, connection_class=ServerConnection)
 
         small = Pool(connect, size=3, patience=10, max_lifetime=600, max_idle=60, clock=clock)
         small.open()
@@ -207,10 +208,10 @@ class TestLending:
     ) -> None:
         refusing = False
 
-        async def connect() -> asyncpg.Connection[asyncpg.Record]:
+        async def connect() -> ServerConnection:
             if refusing:
                 raise Unavailable("too many connections")
-            return await asyncpg.connect(postgres_url)
+            return await asyncpg.connect(postgres_url, connection_class=ServerConnection)
 
         pool = Pool(connect, size=3, patience=10, max_lifetime=600, max_idle=60, clock=clock)
         pool.open()

@@ -52,3 +52,15 @@ class ServerPair:
             return bool(await fetch_value(self.standby.url, _REPLAYED) >= target)
 
         await eventually(has_passed, "the standby has replayed all there is")
+
+
+async def replicate_synchronously(primary: PrivatePostgres) -> None:
+    """Let the primary acknowledge nothing that the standby has not got."""
+    await execute(primary.url, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+    await execute(primary.url, "SELECT pg_reload_conf()")
+    in_sync = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+
+    async def is_sync() -> bool:
+        return bool(await fetch_value(primary.url, in_sync))
+
+    await eventually(is_sync, "a synchronous standby")

@@ -13,9 +13,10 @@ import pytest
 from maniflex.testing import client
 from tests.kit.acknowledged_load import AcknowledgedLoad
 from tests.kit.network_tools import haproxy, tool_directory, with_changes
-from tests.kit.postgres import execute, fetch_value
+from tests.kit.postgres import fetch_value
 from tests.kit.private_postgres import PrivatePostgres, Standby, private_postgres, standby_of
 from tests.kit.processes import free_port
+from tests.kit.replicas import replicate_synchronously
 from tests.kit.waiting import eventually
 
 PROMOTED_AFTER = 3.0
@@ -48,10 +49,12 @@ async def by_haproxy(primary: PrivatePostgres, standby: Standby) -> AsyncIterato
             yield url
 
 
+@pytest.mark.parametrize("number", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 6))])
 @pytest.mark.parametrize("way", [by_hosts, by_haproxy])
 @pytest.mark.parametrize("fault", ["kill", "freeze"])
 async def test_a_failover_loses_and_doubles_nothing(
     long_mode: bool,
+    number: int,
     fault: str,
     way: Callable[[PrivatePostgres, Standby], AbstractAsyncContextManager[str]],
 ) -> None:
@@ -79,18 +82,6 @@ async def test_a_failover_loses_and_doubles_nothing(
     name = getattr(way, "__name__", "")
     print(f"\n{fault}, {name}: {summary}, first good write {first:.1f} s after the promotion")
     assert first <= FIRST_WRITE_WITHIN[fault]
-
-
-async def replicate_synchronously(primary: PrivatePostgres) -> None:
-    """Let the primary acknowledge nothing that the standby has not got."""
-    await execute(primary.url, "ALTER SYSTEM SET synchronous_standby_names = '*'")
-    await execute(primary.url, "SELECT pg_reload_conf()")
-    in_sync = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
-
-    async def is_sync() -> bool:
-        return bool(await fetch_value(primary.url, in_sync))
-
-    await eventually(is_sync, "a synchronous standby")
 
 
 async def _takes_writes(url: str) -> bool:

@@ -24,7 +24,8 @@ from tests.kit.processes import ROOT
 
 # They look at sessions, need notifications or connect past the adapter.
 BESIDE_THE_POINT = (
-    "not plan and not notif and not listen and not terminat and not cuts and not hint and not session"
+    "not plan and not notif and not listen and not hears and not polling and not terminat and not cuts"
+    " and not hint and not session"
 )
 SHORT = {
     "runs": ["test_runs_claims.py"],

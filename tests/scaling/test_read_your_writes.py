@@ -92,9 +92,15 @@ async def test_a_position_that_the_replica_has_passed_is_read_there(pair: Replic
         await pair.servers.until_caught_up()
         answer = await http.get("/api/where", headers={HEADER: position})
         assert answer.json()["data"] == "replica"
-        for position in ("FF/0", "primary", "soon", ""):  # not yet written, or nothing that can be read
-            answer = await http.get("/api/where", headers={HEADER: position})
-            assert answer.json()["data"] == "primary", position
+        for made_up in ("0/0", "0" * 32, position[:-1], "primary", "soon", ""):
+            answer = await http.get("/api/where", headers={HEADER: made_up})
+            assert answer.json()["data"] == "primary", made_up
+
+
+async def test_processes_read_each_others_positions(pair: ReplicatedDatabase) -> None:
+    async with behind(pair, a_server(pair)) as one, client(a_server(pair), database=None) as other:
+        path, position = await post(one)
+        assert (await other.get(path, headers={HEADER: position})).status_code == 200
 
 
 async def test_a_browser_keeps_the_position_in_a_cookie(pair: ReplicatedDatabase) -> None:
@@ -237,7 +243,7 @@ async def test_a_primary_that_nobody_writes_to_makes_no_replica_late(pair: Repli
     try:
         await execute(pair.primary, "SELECT txid_current()")
         await execute(pair.primary, "SELECT pg_switch_wal()")
-        position = await database.position()
+        _, position = await database.position()
 
         async def has_passed() -> bool:
             return bool(await fetch_value(pair.replica, REPLAYED.text) >= position)
@@ -282,7 +288,7 @@ async def test_on_one_database_the_same_code_runs_and_no_header_is_sent(database
         assert HEADER not in answer.headers
         assert "set-cookie" not in answer.headers
         path = f"/api/notes/{answer.json()['data']['id']}"
-        assert (await http.get(path, headers={HEADER: "FF/0"})).status_code == 200
+        assert (await http.get(path, headers={HEADER: "soon"})).status_code == 200
 
 
 async def test_what_durable_work_knows_comes_from_the_primary(pair: ReplicatedDatabase) -> None:

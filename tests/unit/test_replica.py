@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from maniflex.db.current import ReplicaReader, current_reader
-from maniflex.db.postgres.replica import Replica
+from maniflex.db.postgres.replica import Place, Replica
 from maniflex.db.primary import OnPrimary
-from maniflex.http.read_positions import format_position, parse_position
+from maniflex.http.position_token import read_token, write_token
 
 
 class Clock:
@@ -23,9 +23,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def at(replica: Replica, clock: Clock, *, primary: int, replayed: int) -> float:
+def at(replica: Replica, clock: Clock, *, primary: int, replayed: int, timeline: int = 1) -> float:
     """The lag after both were asked."""
-    replica.note_primary(clock.now, primary)
+    replica.note_primary(clock.now, Place(timeline, primary))
     replica.note_replayed(replayed)
     return replica.lag
 
@@ -106,11 +106,53 @@ def test_what_is_written_in_a_block_on_the_primary_counts_outside_of_it() -> Non
     current_reader.reset(before)
 
 
-@pytest.mark.parametrize("position", [0, 1, 0x3000060, 0x12_FFFFFFFF])
-def test_positions_are_written_as_postgresql_writes_them(position: int) -> None:
-    assert parse_position(format_position(position)) == position
+def test_a_replica_is_read_from_once_its_age_is_known(clock: Clock) -> None:
+    replica = Replica("here", 10, clock)
+    at(replica, clock, primary=100, replayed=50)  # an hour old, or a moment
+    assert not replica.may_serve(ReplicaReader())
+    clock.now += 1
+    at(replica, clock, primary=200, replayed=100)
+    assert replica.may_serve(ReplicaReader())
+    clock.now += 1
+    at(replica, clock, primary=210, replayed=200, timeline=2)  # promoted, and the replica may follow or not
+    assert not replica.may_serve(ReplicaReader())
+    at(replica, clock, primary=210, replayed=210, timeline=2)
+    assert replica.may_serve(ReplicaReader())
 
 
-@pytest.mark.parametrize("text", ["", "/", "1", "0/", "0/G", "-1/0", "0/123456789", "0/1 0/2", "\uff10/1"])
-def test_anything_else_is_no_position(text: str) -> None:
-    assert parse_position(text) is None
+def test_a_position_of_another_timeline_is_of_a_primary_that_is_not_known_yet(clock: Clock) -> None:
+    replica = Replica("here", 10, clock)
+    at(replica, clock, primary=100, replayed=100)
+    assert replica.may_serve(ReplicaReader(position=90, timeline=1))
+    assert not replica.may_serve(ReplicaReader(position=90, timeline=2))
+
+
+def test_a_replica_ahead_of_the_primary_has_strayed(clock: Clock) -> None:
+    replica = Replica("here", 10, clock)
+    at(replica, clock, primary=1000, replayed=1000)
+    assert not replica.has_strayed(1000)
+    assert not replica.has_strayed(1040)  # where a page begins, the two count its header or do not
+    assert replica.has_strayed(1100)
+
+
+@pytest.mark.parametrize("place", [Place(1, 0), Place(7, 0x3000060), Place(2**31 - 1, 2**64 - 1)])
+@pytest.mark.parametrize("key", [b"", b"a key", b"long" * 40])
+def test_a_place_is_read_from_its_token_by_who_has_the_key(place: Place, key: bytes) -> None:
+    token = write_token(place, key)
+    assert read_token(token, key) == place
+    assert read_token(token.upper(), key) == place
+    assert read_token(token, key[1:] + b"another") is None
+
+
+def test_a_token_tells_nothing_of_what_is_written() -> None:
+    one, two = write_token(Place(1, 0x3000060), b"key"), write_token(Place(1, 0x3000061), b"key")
+    same = sum(a == b for a, b in zip(one, two, strict=True))
+    assert same < 12  # of 32 digits
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0/3000060", "soon", "0" * 31, "0" * 33, "g" * 32, " " * 32, "00 " * 16, "\uff10" * 32, "-" * 32],
+)
+def test_anything_else_is_no_place(text: str) -> None:
+    assert read_token(text, b"key") is None

@@ -33,6 +33,7 @@ class ReplicaReader:
     """One request or run, and how current its reads must be."""
 
     position: int = 0  # in the primary's log; a replica must have got that far
+    timeline: int = 0  # of the position: each promotion begins a new one; 0 is any
     written_at: float = 0.0  # on the monotonic clock: a write whose position is not known yet
     needs_primary: bool = False
     outer: ReplicaReader | None = None

@@ -1,22 +1,23 @@
 """Requests beside a read replica: who may read there, and how far it must have come for whom.
 
 A request that may write (not `GET`, `HEAD` or `OPTIONS`) reads from the primary, and its answer says how far
-the log of the primary was then (`X-Database-Position`). A `GET` or `HEAD` that brings this header, or the
-cookie that was set along with it, is answered by a server that has got at least there. It stands around
-applications that have a replica.
+the log of the primary was then (`X-Database-Position`, see `position_token.py`). A `GET` or `HEAD` with this
+header, or with the cookie that was set along with it, is answered by a server that has got at least there. It
+stands around applications that have a replica.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import MutableMapping
 from typing import Any, Protocol
 
 from starlette.requests import cookie_parser
 
 from maniflex.db.current import ReplicaReader, current_reader
+from maniflex.db.postgres.replica import Place
 from maniflex.errors import RequestError
+from maniflex.http.position_token import read_token, write_token
 from maniflex.pipeline.exchange import App, AsgiScope, Receive, Send
 
 HEADER = b"x-database-position"
@@ -24,13 +25,14 @@ PRIMARY = "primary"  # a position that only the primary has
 ASK_WITHIN = 2.0
 LONGEST_COOKIE = 86_400  # seconds
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_POSITION = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 class Positions(Protocol):
     """A database that can say where its log is."""
 
-    async def position(self) -> int: ...
+    cluster_key: bytes
+
+    async def position(self) -> Place: ...
 
 
 class ReadPositions:
@@ -67,15 +69,19 @@ class ReadPositions:
         texts = [value.decode("latin-1") for name, value in scope["headers"] if name == HEADER]
         if self._cookie:
             texts += _cookies(scope, self._cookie)
-        positions = [parse_position(text) for text in texts]
-        if None in positions:  # what cannot be read may be anything, and the primary has it
+        if not texts:
+            return ReplicaReader()
+        places = {read_token(text.strip(), self._database.cluster_key) for text in texts}
+        timelines = {place and place.timeline for place in places}
+        if None in timelines or len(timelines) > 1:  # it may be anything, and the primary has it
             return ReplicaReader(needs_primary=True)
-        return ReplicaReader(position=max((position or 0 for position in positions), default=0))
+        timeline, position = max(place for place in places if place is not None)
+        return ReplicaReader(position=position, timeline=timeline)
 
     async def _headers(self) -> list[tuple[bytes, bytes]]:
         try:
             async with asyncio.timeout(ASK_WITHIN):
-                text = format_position(await self._database.position())
+                text = write_token(await self._database.position(), self._database.cluster_key)
         except (RequestError, TimeoutError):  # what was written is, whether we can say where or not
             text = PRIMARY
         headers = [(HEADER, text.encode())]
@@ -89,22 +95,3 @@ def _cookies(scope: AsgiScope, name: str) -> list[str]:
     texts = [value.decode("latin-1") for header, value in scope["headers"] if header == b"cookie"]
     cookies = [cookie_parser(text) for text in texts]
     return [values[name] for values in cookies if name in values]
-
-
-def format_position(position: int) -> str:
-    """As PostgreSQL writes it.
-
-    >>> format_position(50331744)
-    '0/3000060'
-    """
-    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
-
-
-def parse_position(text: str) -> int | None:
-    """The number of a position; None for what is none.
-
-    >>> parse_position("0/3000060"), parse_position("soon")
-    (50331744, None)
-    """
-    match = _POSITION.fullmatch(text.strip())
-    return None if match is None else int(match[1], 16) << 32 | int(match[2], 16)

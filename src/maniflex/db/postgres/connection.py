@@ -30,7 +30,9 @@ from maniflex.sql.statement import Sql
 if TYPE_CHECKING:
     from asyncpg.prepared_stmt import PreparedStatement
 
-    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
+    from maniflex.db.postgres.cancellation import ServerConnection
+
+    Connection: TypeAlias = ServerConnection
     Statement: TypeAlias = PreparedStatement[asyncpg.Record]
 
 Reply: TypeAlias = tuple[list[Row], bytes, bool]  # rows, command tag, whether those were all
@@ -150,6 +152,7 @@ class PooledConnection:
         connection is closed when it is too much.
         """
         text, params = sql
+        self.con.text = text
         self.due, began = self._ticker.now + self._within, perf_counter()
         if budget is not None:
             self._meter.start(budget)
@@ -202,9 +205,11 @@ class PooledConnection:
             if encoders is None:
                 await self.run(Sql(text, guard.params))
                 return await self.commit()
+            self.con.is_committing = True
             self._transport.write(execute_messages(statement.get_name(), encoders, guard.params))
             reply: Reply = await self._bind_execute(self._commit._state, (), "", 0, True, self._timeout)
         finally:
+            self.con.is_committing = False
             self.due = 0.0
             self._within = self._deadlines.statement
         return reply[1].decode()
@@ -214,7 +219,11 @@ class PooledConnection:
 
     async def commit(self) -> str:
         """The command tag: `ROLLBACK` when the server could not commit."""
-        return await self._control("COMMIT", self._within, self._timeout)
+        self.con.is_committing = True
+        try:
+            return await self._control("COMMIT", self._within, self._timeout)
+        finally:
+            self.con.is_committing = False
 
     async def roll_back(self, timeout: float) -> None:
         await self._control("ROLLBACK", self._deadlines.control, timeout)

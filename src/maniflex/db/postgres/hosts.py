@@ -8,11 +8,13 @@ that takes writes (`target_session_attrs=read-write`), unless the address says o
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from maniflex.db.postgres.address import Address
+from maniflex.db.postgres.cancellation import ServerConnection
 from maniflex.db.postgres.refusals import combine_failures, refusal
 
 if TYPE_CHECKING:
@@ -74,4 +76,10 @@ class Hosts:
         arguments = address.arguments()
         if self._target is not None:
             arguments["target_session_attrs"] = self._target
-        return await asyncpg.connect(**arguments, timeout=self._within, **options)
+        connect: Any = partial(
+            asyncpg.connect, **arguments, timeout=self._within, connection_class=ServerConnection
+        )
+        connection: Connection = await connect(**options)
+        if options.get("server_settings") is not None:  # no pooler
+            await connection.look_for_standbys(connect)
+        return connection

@@ -26,10 +26,11 @@ from maniflex.db.postgres.hosts import Hosts
 from maniflex.db.postgres.refusals import NoConnectionLeft
 from maniflex.db.postgres.replica import (
     CLUSTER,
-    POSITION,
+    PLACE,
     PRIMARY_STATE,
     REPLAYED,
     REPLICA_STATE,
+    Place,
     Replica,
 )
 from maniflex.db.postgres.transaction import Pick, PostgresTx, all_rows, first_row
@@ -45,6 +46,7 @@ T = TypeVar("T")
 ASK_EVERY = 1.0
 ASK_AGAIN_AFTER = 0.05
 ANSWER_WITHIN = 2.0
+STRAYED = "it follows another server, and has what the primary has not"
 # A server that is away, that cancels what stands in the way of replaying, or that does not know a table yet.
 REPLICA_ONLY = (Unavailable, SerializationFailure, DatabaseError)
 
@@ -75,6 +77,7 @@ class ReplicatedAdapter(PostgresAdapter):
         self.replica = Replica(f"{self._read_hosts.address.label} (replica)", read_max_lag.total_seconds())
         self._probe: Connection | None = None
         self._cluster: Row | None = None  # of the primary; None where the server does not say
+        self._strayed: datetime | None = None  # when a replica was started that follows another server
         self._suspicion = asyncio.Event()
 
     @property
@@ -185,10 +188,15 @@ class ReplicatedAdapter(PostgresAdapter):
         reader = current_reader.get()
         return tx if reader is None or read_only else _Noted(tx, reader)
 
-    async def position(self) -> int:
+    async def position(self) -> Place:
         """Where the primary's log is: all that is committed is before it."""
-        [[position]] = await self._run(self._writes, POSITION, all_rows)
-        return int(position)
+        [row] = await self._run(self._writes, PLACE, all_rows)
+        return Place(*row)
+
+    @property
+    def cluster_key(self) -> bytes:
+        """What all processes of this database know, and their clients do not."""
+        return b"" if self._cluster is None else str(tuple(self._cluster)).encode()
 
     # -- watching
 
@@ -217,31 +225,36 @@ class ReplicatedAdapter(PostgresAdapter):
 
     async def _look(self) -> None:
         """Ask both servers where they are; a replica that says nothing is left."""
-        asking = asyncio.create_task(self._look_at_primary())
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
-                place, started_at, takes_writes = await self._ask_replica()
+                position, started_at, takes_writes = await self._ask_replica()
         except ConfigError:
             raise
         except Exception as error:
-            await asking
             self._leave_replica(error)
+            await self._look_at_primary()
+            return
+        # Asked after the replica, the primary is ahead of it, unless they do not belong together.
+        primary_started_at = await self._look_at_primary()
+        if takes_writes:
+            is_alone = primary_started_at in (None, started_at)
+            trouble = "" if is_alone else "it was promoted, and is not the primary"
         else:
-            primary_started_at = await asking
-            if takes_writes and primary_started_at not in (None, started_at):
-                self._leave_replica(Unavailable("it was promoted, and is not the primary"))
-            else:
-                self.replica.note_replayed(place)
-        finally:
-            asking.cancel()
+            if primary_started_at is not None and self.replica.has_strayed(position):
+                self._strayed = started_at  # until it is made anew: PostgreSQL has no way back
+            trouble = STRAYED if started_at == self._strayed else ""
+        if trouble:
+            self._leave_replica(Unavailable(trouble))
+        else:
+            self.replica.note_replayed(position)
 
     async def _look_at_primary(self) -> datetime | None:
         """When the primary was started; None while it is away, and the replica goes on to serve."""
         asked_at = time.monotonic()
         with suppress(RequestError, TimeoutError):
             async with asyncio.timeout(ANSWER_WITHIN):
-                [[position, started_at]] = await self._ask(PRIMARY_STATE)
-                self.replica.note_primary(asked_at, position)
+                [[timeline, position, started_at]] = await self._ask(PRIMARY_STATE)
+                self.replica.note_primary(asked_at, Place(timeline, position))
                 return cast(datetime, started_at)
         return None
 
