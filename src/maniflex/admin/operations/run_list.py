@@ -116,7 +116,7 @@ async def read_filter(desk: WorkReach, pairs: Sequence[tuple[str, str]]) -> RunF
                 raise InvalidQuery("f_error: the texts of errors are for operators")
             filters += [("last_error", "not_null", None), ("last_error", "contains", text)]
         elif name in _PLAIN:
-            filters.append((_PLAIN[name], "eq", text))
+            filters.append((_PLAIN[name], "in", desk.stored_keys(_PLAIN[name], text)))
         else:
             field, op = _TIMES[name]
             filters.append((field, op, _instant(desk, name, text)))
@@ -175,7 +175,7 @@ async def show_runs(visit: Visit, desk: WorkDesk) -> Response:
         bulk_url=f"{url}/bulk" if desk.can_act else "",
         submit_url=f"{url}/new" if desk.can_act else "",
         values={name: dict(chosen_pairs).get(name, "") for name in FILTERS},
-        types=sorted(handler.type for handler in desk.parts.work.handlers),
+        types=sorted(desk.handlers),
         statuses=[*Status, *MEANINGS],
         shows_errors=desk.sees_all,
         shows_tenants=desk.sees_all,
