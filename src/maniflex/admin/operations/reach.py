@@ -14,7 +14,6 @@ from maniflex.admin.call import Api, ApiAnswer, Refusal
 from maniflex.admin.operations.parts import DurableParts, OperationRules, holds_role
 from maniflex.admin.person import Person
 from maniflex.background.runs.handlers import RunHandler
-from maniflex.background_api.caller_keys import KEYS, mark
 from maniflex.errors import NotFound
 from maniflex.pipeline.exchange import OPERATES
 from maniflex.pipeline.steps.browse import PAGE, PageRequest
@@ -77,13 +76,6 @@ class WorkReach:
         work, is_client = self.parts.work, not (self._operates or self._is_admin)
         offered = [type for type, handler in self.handlers.items() if not handler.internal]
         return sorted(t for t in offered if not is_client or work.access.is_public(t, work.handlers))
-
-    def stored_keys(self, field: str, text: str) -> list[str]:
-        """What a filter looks for: a key of a caller is stored with a mark of whose it is."""
-        auth = self.person.auth
-        if field not in KEYS or self.sees_all or auth is None:
-            return [text]
-        return [text, mark(auth.tenant_id, auth.user_id) + text]
 
     def has(self, name: str) -> bool:
         """Whether the part with this endpoint is in use."""

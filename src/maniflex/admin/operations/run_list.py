@@ -116,7 +116,7 @@ async def read_filter(desk: WorkReach, pairs: Sequence[tuple[str, str]]) -> RunF
                 raise InvalidQuery("f_error: the texts of errors are for operators")
             filters += [("last_error", "not_null", None), ("last_error", "contains", text)]
         elif name in _PLAIN:
-            filters.append((_PLAIN[name], "in", desk.stored_keys(_PLAIN[name], text)))
+            filters.append((_PLAIN[name], "eq", text))
         else:
             field, op = _TIMES[name]
             filters.append((field, op, _instant(desk, name, text)))
