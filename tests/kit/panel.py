@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
 from maniflex import Server
+from maniflex.admin.pages import panel_routes
 from maniflex.testing import client
 
 EMAIL, PASSWORD = "ada@example.org", "a long enough phrase"
@@ -87,3 +88,28 @@ async def visiting(
             response = await browser.sign_in()
             assert response.status_code == 303, response.text
         yield browser
+
+
+# -- the routes of a panel, shared out among the tests that go through all of them
+
+
+def is_about_work(path: str) -> bool:
+    """Whether a route of the panel is about durable work."""
+    return path.startswith("/-/operations") or path.endswith("/work")
+
+
+def is_about_records(path: str) -> bool:
+    """Whether it is about records of the application."""
+    return "{model}" in path and not is_about_work(path)
+
+
+def is_about_people(path: str) -> bool:
+    """Whether it is about neither: entry, account, pages across models."""
+    return not is_about_work(path) and not is_about_records(path)
+
+
+def panel_paths(server: Server, is_meant: Callable[[str], bool]) -> set[tuple[str, str]]:
+    """Methods and paths below the panel's own, from its route table."""
+    admin = server.declared_panel
+    assert admin is not None
+    return {(route.method, route.path) for route in panel_routes(admin) if is_meant(route.path)}

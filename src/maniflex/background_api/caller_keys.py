@@ -41,6 +41,12 @@ def match_client_keys(query: RequestQuery, own: str) -> None:
     query.filters = tuple(_widen(item, own) for item in query.filters)
 
 
+def widen_key_filter(condition: tuple[str, str, Any], own: str) -> tuple[str, str, Any]:
+    """The same for a condition of a page of the panel."""
+    field, op, value = condition
+    return (field, "in", [value, own + value]) if field in KEYS and op == "eq" else condition
+
+
 def _widen(item: Filter, own: str) -> Filter:
     if isinstance(item, AnyOf):
         conditions = [one for condition in item.conditions for one in _stored_variants(condition, own)]

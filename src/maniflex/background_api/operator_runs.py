@@ -13,9 +13,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.handlers import PRIORITIES
 from maniflex.background.runs.model import WorkflowRun
+from maniflex.background_api.caller_keys import mark
 from maniflex.background_api.payloads import run_payload
 from maniflex.background_api.reach import CallerReach, actor_of, reach_of
-from maniflex.background_api.runs import check_instant_text, check_zone
+from maniflex.background_api.runs import check_instant_text, check_zone, refuse_excesses
 from maniflex.errors import Forbidden, ValidationFailed
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
@@ -83,6 +84,12 @@ class OperatorRuns:
         handler = self._work.handlers.get(submission.type)
         values = submission.model_dump(exclude={"type", "payload"}, exclude_none=True)
         tenant = ctx.auth.tenant_id if ctx.auth is not None else ""
+        reach = reach_of(ctx, self._work.access.admin_role)
+        if reach is CallerReach.OWN:
+            refuse_excesses(self._work, submission.type, priority=submission.priority)
+        if reach is not CallerReach.ALL and submission.idempotency_key is not None:
+            # As over REST: a key that another tenant has is another key, and tells nothing of its run.
+            values["idempotency_key"] = mark(tenant, actor_of(ctx)) + submission.idempotency_key
         run, is_new = await self._work.offer(
             submission.type,
             run_payload(submission.payload, handler),

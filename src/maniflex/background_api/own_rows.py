@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from maniflex.background.runs.api import Work
-from maniflex.background_api.caller_keys import KEYS, client_keys, mark, match_client_keys
+from maniflex.background_api.caller_keys import KEYS, client_keys, mark, match_client_keys, widen_key_filter
 from maniflex.background_api.failures import (
     drop_added_fields,
     hide_texts_of_event,
@@ -25,6 +25,7 @@ from maniflex.errors import InvalidQuery
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
+from maniflex.pipeline.steps.browse import PAGE
 from maniflex.query.operators import Op
 from maniflex.query.query import AnyOf, Compare, Filter
 
@@ -68,6 +69,8 @@ class Guard:
             *others, actor, tenant = ctx.query.filters
             ctx.query.filters = (*others, replace(cast(Compare, actor), few=True), tenant)
         match_client_keys(ctx.query, _mark(auth))
+        if (page := ctx.scope.get(PAGE)) is not None:  # of the panel, which has its filters beside the query
+            page.filters = tuple(widen_key_filter(one, _mark(auth)) for one in page.filters)
         hidden_types = self._work.handlers.hidden_types()
         if hidden_types:
             bind(f"{self._path}type", hidden_types, "not_in")

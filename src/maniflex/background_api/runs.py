@@ -92,6 +92,16 @@ class Deletion(BaseModel):
     reason: str | None = Field(default=None, max_length=LONGEST_REASON)
 
 
+def refuse_excesses(
+    work: Work, type: str, *, priority: int = 0, max_attempts: int | None = None, timeout: float | None = None
+) -> None:
+    """Refuse what a client asks for beyond what the handler of the type allows."""
+    excess = excesses(work.handlers, type, priority=priority, max_attempts=max_attempts, timeout=timeout)
+    details: list[Detail] = [{"field": f, "message": why, "code": "invalid"} for f, why in excess]
+    if details:
+        raise ValidationFailed(details=details)
+
+
 _SUBMISSION = TypeAdapter(Submission)
 _DELETION = TypeAdapter(Deletion)
 _RUN = {
@@ -251,16 +261,10 @@ class _RunEndpoints:
         handler = self._work.handlers.get(submission.type)
         if not self._work.access.is_public(submission.type, self._work.handlers):
             raise _invalid_field("type", "there is no such type of run")
-        self._refuse_excesses(submission)
+        limits = submission.model_dump(include={"priority", "max_attempts", "timeout"})
+        refuse_excesses(self._work, submission.type, **limits)
         submission.payload = run_payload(submission.payload, handler)
         ctx.state.submission = (submission, server_values)
-
-    def _refuse_excesses(self, submission: Submission) -> None:
-        options = submission.model_dump(include={"priority", "max_attempts", "timeout"})
-        excess = excesses(self._work.handlers, submission.type, **options)
-        details: list[Detail] = [{"field": f, "message": why, "code": "invalid"} for f, why in excess]
-        if details:
-            raise ValidationFailed(details=details)
 
     async def _submit(self, ctx: Context) -> None:
         if "submission" not in ctx.state:  # middleware replaced the validate step

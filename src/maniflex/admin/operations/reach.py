@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from maniflex.admin.call import Api, ApiAnswer, Refusal
 from maniflex.admin.operations.parts import DurableParts, OperationRules, holds_role
 from maniflex.admin.person import Person
+from maniflex.background.runs.handlers import RunHandler
 from maniflex.errors import NotFound
 from maniflex.pipeline.exchange import OPERATES
 from maniflex.pipeline.steps.browse import PAGE, PageRequest
@@ -61,6 +62,20 @@ class WorkReach:
     def _operates(self) -> bool:
         """Whether the panel names a role for this; otherwise the API's own rules decide."""
         return self.rules.role is not None or self.person.auth is None
+
+    @property
+    def handlers(self) -> dict[str, RunHandler]:
+        """The types of runs that this person may know of; internal ones are for operators of all tenants."""
+        handlers = self.parts.work.handlers
+        hidden_types = () if self.sees_all else handlers.hidden_types()
+        return {one.type: one for one in handlers if one.type not in hidden_types}
+
+    @property
+    def types_to_submit(self) -> list[str]:
+        """The types that a form offers: to people without a role for them, what clients may submit."""
+        work, is_client = self.parts.work, not (self._operates or self._is_admin)
+        offered = [type for type, handler in self.handlers.items() if not handler.internal]
+        return sorted(t for t in offered if not is_client or work.access.is_public(t, work.handlers))
 
     def has(self, name: str) -> bool:
         """Whether the part with this endpoint is in use."""

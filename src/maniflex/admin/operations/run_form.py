@@ -72,7 +72,7 @@ async def _store(
     visit = desk.visit
     body: dict[str, Any] = {"type": type}
     try:
-        payload = read_payload(visit, payload_schema(desk.parts.work.handlers.get(type)))
+        payload = read_payload(visit, payload_schema(desk.handlers.get(type)))
         if source and (not desk.rules.show_payloads or not _has_payload(visit)):
             payload = stored  # the form had none to change
         body["payload"] = desk.restore_secrets(payload, stored) if source else payload
@@ -135,7 +135,7 @@ async def _form(
     desk: WorkDesk, type: str, *, payload: Any, source: str, errors: Errors | None = None
 ) -> Response:
     visit, problems = desk.visit, errors or {}
-    schema = payload_schema(desk.parts.work.handlers.get(type))
+    schema = payload_schema(desk.handlers.get(type))
     is_form = schema is not None and isinstance(payload, dict) and not visit.form_text("payload").strip()
     fields = payload_fields(schema, payload, problems) if schema is not None and is_form else []
     shown_places = {m for field in fields for m in field.errors}
@@ -147,7 +147,7 @@ async def _form(
         choose_url=f"{root}/new",
         cancel_url=f"{root}/{source}" if source else root,
         type=type,
-        types=sorted(handler.type for handler in desk.parts.work.handlers if not handler.internal),
+        types=desk.types_to_submit,
         is_resubmit=bool(source),
         fields=fields,
         payload=form_payload or desk.whole_json_of(payload),

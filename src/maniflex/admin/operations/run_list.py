@@ -175,7 +175,7 @@ async def show_runs(visit: Visit, desk: WorkDesk) -> Response:
         bulk_url=f"{url}/bulk" if desk.can_act else "",
         submit_url=f"{url}/new" if desk.can_act else "",
         values={name: dict(chosen_pairs).get(name, "") for name in FILTERS},
-        types=sorted(handler.type for handler in desk.parts.work.handlers),
+        types=sorted(desk.handlers),
         statuses=[*Status, *MEANINGS],
         shows_errors=desk.sees_all,
         shows_tenants=desk.sees_all,
