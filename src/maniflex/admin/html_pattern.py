@@ -1,8 +1,8 @@
 """The pattern of a field → the `pattern` of its control, where that means the same to a browser.
 
 A field's pattern may match anywhere in the text; that of a control is JavaScript's, with the flag `v`, and
-has to match the whole text. What the two read differently (`\\d`, `\\w`, `\\b`, flags, look-around, names, …) is
-left to the server.
+has to match the whole text. What the two read differently (`\\d`, `\\w`, `\\b`, flags, look-around, names)
+is left to the server.
 
 >>> html_pattern("^[a-z0-9-]+$"), html_pattern("@"), html_pattern(r"^\\d+$")
 ('[a-z0-9\\\\-]+', '[^]*(?:@)[^]*', None)
