@@ -188,7 +188,7 @@ TEXTS: dict[str, str] = {
     "from_version": "The form holds the values of version {version}; nothing is saved yet.",
     # conflicts
     "conflict": "Somebody else changed this record",
-    "conflict_text": "Choose for each field which value to keep. What you choose is saved on top of the newest version.",
+    "conflict_text": "Choose for each field which value to keep; it is saved on top of the newest version.",
     "as_you_saw": "As you saw it",
     "theirs": "Theirs",
     "yours": "Yours",
