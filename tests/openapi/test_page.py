@@ -23,6 +23,17 @@ from maniflex.middleware import auth
 from tests.kit.bookshop import Author, Book, BookTag, Tag
 
 class Secret(Model):
+    '''Kept **apart**.
+
+    1. locked
+    2. counted
+
+    ```python
+    secret = open()
+
+    secret.close()
+    ```
+    '''
     text: str = field(filterable=True)
 
 server = Server(storage="memory:", database="sqlite:///docs.db", access_log=False, service_name="Shop")
@@ -108,6 +119,35 @@ def test_everything_can_be_tried(url: str, browser: Browser, tmp_path: Path) -> 
         expect(page.locator("#op-list_books .samples code")).to_contain_text(word)
     assert watch.trouble == []
     context.close()
+
+
+def test_an_answer_is_shown_with_all_that_belongs_to_it_and_the_last_five_stay(
+    url: str, browser: Browser
+) -> None:
+    page = browser.new_page()
+    open_operation(page, url, "list_authors")
+    answers = page.locator("#op-list_authors .answer")
+    for limit in range(1, 7):
+        page.fill("[id='in-list_authors-limit']", str(limit))
+        with page.expect_response("**/api/authors*"):
+            page.click("#op-list_authors button.send")
+        expect(answers.first).to_contain_text(f'"limit": {limit}')
+    expect(answers).to_have_count(5)
+    expect(answers.first.locator(".status")).to_contain_text("200")
+    expect(answers.first.locator(".status")).to_contain_text("bytes")
+    answers.first.locator("summary:has-text('Headers')").click()
+    expect(answers.first).to_contain_text("content-type: application/json")
+    page.close()
+
+
+def test_texts_are_shown_as_markdown(url: str, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto(f"{url}/docs#tag-Secret")
+    group = page.locator("section:has(> h2:text-is('Secret'))")
+    expect(group.locator("ol > li")).to_have_text(["locked", "counted"])
+    expect(group.locator("strong").first).to_have_text("apart")
+    assert group.locator("pre").first.inner_text() == "secret = open()\n\nsecret.close()"
+    page.close()
 
 
 def test_somebody_authorises_once_for_all_operations(url: str, browser: Browser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,13 +15,24 @@ from maniflex.errors import Abort, DeclarationError, NotFound
 from maniflex.middleware.auth.passwords import verify_password
 from maniflex.pipeline.response import Response
 
+# The first that fits: most browsers also call themselves by the names of others.
+_BROWSERS = (
+    ("Edge", r"Edg\w*/(\d+)"), ("Opera", r"OPR/(\d+)"), ("Firefox", r"Firefox/(\d+)"),
+    ("Chrome", r"Chrome/(\d+)"), ("Safari", r"Version/(\d+)\S* .*Safari/"),
+)  # fmt: skip
+_SYSTEMS = (
+    ("Windows", "Windows"), ("Android", "Android"), ("iPhone", "iPhone"), ("iPad", "iPad"),
+    ("macOS", "Mac OS X"), ("Linux", "Linux"),
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
     """One browser that is signed in."""
 
     address: str
-    browser: str
+    browser: str  # its name and system
+    user_agent: str  # all that it says of itself
     seen_at: str
     is_this: bool
 
@@ -78,10 +90,25 @@ async def show_account(visit: Visit, errors: Sequence[str] = (), status: int = 2
     return await visit.page("account.html", view, title=visit.t("account"), status=status)
 
 
+def browser_name(user_agent: str) -> str:
+    """The browser and the system in a few words, as far as they are known ones.
+
+    >>> browser_name("Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/141.0 Safari/537.36")
+    'Chrome 141, Linux'
+    """
+    name = next(
+        (f"{label} {match[1]}" for label, pattern in _BROWSERS if (match := re.search(pattern, user_agent))),
+        "",
+    )
+    system = next((label for label, word in _SYSTEMS if word in user_agent), "")
+    return ", ".join(part for part in (name, system) if part) or user_agent
+
+
 def _session_row(visit: Visit, session: AdminSession) -> SessionRow:
     return SessionRow(
         address=session.address,
-        browser=session.user_agent,
+        browser=browser_name(session.user_agent),
+        user_agent=session.user_agent,
         seen_at=session.seen_at.astimezone(visit.zone).strftime("%Y-%m-%d %H:%M %Z"),
         is_this=session.id == visit.signed_in.session_id,
     )

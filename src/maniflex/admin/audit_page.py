@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from maniflex.admin.names import title_of
 from maniflex.admin.route import show
 from maniflex.admin.tables import AdminEvent
 from maniflex.admin.visit import Visit
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.steps.browse import PageRequest
 
 _MOST = 50
 _FILTERS = {
@@ -29,7 +31,9 @@ class EventRow:
     instant: str
     actor: str
     action: str
-    target: str
+    model: str  # what kind of record it was about
+    target: str  # the record by its label, or by its id
+    record_id: str
     url: str
     fields: str
     address: str
@@ -66,8 +70,21 @@ async def find_events(visit: Visit, filters: Sequence[tuple[str, str, Any]], mos
     return await visit.panel.trail.records.list(bound_filters, "id:desc", limit=most)
 
 
-def event_row(visit: Visit, event: AdminEvent) -> EventRow:
-    """One event as the page shows it."""
+async def event_rows(visit: Visit, events: Sequence[AdminEvent]) -> list[EventRow]:
+    """Events as the page shows them, their records by the labels that this person may see."""
+    labels: dict[tuple[str, str], str] = {}
+    for name in {event.model for event in events}:
+        site = visit.panel.sites.by_name.get(name)
+        ids = list({event.record_id for event in events if event.model == name and event.record_id})
+        if site is None or not ids or not site.has_id or site.is_singleton:
+            continue
+        answer = await visit.api.page(site, (), PageRequest(len(ids), filters=(("id", "in", ids),)))
+        for record in answer.data if answer.ok else ():
+            labels[name, str(record.get("id"))] = site.label_of(record)
+    return [_event_row(visit, event, labels.get((event.model, event.record_id), "")) for event in events]
+
+
+def _event_row(visit: Visit, event: AdminEvent, label: str) -> EventRow:
     site = visit.panel.sites.by_name.get(event.model)
     has_page = site is not None and event.record_id and site.has_id
     return EventRow(
@@ -75,7 +92,9 @@ def event_row(visit: Visit, event: AdminEvent) -> EventRow:
         instant=event.created_at.isoformat(),
         actor=event.actor_name or visit.t("unknown_person"),
         action=event.action,
-        target=f"{event.model} {event.record_id}".strip(),
+        model=title_of(event.model) if event.model else "",
+        target=label or event.record_id,
+        record_id=event.record_id,
         url=visit.url(site.table, event.record_id) if site is not None and has_page else "",
         fields=", ".join(event.fields),
         address=event.address,
@@ -100,7 +119,7 @@ async def show_audit(visit: Visit) -> Response:
     values = dict(kept_pairs)
     url = visit.url("-", "audit")
     view = AuditView(
-        rows=[event_row(visit, event) for event in events[:_MOST]],
+        rows=await event_rows(visit, events[:_MOST]),
         filters=[(key, visit.t(f"audit_{key[2:]}"), values.get(key, "")) for key in _FILTERS],
         url=url,
         next_url=f"{url}?{urlencode([*kept_pairs, ('before', events[_MOST - 1].id)])}"

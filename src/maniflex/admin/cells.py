@@ -28,6 +28,7 @@ class Cell:
     url: str = ""
     tone: int = 0  # of a badge
     image: str = ""  # of a file that can be shown
+    size: str = ""  # of a file
     label: str = ""  # of the column
     edit: str = ""  # of a cell that can be changed in place: where its value is sent
     value: str = ""

@@ -37,7 +37,7 @@ class Control:
     pick_label: str = ""
     new_url: str = ""  # of a form for a record to refer to, for those who may make one
     new_label: str = ""
-    file_url: str = ""
+    file: FileItem | None = None  # that is there
     files: Sequence[FileItem] = ()  # of a list of files: those that are there
     multiple: bool = False
     can_be_empty: bool = False

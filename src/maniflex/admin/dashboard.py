@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex.admin.audit_page import EventRow, event_row, find_events
+from maniflex.admin.audit_page import EventRow, event_rows, find_events
 from maniflex.admin.call import MOST_COUNTED
 from maniflex.admin.cells import group_digits
 from maniflex.admin.charts import Plot, draw
@@ -90,7 +90,7 @@ async def show_dashboard(visit: Visit) -> Response:
     view = DashboardView(
         groups=groups,
         cards=cards,
-        recent=[event_row(visit, event) for event in events],
+        recent=await event_rows(visit, events),
         audit_url=visit.url("-", "audit"),
     )
     return await visit.page("dashboard.html", view, title=visit.t("dashboard"))

@@ -29,6 +29,7 @@ class Consequence:
     count: str
     effect: str
     blocks: bool
+    url: str = ""  # the list of them, for one record and a key that can be filtered by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +82,16 @@ async def consequences_of(visit: Visit, site: ModelSite, ids: Sequence[str]) -> 
                 else visit.t("perhaps_some"),
                 effect=visit.t(f"effect_{relation.on_delete.value}", field=title_of(relation.key or "")),
                 blocks=blocks and count is not None,
+                url=_list_of(visit, other, relation, ids) if count else "",
             )
         )
     return consequences, cascade_count
+
+
+def _list_of(visit: Visit, other: ModelSite, relation: RelationMeta, ids: Sequence[str]) -> str:
+    key = other.meta.by_name[relation.key or ""]
+    is_shown = other.meta.name in visit.panel.sites.by_name and key.filterable and len(ids) == 1
+    return visit.url(other.table, **{f"f_{key.api}": ids[0]}) if is_shown else ""
 
 
 async def show_delete(visit: Visit, error: str = "", status: int = 200) -> Response:

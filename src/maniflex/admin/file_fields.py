@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from maniflex.admin.controls import FormInput
+from maniflex.admin.file_sizes import size_text, stored_file
 from maniflex.admin.list_query import read_number
 from maniflex.model.meta import FieldMeta, Kind
 
@@ -29,6 +30,7 @@ class FileItem:
     name: str
     url: str
     image: str  # where it can be shown
+    size: str = ""
     key: str = ""
     place: str = ""
     is_deleted: bool = False
@@ -43,12 +45,14 @@ def file_item(
     visit: Visit, site: ModelSite, record_id: str, field_meta: FieldMeta, key: str, index: int
 ) -> FileItem:
     """One file of a record, by its place in the field."""
+    file = stored_file(visit, key)
     name = key.partition("?")[0].rpartition("/")[2]
     query = {"index": index} if is_file_list(field_meta) else {}
     parts = (record_id or "-", "file", field_meta.api)
     url = visit.url(site.table, *parts, **query)
     image = url if name.lower().endswith(_PICTURES) else ""
-    return FileItem(name=name, url=url, image=image, key=key, place=str(index + 1))
+    size = "" if file is None or file.size is None else size_text(file.size)
+    return FileItem(name=name, url=url, image=image, size=size, key=key, place=str(index + 1))
 
 
 def file_items(
@@ -68,6 +72,7 @@ def file_items(
             name=one.name,
             url=one.url,
             image=one.image,
+            size=one.size,
             key=one.key,
             place=typed_rows[one.key].place if one.key in typed_rows else one.place,
             is_deleted=one.key in typed_rows and typed_rows[one.key].is_deleted,

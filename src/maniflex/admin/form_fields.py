@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from maniflex.admin.cells import as_text
 from maniflex.admin.controls import Control, FormInput, input_name, key_at
-from maniflex.admin.file_fields import file_items, is_file_list, read_files
+from maniflex.admin.file_fields import file_item, file_items, is_file_list, read_files
+from maniflex.admin.file_sizes import size_text
+from maniflex.admin.html_pattern import html_pattern
 from maniflex.admin.names import title_of
 from maniflex.admin.nested import MISSING, has_parts, part_controls, read_parts
 from maniflex.admin.pickers import NO_PICKER, Picker
 from maniflex.admin.site import LONG_NAMES, LONG_TEXT, ModelSite
 from maniflex.admin.widgets import WIDGETS, Setting, UnreadableText, means_the_same
+from maniflex.model.docstrings import field_texts
 from maniflex.model.meta import FieldMeta, Kind, RelationMeta
 
 if TYPE_CHECKING:
@@ -146,9 +149,9 @@ def make_control(
         new_url=picker.new_url,
         new_label=picker.new_label,
         pick_label=_label_of_key(site, relation, target, record),
-        file_url=visit.url(site.table, str(record.get("id", "")), "file", field_meta.api)
+        file=file_item(visit, site, str(record.get("id", "")), field_meta, str(value), 0)
         if "file" in field_meta.extra and value and not is_file_list(field_meta)
-        else "",
+        else None,
         files=file_items(visit, site, record, field_meta, is_typed=form_input is not None),
         can_be_empty=field_meta.nullable or (is_new and not field_meta.has_default),
         multiple=is_file_list(field_meta),
@@ -208,6 +211,11 @@ def _attributes(field_meta: FieldMeta, kind: str) -> dict[str, str]:
             attributes["minlength"] = str(field_meta.min_length)
         if field_meta.max_length:
             attributes["maxlength"] = str(field_meta.max_length)
+    if kind == "text":
+        pattern = html_pattern(field_meta.pattern) if field_meta.pattern else None
+        attributes |= {"pattern": pattern} if pattern is not None else {}
+        bounds = {"data-min": field_meta.min, "data-max": field_meta.max}  # numbers are texts to a browser
+        attributes |= {name: str(bound) for name, bound in bounds.items() if bound is not None}
     rules = field_meta.extra.get("file")
     if rules is not None and rules.accept:
         attributes["accept"] = ",".join(rules.accept)
@@ -216,25 +224,27 @@ def _attributes(field_meta: FieldMeta, kind: str) -> dict[str, str]:
 
 def _help(visit: Visit, site: ModelSite, field_meta: FieldMeta, form_input: FormInput | None) -> str:
     own = site.admin.help.get(field_meta.name) or site.admin.help.get(field_meta.api) or ""
+    own = own or field_texts(site.meta.cls).get(field_meta.name, "")
     parts = [own] if own else []
     if form_input is not None and field_meta.api in form_input.files:
         parts.insert(0, visit.t("choose_again"))  # no browser lets a page fill in a file
-    bounds = [
-        f"≥ {field_meta.min}" if field_meta.min is not None else "",
-        f"≤ {field_meta.max}" if field_meta.max is not None else "",
-    ]
-    parts += [" ".join(part for part in bounds if part)] if any(bounds) else []
+    parts += [bounds] if (bounds := _bounds_text(visit, field_meta)) else []
     rules = field_meta.extra.get("file")
     if rules is not None and rules.max_size:
-        parts.append(visit.t("file_limit", size=_size_text(rules.max_size)))
+        parts.append(visit.t("file_limit", size=size_text(rules.max_size)))
     plan = field_meta.extra.get("scheduled")
     if plan:
         parts.append(_explain_schedule(visit, plan))
     return " · ".join(parts)
 
 
-def _size_text(size: int) -> str:
-    return f"{size / 1_000_000:.1f} MB" if size >= 1_000_000 else f"{size / 1000:.3g} KB"
+def _bounds_text(visit: Visit, field_meta: FieldMeta) -> str:
+    low, high = field_meta.min, field_meta.max
+    if low is not None and high is not None:
+        return visit.t("between", low=low, high=high)
+    if low is None and high is None:
+        return ""
+    return visit.t("at_least", low=low) if high is None else visit.t("at_most", high=high)
 
 
 def _explain_schedule(visit: Visit, plan: Mapping[str, Any]) -> str:

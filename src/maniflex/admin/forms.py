@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from maniflex.admin.controls import Control, FormInput
+from maniflex.admin.file_sizes import note_files
 from maniflex.admin.form_fields import form_fields, initial_values, make_control
 from maniflex.admin.inlines import InlineView, inline_views
 from maniflex.admin.junctions import link_controls
@@ -84,6 +85,7 @@ async def render_form(
     fields = form_fields(site, record)
     prefill = {key[2:]: value for key, value in visit.query if key.startswith("f.")} if is_new else {}
     form_values = {**values, **(version_values or {})}
+    await note_files(visit, fields, [form_values])
     pickers = await pickers_of(visit, site.parents.values())
     controls = [
         make_control(

@@ -34,6 +34,7 @@ class VersionChange:
     old: str
     new: str
     parts: Sequence[tuple[str, str]] = ()
+    is_code: bool = False  # JSON, whose lines and columns matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,8 +272,10 @@ def _version(
 
 def _change(visit: Visit, site: ModelSite, name: str, one: Mapping[str, Any]) -> VersionChange:
     old, new = (_value_text(visit, site, name, one.get(key)) for key in ("old", "new"))
-    parts = diff_words(old, new) if len(old) > _LONG and len(new) > _LONG else ()
-    return VersionChange(label=title_of(name), old=old, new=new, parts=parts)
+    is_code = any(isinstance(one.get(key), dict | list) for key in ("old", "new"))
+    is_long = min(len(old), len(new)) > _LONG
+    parts = diff_words(old, new, by_line=is_code) if is_long else ()
+    return VersionChange(label=title_of(name), old=old, new=new, parts=parts, is_code=is_code)
 
 
 def _value_text(visit: Visit, site: ModelSite, name: str, value: Any) -> str:

@@ -72,7 +72,7 @@ class ImportView:
     fields: Sequence[ImportField]
     keys: Sequence[tuple[str, str]]
     encodings: Sequence[str]
-    separators: Sequence[str]
+    separators: Sequence[tuple[str, str]]  # names and labels
     recent: Sequence[TransferLine]
     error: str = ""
     # of a file that was sent
@@ -271,7 +271,7 @@ async def _page(
         ],
         keys=[(f.api, title_of(f.api)) for f in panel_keys(site)],
         encodings=ENCODINGS,
-        separators=tuple(SEPARATORS),
+        separators=[(name, visit.t(f"separator_{name}")) for name in SEPARATORS],
         recent=[transfer_line(visit, one) for one in recent if one.phase != "draft"][:5],
         error=error,
     )

@@ -12,6 +12,7 @@ from maniflex.admin.bulk import BulkChoice, bulk_choices, bulk_fields, may_expor
 from maniflex.admin.call import MOST_COUNTED, ApiAnswer
 from maniflex.admin.cells import HIDDEN, NULL, Cell, cell, group_digits, is_number
 from maniflex.admin.file_fields import file_item, file_items
+from maniflex.admin.file_sizes import note_files
 from maniflex.admin.filters import FilterControl, filter_controls, label_of_term
 from maniflex.admin.form_fields import is_settable
 from maniflex.admin.list_query import (
@@ -118,6 +119,7 @@ async def show_list(visit: Visit) -> Response:
     page = page_request(site, query)
     answer = await read_page(visit, site, api_pairs, page, columns)
     records = answer.data
+    await note_files(visit, columns, records)
     total = await visit.api.count(site, api_pairs, page)
     if not page.keyset:
         page.more = total is not None and page.limit * page.page < total
@@ -344,7 +346,7 @@ def _file_cell(
             kind="files" if whole else "text", text=visit.t("files_count", count=len(value)), files=files
         )
     one = file_item(visit, site, str(record.get("id", "")), field, str(value), 0)
-    return Cell(kind="file", text=one.name, url=one.url, image=one.image)
+    return Cell(kind="file", text=one.name, url=one.url, image=one.image, size=one.size)
 
 
 def _pager(visit: Visit, url: str, query: ListQuery, page: PageRequest, total: int | None) -> Pager:

@@ -214,7 +214,7 @@ OPERATION_TEXTS: dict[str, str] = {
     "ops_where": "Where",
     "ops_why": "Why it hurts",
     "ops_fix": "What to do",
-    "ops_findings": "{error} errors, {warning} warnings, {note} notes.",
+    "ops_findings": "Errors: {error} · Warnings: {warning} · Notes: {note}",
     "ops_healthy": "Nothing to complain about.",
     "ops_silenced": "Silenced by the application",
     "ops_no_work_about": "No run is about this record; submit(..., about=record) says that one is.",

@@ -9,6 +9,7 @@ from typing import Any
 
 from maniflex.admin.api_actions import ActionButton, record_actions
 from maniflex.admin.cells import Cell, as_text
+from maniflex.admin.file_sizes import note_files
 from maniflex.admin.forms import show_form
 from maniflex.admin.lists import show_list, shown_cell, total_text
 from maniflex.admin.names import title_of
@@ -103,6 +104,7 @@ async def show_detail(
     revealed: Fact | None = None,
 ) -> Response:
     """The page of a record that was read, with a value that was asked for on its own."""
+    await note_files(visit, site.fields, [record])
     view = await _detail_view(visit, site, record, is_deleted=is_deleted)
     if revealed is not None:
         view = replace(view, facts=[*view.facts, revealed])

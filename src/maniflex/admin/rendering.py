@@ -8,7 +8,15 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined, nodes
+from jinja2 import (
+    ChoiceLoader,
+    Environment,
+    FileSystemLoader,
+    PackageLoader,
+    PrefixLoader,
+    StrictUndefined,
+    nodes,
+)
 from jinja2.bccache import Bucket, BytecodeCache
 from jinja2.exceptions import TemplateSyntaxError
 from markupsafe import Markup, escape
@@ -46,10 +54,11 @@ _compiled = _CompiledTemplates()
 
 
 def make_environment(own: str | Path | None) -> Environment:
-    """The templates of a panel; a file in `own` stands before ours of the same name."""
-    loaders: list[Any] = [] if own is None else [FileSystemLoader(str(own))]
+    """The templates of a panel; a file in `own` stands before ours, which stays there as `panel/<name>`."""
+    ours = PackageLoader("maniflex.admin", "templates")
+    loaders: list[Any] = [] if own is None else [PrefixLoader({"panel": ours}), FileSystemLoader(str(own))]
     environment = _EscapingEnvironment(
-        loader=ChoiceLoader([*loaders, PackageLoader("maniflex.admin", "templates")]),
+        loader=ChoiceLoader([*loaders, ours]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -35,7 +35,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchView:
-    """What `search.html` and `pick.html` are given."""
+    """What `search.html` is given, for the palette and for pickers."""
 
     q: str
     hits: Sequence[Hit]

@@ -10,12 +10,12 @@ _LONG = 20_000
 _MOST_PAIRS = 100_000
 
 
-def diff_words(old: str, new: str) -> list[tuple[str, str]]:
+def diff_words(old: str, new: str, *, by_line: bool = False) -> list[tuple[str, str]]:
     """What stayed (`same`), went (`del`) and came (`ins`), word by word; long texts line by line."""
-    is_long = len(old) + len(new) > _LONG
-    before = old.splitlines(keepends=True) if is_long else old.split(" ")
-    after = new.splitlines(keepends=True) if is_long else new.split(" ")
-    glue = "" if is_long else " "
+    by_line = by_line or len(old) + len(new) > _LONG
+    before = old.splitlines(keepends=True) if by_line else old.split(" ")
+    after = new.splitlines(keepends=True) if by_line else new.split(" ")
+    glue = "" if by_line else " "
     start = _common_start(before, after)
     end = _common_start(before[start:][::-1], after[start:][::-1])
     middle = before[start : len(before) - end], after[start : len(after) - end]

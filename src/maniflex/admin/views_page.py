@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode
 
 from maniflex.admin.route import own, show
+from maniflex.admin.views import SavedView
 from maniflex.admin.visit import Visit
 from maniflex.errors import NotFound
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewsView:
+    """What `views.html` is given."""
+
+    rows: Sequence[tuple[str, SavedView]]  # what the records are called, and a view of their list
 
 
 async def save_view(visit: Visit) -> Response:
@@ -40,12 +50,12 @@ async def save_view(visit: Visit) -> Response:
 
 async def show_views(visit: Visit) -> Response:
     """All views that this person can open."""
-    rows = []
+    rows: list[tuple[str, SavedView]] = []
     for site in visit.panel.sites.all:
         if await visit.api.may(site, Operation.LIST):
             views = await visit.panel.views.views_of(visit.signed_in, site, visit.url(site.table))
             rows += [(site.plural, view) for view in views]
-    return await visit.page("views.html", rows, title=visit.t("views"))
+    return await visit.page("views.html", ViewsView(rows=rows), title=visit.t("views"))
 
 
 ROUTES = (show("/-/views", show_views), own("/-/views", save_view))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -26,6 +26,9 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 from maniflex.query.parse import pairs
+
+if TYPE_CHECKING:
+    from maniflex.files.model import StoredFile
 
 HTML = "text/html; charset=utf-8"
 FLASH_COOKIE = "maniflex_admin_flash"
@@ -49,6 +52,7 @@ class Visit:
     params: Mapping[str, str] = field(default_factory=dict)
     person: Person | None = None
     form: Any = None  # of a POST: a `starlette.datastructures.FormData`
+    stored_files: dict[str, StoredFile] = field(default_factory=dict)  # of the records that are shown, by key
 
     # -- what was sent
 

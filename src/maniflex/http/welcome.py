@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 
@@ -15,8 +17,16 @@ from maniflex.pipeline.route_docs import RouteDocs
 from maniflex.pipeline.routes import RouteBuilder
 
 RELOAD_ERROR = "_MANIFLEX_RELOAD_ERROR"  # names the file with what is wrong with the code that was saved last
+_STYLE = """
+:root { color-scheme: light dark; font: 100%/1.6 system-ui, "Segoe UI", Roboto, Arial, sans-serif; }
+body { max-width: 34rem; margin: 14vh auto; padding: 0 1.2rem; }
+h1 { font-size: 1.6rem; } ul { padding: 0; list-style: none; } pre { overflow: auto; }
+li { border-top: 1px solid #8884; } a { display: block; padding: .6rem 0; }
+"""
+_STYLE_HASH = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _HEADERS = {
-    "content-security-policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "content-security-policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none';"
+    " frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
@@ -48,7 +58,10 @@ class Welcome:
         error = _reload_error()
         if error:
             page = f"<h1>The code that was saved last does not start</h1><pre>{escape(error)}</pre>{page}"
-        body = f'<!doctype html><meta charset="utf-8"><title>maniflex</title>{page}'
+        head = (
+            '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>maniflex</title>'
+        )
+        body = f'<!doctype html><html lang="en">{head}<style>{_STYLE}</style><body><main>{page}</main>'
         ctx.response = Response(
             200, body=body.encode(), content_type="text/html; charset=utf-8", headers=_HEADERS
         )

@@ -20,6 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import core_schema, to_jsonable_python
 
 from maniflex.model.base import Model
+from maniflex.model.docstrings import field_texts
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind
 from maniflex.model.value_rules import INT_MAX, INT_MIN
 from maniflex.pipeline.computed import Computed
@@ -67,7 +68,9 @@ class Schemas:
 
     def record(self, model: ModelMeta, computed: Sequence[Computed] = ()) -> Schema:
         """What an answer shows of a record. `select` may leave anything out, so nothing is required."""
-        properties = {f.api: self.field(f, incoming=False) for f in model.fields if f.visible}
+        fields = [f for f in model.fields if f.visible]
+        texts = field_texts(model.cls)
+        properties = {f.api: _with_text(self.field(f, incoming=False), texts.get(f.name)) for f in fields}
         for item in computed:
             properties[item.name] = {**self._computed_schema(item), "readOnly": True}
         for relation in model.relations.values():
@@ -80,9 +83,13 @@ class Schemas:
     def create(self, model: ModelMeta) -> Schema:
         """What a create body holds."""
         fields = [f for f in model.fields if _open_to_clients(f)]
+        texts = field_texts(model.cls)
         schema: Schema = {
             "type": "object",
-            "properties": {f.api: self.field(f, incoming=True, creating=True) for f in fields},
+            "properties": {
+                f.api: _with_text(self.field(f, incoming=True, creating=True), texts.get(f.name))
+                for f in fields
+            },
         }
         required_names = [f.api for f in fields if f.required]
         return {**schema, "required": required_names} if required_names else schema
@@ -90,7 +97,9 @@ class Schemas:
     def update(self, model: ModelMeta) -> Schema:
         """What a patch body holds: what it leaves out stays as it is."""
         fields = [f for f in model.fields if _open_to_clients(f) and not f.immutable]
-        return {"type": "object", "properties": {f.api: self.field(f, incoming=True) for f in fields}}
+        texts = field_texts(model.cls)
+        properties = {f.api: _with_text(self.field(f, incoming=True), texts.get(f.name)) for f in fields}
+        return {"type": "object", "properties": properties}
 
     def field(self, field: FieldMeta, *, incoming: bool, creating: bool = False) -> Schema:
         """One field; `incoming` is what a client may send, otherwise what it gets."""
@@ -201,6 +210,12 @@ class _Generator(GenerateJsonSchema):
 
 def _open_to_clients(field: FieldMeta) -> bool:
     return not (field.readonly or field.hidden or field.name == "id")
+
+
+def _with_text(schema: Schema, text: str | None) -> Schema:
+    """The schema of a field with what the class says of it, before what the schema says itself."""
+    own = schema.get("description")
+    return schema if not text else {**schema, "description": f"{text}\n\n{own}" if own else text}
 
 
 def _with_description(model: ModelMeta, schema: Schema) -> Schema:

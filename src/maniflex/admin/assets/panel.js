@@ -42,6 +42,15 @@ if (drawer) {
   wide.addEventListener("change", follow);
 }
 
+// -- numbers are texts to a browser, so their bounds are looked at here; the server is who refuses
+
+document.addEventListener("input", ({ target }) => {
+  const { min, max } = target.dataset ?? {};
+  if (min === undefined && max === undefined) return;
+  const isOutside = target.value.trim() && (Number(target.value) < Number(min) || Number(target.value) > Number(max));
+  target.setCustomValidity(isOutside ? "outside" : "");
+});
+
 // -- menus close when something else is meant
 
 document.addEventListener("click", (event) => {

@@ -235,9 +235,15 @@ def run_row(desk: WorkDesk, record: dict[str, Any], now: datetime) -> RunRow:
         instant=instant,
         age="" if created_at is None else span(now - created_at),
         about=about,
-        about_short=f"{about[:20]}…{about[-6:]}" if len(about) > 32 else about,
+        about_short=_shorten(about),
         error=(record.get("last_error") or "")[:160] if record["status"] != "succeeded" else "",
     )
 
 
 ROUTES = (show(f"{ROOT}/runs", seeing(show_runs)),)
+
+
+def _shorten(about: str) -> str:
+    """The kind of record and the end of its id, which is what tells ids of one minute apart."""
+    kind, slash, record_id = about.partition("/")
+    return f"{kind[:20]}{slash}…{record_id[-6:]}" if len(about) > 24 else about

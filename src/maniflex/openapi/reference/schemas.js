@@ -19,11 +19,20 @@ function inline(text) {
     return part.length > 4 && part.startsWith("**") ? h("strong", null, part.slice(2, -2)) : part;
   });
 }
+/** Markdown, as far as descriptions need it: paragraphs, headings, lists and blocks of code. */
 export function prose(text) {
-  return (text || "").split(/\n\s*\n/).filter(Boolean).map((block) => {
+  return (text || "").split(/^(```[^\n]*\n[\s\S]*?\n```)[ \t]*$/m).flatMap((part) => {
+    const code = /^```[^\n]*\n([\s\S]*?)\n```$/.exec(part);
+    return code ? [h("pre", { tabindex: "0" }, code[1])] : blocks(part);
+  });
+}
+function blocks(text) {
+  return text.split(/\n\s*\n/).map((block) => block.trim()).filter(Boolean).map((block) => {
     const lines = block.split("\n");
     if (lines.every((line) => /^[-*] /.test(line)))
       return h("ul", null, lines.map((line) => h("li", null, inline(line.slice(2)))));
+    if (lines.every((line) => /^\d+[.)] /.test(line)))
+      return h("ol", null, lines.map((line) => h("li", null, inline(line.replace(/^\d+[.)] /, "")))));
     const title = /^#{1,4} (.*)/.exec(lines[0]);
     return title ? h("div", null, h("h3", null, inline(title[1])), prose(lines.slice(1).join("\n")))
       : h("p", null, inline(block));

@@ -71,7 +71,7 @@ function select(id, values, { empty = "–", required = false } = {}) {
 function plainInput(id, parameter, schema) {
   if (schema.enum) return select(id, schema.enum, parameter);
   if (schema.type === "boolean") return select(id, [true, false], parameter);
-  const hint = schema.default !== undefined ? String(schema.default) : parameter.content ? "JSON" : parameter.in;
+  const hint = schema.default !== undefined ? String(schema.default) : parameter.content ? "JSON" : schema.format || (schema.type === "string" ? "text" : schema.type) || parameter.in;
   const kind = schema.type === "integer" ? "numeric" : undefined;
   return h("input", { id, placeholder: hint, required: parameter.required, inputmode: kind, autocomplete: "off" });
 }

@@ -1,0 +1,207 @@
+"""Pages at 200 %, on the smallest screens and with text from right to left, in a real Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.kit.chromium import chromium
+from tests.kit.panel import EMAIL, PASSWORD
+from tests.kit.processes import run_program, serve_process
+
+ROOT = Path(__file__).parents[2]
+APP = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from maniflex.admin import Inline, ModelAdmin
+from tests.kit.bookshop import Author, Book, BookTag, Tag
+from tests.kit.workshop import Workshop
+
+shop = Workshop(time_zone="Europe/Berlin", title="Shop")
+server = shop.server
+server.register(Author, Tag, BookTag, Book)
+shop.admin.add(
+    ModelAdmin(Author, inlines=(Inline(Book, columns=("title", "status", "sold", "stock"), max_rows=5),)),
+    ModelAdmin(Book, columns=("title", "status", "price", "author_id", "subtitle"), can_import=True),
+)
+server.config = server.config.with_(
+    database="sqlite:///shop.db", storage="memory:", access_log=False, background=False
+)
+"""
+SEED = """
+import asyncio, os, sys
+os.chdir(sys.argv[1])
+sys.path.insert(0, sys.argv[1])
+from app import server, shop
+from tests.kit.bookshop import Author, Book
+from tests.kit.panel import add_superuser
+from tests.kit.workshop import Order
+
+LONG = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
+RIGHT = "كتاب الجبر (1, 2) a"
+TURNED = "\\u202eturned round"
+
+async def main():
+    async with server.lifespan(role="client"):
+        await add_superuser(server)
+        for name, title in (("Le Guin", "The Dispossessed"), ("محمد بن موسى", RIGHT), (TURNED, TURNED)):
+            author = await server.db(Author).create(name=name)
+            book = await server.db(Book).create(
+                title=title, author_id=author.id, subtitle=LONG, extra={"key": LONG * 3}, stock=2**40
+            )
+        await server.db(Book).update(book.id, extra={"key": LONG * 2, "other": [1, 2]}, subtitle=LONG[::-1])
+        order = await server.db(Order).create(title=LONG)
+        failed = await shop.fail(about=order)
+        await shop.work()
+        async with server.transaction():
+            message = await server.outbox.enqueue("order.placed", {"n": 1, "x": LONG * 3}, about=order)
+        await server.outbox.drainer().drain()
+        await server.schedules.declare()
+        [schedule] = await server.schedules.list()
+        print(book.id, author.id, order.id, failed, message.id, schedule.id)
+
+asyncio.run(main())
+"""
+PAGES = (
+    "/", "/books", "/books?f_status=draft&sort=title:asc", "/books?trash=1", "/books/new", "/books/import",
+    "/books/{book}", "/books/{book}/edit", "/books/{book}/delete", "/books/{book}/history",
+    "/books/{book}/history/2", "/books/{book}/history?a=1&b=2", "/authors/{author}/edit",
+    "/authors/{author}/delete", "/orders/{order}/work", "/-/audit", "/-/views", "/-/account", "/-/transfers",
+    "/-/search?q=turned", "/nope", "/-/operations/", "/-/operations/runs", "/-/operations/runs/{failed}",
+    "/-/operations/runs/new?type=email.receipt.v1", "/-/operations/schedules",
+    "/-/operations/schedules/{schedule}", "/-/operations/schedules/{schedule}/edit", "/-/operations/outbox",
+    "/-/operations/outbox/{message}", "/-/operations/scheduled", "/-/operations/processes",
+    "/-/operations/doctor",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Site:
+    url: str
+    ids: dict[str, str]
+
+    def page(self, path: str) -> str:
+        return f"{self.url}/admin{path.format(**self.ids)}"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("zoom")
+    (directory / "app.py").write_text(APP)
+    with run_program(SEED, directory) as program:
+        ids = program.hear_rest()[-1].split()
+    names = ("book", "author", "order", "failed", "message", "schedule")
+    with serve_process(directory) as served:
+        yield Site(f"http://127.0.0.1:{served.port}", dict(zip(names, ids, strict=True)))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+def sign_in(page: Page, site: Site) -> None:
+    page.goto(site.page("/"))
+    page.fill("#username", EMAIL)
+    page.fill("#password", PASSWORD)
+    page.press("#password", "Enter")
+    page.wait_for_url("**/admin/")
+
+
+def test_nothing_scrolls_sideways_at_twice_the_size_or_on_the_smallest_screen(
+    site: Site, browser: Browser
+) -> None:
+    # A window of 1280 pixels at 200 % has 640 of CSS, each two pixels wide.
+    context = browser.new_context(viewport={"width": 640, "height": 430}, device_scale_factor=2)
+    page = context.new_page()
+    page.goto(site.page("/-/login"))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 640
+    sign_in(page, site)
+    too_wide = {}
+    for path in PAGES:
+        page.set_viewport_size({"width": 640, "height": 430})
+        page.goto(site.page(path))
+        for width in (640, 320):
+            page.set_viewport_size({"width": width, "height": 430})
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            if wide > width:
+                too_wide[path, width] = wide
+            # What cannot be scrolled to cannot be pressed: no control lies outside of the page.
+            hidden = page.evaluate(
+                """() => [...document.querySelectorAll("main a, main button, main input, main select")]
+                    .filter((one) => one.checkVisibility())
+                    .filter((one) => !one.closest(".scroll, .away, .drop:not([open])"))
+                    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+                    .map((one) => one.outerHTML.slice(0, 120))"""
+            )
+            if hidden:
+                too_wide[path, width] = hidden
+    context.close()
+    assert too_wide == {}
+
+
+def test_the_work_of_a_moment_at_twice_the_size(site: Site, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 640, "height": 430}, device_scale_factor=2)
+    page = context.new_page()
+    sign_in(page, site)
+    page.click("summary:has-text('Menu')")
+    page.click("nav >> text=Books")
+    page.click("details.filters-box > summary")
+    page.select_option("#f_status", "draft")
+    page.click("form.filters button.primary")
+    page.wait_for_url("**f_status=draft**")
+    page.click("text=The Dispossessed")
+    page.click("text=Edit")
+    page.fill("[id='f.stock']", "7")
+    page.click("[data-save]")
+    page.wait_for_selector("text=Saved")
+    context.close()
+
+
+def test_text_from_right_to_left_breaks_no_row(site: Site, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 860})
+    sign_in(page, site)
+    page.goto(site.page("/books?sort=id:asc"))
+    cells = """() => [...document.querySelectorAll("#list tbody tr")].map((row) =>
+        [...row.cells].map((cell) => [cell.getBoundingClientRect().x, cell.getBoundingClientRect().width]))"""
+    plain, right, turned = page.evaluate(cells)
+    assert plain == right == turned
+    # Text begins where the text of other rows begins, and its brackets and digits keep the reading order.
+    starts = page.evaluate(
+        """() => [...document.querySelectorAll("#list td.first a")].map((a) => a.getBoundingClientRect().x)"""
+    )
+    assert len(set(starts)) == 1, starts
+    places = page.evaluate(
+        """() => {
+            const text = document.querySelectorAll("#list td.first a span")[1].firstChild;
+            const at = (letter) => {
+                const range = document.createRange(), place = text.data.indexOf(letter);
+                range.setStart(text, place);
+                range.setEnd(text, place + 1);
+                return range.getBoundingClientRect().x;
+            };
+            return [at("ك"), at("("), at("1"), at("a")];
+        }"""
+    )
+    assert places == sorted(places, reverse=True), places  # from the right to the left
+
+    # A letter that turns text round turns nothing that stands beside it.
+    page.goto(site.page("/books/{book}/delete"))
+    crumbs = page.locator(".crumbs a")
+    assert crumbs.nth(0).bounding_box()["x"] < crumbs.nth(1).bounding_box()["x"]  # type: ignore[index]
+    page.goto(site.page("/books/{book}/edit"))
+    page.fill("[id='f.stock']", "3")
+    page.click("[data-save]")
+    page.wait_for_selector("text=Saved")
+    page.goto(site.page("/-/audit?f_model=Book"))
+    row = page.locator("table td:has(a)").first
+    kind, link = row.locator("span").first.bounding_box(), row.locator("a").bounding_box()
+    assert kind is not None
+    assert link is not None
+    assert kind["x"] + kind["width"] <= link["x"]
+    page.close()
