@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Iterable, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
+from maniflex._fence import Fence
 from maniflex.pipeline.answer import failure
 from maniflex.pipeline.context import Context, Receive
 from maniflex.pipeline.exchange import Send as Send
@@ -55,6 +56,7 @@ async def _pump(
 ) -> Response | None:
     is_started = False
     sent = 0
+    fence = Fence()
     try:
         async with aclosing(stream):
             chunk = await anext(stream, None)
@@ -71,9 +73,10 @@ async def _pump(
                 chunk = await anext(stream, None)
     except ClientGone:
         return None
-    except Exception as error:
+    except BaseException as error:
+        failed = fence.absorb(error)
         if not is_started:
-            return failure(ctx, error)
+            return failure(ctx, failed)
         ctx.logger.error("an answer was broken off: %r", error, exc_info=error)
         raise Aborted("an answer was broken off") from None
     await reader.send({"type": "http.response.body", "body": b""})

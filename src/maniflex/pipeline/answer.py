@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from maniflex._caller import asking
+from maniflex._fence import Fence, Forks
 from maniflex.errors import ExportBusy, NotFound, RequestError, Timeout
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
@@ -25,8 +26,9 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
     """The answer of the endpoint; `ClientGone` when the client went away."""
     before = asking.set(ctx)
     client_left, ctx.route_path, ctx.began = False, endpoint.route, perf_counter()
+    task, forks = current_task(watch.loop if watch is not None else None), Forks.count
     if watch is not None:  # in place, because every request pays for it
-        watch.requests[ctx] = current_task(watch.loop)
+        watch.requests[ctx] = task
         if watch.timer is None:
             watch.begin()
     try:
@@ -50,10 +52,12 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
                     ctx.settled = was_settled
             except Refused as refusal:
                 ctx.response = refusal.response
-            except Exception as error:
+            except BaseException as error:
+                # Whatever code of the application raises is a failure of its request, and of nothing else.
+                failed = Fence(task, forks).absorb(error)
                 client_left = client_left or isinstance(error, ClientGone)
-                ctx.response = failure(ctx, error)
-                _forget_frames(error)
+                ctx.response = failure(ctx, failed)
+                _forget_frames(error, failed)
             # A refusal is sent even when the time is up; its middleware still has to see it.
             ctx.settled = client_left or ctx.response is not None
     finally:
@@ -69,9 +73,10 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
     return ctx.response if ctx.response is not None else Response(204)
 
 
-def _forget_frames(error: Exception) -> None:
+def _forget_frames(*errors: BaseException) -> None:
     """Let go of bodies and rows: a frame that has the error is a circle, and those wait for the collector."""
-    error.__traceback__ = error.__context__ = None
+    for error in errors:
+        error.__traceback__ = error.__context__ = None
 
 
 def failure(ctx: Context, error: Exception) -> Response:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from maniflex.errors import CallbackFailed, RequestError
+
+MEANT_FOR_TASKS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)  # perhaps; `answer` tells
 
 
 async def ask(ctx: object, fn: Callable[..., Any], *args: Any) -> Any:
@@ -14,9 +17,9 @@ async def ask(ctx: object, fn: Callable[..., Any], *args: Any) -> Any:
     try:
         outcome = fn(*args)
         return await outcome if inspect.isawaitable(outcome) else outcome
-    except RequestError:
+    except (RequestError, *MEANT_FOR_TASKS):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise callback_failure(fn) from error
 
 

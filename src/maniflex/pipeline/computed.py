@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from maniflex._callables import is_async
+from maniflex._fence import Fence
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.threads import refuse_when_over
 
@@ -45,17 +46,19 @@ class Computed:
                 continue
             try:  # written here, so that a value JSON has no word for spoils nothing else
                 row[self.name] = msgspec.Raw(ctx.runtime.encode(value))
-            except Exception as error:
+            except BaseException as error:  # nothing is awaited in it, so none of this is meant for us
                 self._log_failure(ctx, error)
 
     async def _all_at_once(self, ctx: Context, records: Sequence[Any]) -> Sequence[Any]:
         args = self._args(ctx, records)
+        fence = Fence()
         try:
             outcome = self.fn(*args) if self.asynchronous else await ctx.runtime.threads.run(self.fn, *args)
             values = list(await outcome if inspect.isawaitable(outcome) else outcome)
             if len(values) != len(records):
                 raise ValueError(f"returned {len(values)} values for {len(records)} records")
-        except Exception as error:
+        except BaseException as error:
+            fence.absorb(error)
             self._log_failure(ctx, error)
             return [_MISSING] * len(records)
         return values
@@ -75,7 +78,7 @@ class Computed:
             refuse_when_over()
             try:
                 values.append(self.fn(*self._args(ctx, record)))
-            except Exception as error:
+            except BaseException as error:
                 self._log_failure(ctx, error)
                 values.append(_MISSING)
         return values
@@ -87,10 +90,12 @@ class Computed:
         line = enumerate(subjects)
 
         async def work() -> None:
+            fence = Fence()
             for place, subject in line:
                 try:
                     values[place] = await call(subject)
-                except Exception as error:
+                except BaseException as error:
+                    fence.absorb(error)
                     self._log_failure(ctx, error)
 
         # They share one line, so rows that wait for nothing are all done by the first of them.
@@ -100,7 +105,7 @@ class Computed:
     def _args(self, ctx: Context, subject: Any) -> tuple[Any, ...]:
         return (ctx, subject) if self.takes_context else (subject,)
 
-    def _log_failure(self, ctx: Context, error: Exception) -> None:
+    def _log_failure(self, ctx: Context, error: BaseException) -> None:
         ctx.logger.error("computed field %s.%s failed", ctx.model.name, self.name, exc_info=error)
 
 

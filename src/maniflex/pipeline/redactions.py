@@ -16,7 +16,7 @@ from maniflex.db.store import Store
 from maniflex.errors import RequestError
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.callbacks import callback_failure
+from maniflex.pipeline.callbacks import MEANT_FOR_TASKS, callback_failure
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.serializer import Serializer
 from maniflex.query.hiding import NOTHING, Hiding, Undetermined
@@ -268,9 +268,9 @@ def _ask(ctx: Asked, when: When) -> Any:
         return known[1]
     try:
         value = when(ctx)
-    except RequestError:
+    except (RequestError, *MEANT_FOR_TASKS):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise callback_failure(when) from error
     if value is not True and value is not False:
         if inspect.isawaitable(value):
@@ -289,9 +289,9 @@ async def _answer_of(ctx: Asked, when: When) -> bool:
 async def _await_answer(ctx: Asked, when: When, waiting: Awaitable[Any]) -> bool:
     try:
         value = bool(await waiting)
-    except RequestError:
+    except (RequestError, *MEANT_FOR_TASKS):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise callback_failure(when) from error
     assert ctx.redaction_answers is not None
     ctx.redaction_answers[id(when)] = (ctx.auth, value)

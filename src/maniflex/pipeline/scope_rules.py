@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta
-from maniflex.pipeline.callbacks import callback_failure
+from maniflex.pipeline.callbacks import MEANT_FOR_TASKS, callback_failure
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat
 from maniflex.pipeline.entry_docs import EntryDocs
@@ -339,9 +339,9 @@ def ask_once(rule: object, fn: Callable[[Context], Any], ctx: Context) -> Any:
         return asked[1]
     try:
         value = fn(ctx)
-    except RequestError:
+    except (RequestError, *MEANT_FOR_TASKS):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise callback_failure(fn) from error
     if inspect.isawaitable(value):
         return _await_once(rule, fn, owner, ctx.auth, value)
@@ -352,9 +352,9 @@ def ask_once(rule: object, fn: Callable[[Context], Any], ctx: Context) -> Any:
 async def _await_once(rule: object, fn: Any, owner: Context, auth: Any, waiting: Awaitable[Any]) -> Any:
     try:
         value = await waiting
-    except RequestError:
+    except (RequestError, *MEANT_FOR_TASKS):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise callback_failure(fn) from error
     assert owner.rule_values is not None
     owner.rule_values[rule] = (auth, value)

@@ -16,6 +16,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from maniflex._fence import Fence
+
 AT_ONCE = 64  # requests
 IDLE_SECONDS = 10.0
 ENDED = "the request has ended; nothing more is done for it"
@@ -75,8 +77,13 @@ class Call:
         task = asyncio.current_task()
         assert task is not None
         self._rest.add(task)
+        fence = Fence(task)
         try:
             await work()
+        except Exception:
+            raise
+        except BaseException as error:  # a task that raises `SystemExit` ends the event loop
+            raise fence.absorb(error) from error
         finally:
             self._rest.discard(task)
 
@@ -86,8 +93,8 @@ class Call:
         _here.call = self
         try:
             self._value = self._fn()
-        except StopIteration as error:  # no future can carry it
-            self._error = RuntimeError("StopIteration was raised")
+        except (StopIteration, GeneratorExit) as error:  # no future can carry them
+            self._error = RuntimeError(f"{type(error).__name__} was raised")
             self._error.__cause__ = error
         except BaseException as error:
             self._error = error

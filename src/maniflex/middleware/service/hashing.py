@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
 
 from maniflex._callables import is_async
+from maniflex._fence import Fence
 from maniflex.errors import Abort, RequestError
 from maniflex.middleware.arguments import is_function
 from maniflex.middleware.auth.passwords import MOST_BCRYPT_BYTES, hash_password
@@ -84,23 +84,25 @@ class HashEntry(ServiceEntry):
         if self._hasher == "bcrypt" and len(plain.encode()) > MOST_BCRYPT_BYTES:
             message = f"must have at most {MOST_BCRYPT_BYTES} bytes"
             raise refusal(ctx.model, [detail(field.api, "max_length", message)])
+        fence = Fence()
         try:
-            return await self._call(plain)
+            return await self._call(ctx, plain)
         except RequestError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            fence.absorb(error)
             # Its text may contain what was to be hashed.
             ctx.logger.error("service.hash_field of %s failed: %s", field.name, type(error).__name__)
         raise Abort(500, "HASH_ERROR", "the record could not be stored")
 
-    async def _call(self, plain: str) -> str:
+    async def _call(self, ctx: Context, plain: str) -> str:
         if isinstance(self._hasher, str):
             return await hash_password(plain, algorithm=self._hasher)
         outcome: Any
         if is_async(self._hasher):
             outcome = await self._hasher(plain)
         else:
-            outcome = await asyncio.to_thread(self._hasher, plain)
+            outcome = await ctx.runtime.threads.run(self._hasher, plain)
         if not isinstance(outcome, str):
             raise TypeError("a hasher returns a text")
         return outcome

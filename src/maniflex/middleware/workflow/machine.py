@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from maniflex._fence import Fence
 from maniflex.db.current import transaction
 from maniflex.errors import Abort, DeclarationError, RequestError
 from maniflex.middleware.arguments import is_function
@@ -172,14 +173,15 @@ class Transition(RowCheck):
 
 
 async def _run_hook(ctx: Context, item: OnTransition, before: Any, after: Any) -> None:
+    fence = Fence()
     try:
         outcome: Awaitable[Any] | Any = item.hook(ctx, before, after)
         if inspect.isawaitable(outcome):
             await outcome
     except RequestError:
         raise
-    except Exception as error:
-        raise Abort(500, "WORKFLOW_HOOK_ERROR", "the change was not made") from error
+    except BaseException as error:
+        raise Abort(500, "WORKFLOW_HOOK_ERROR", "the change was not made") from fence.absorb(error)
 
 
 def _refusal(rules: StateRules, before: Any, after: Any, message: str) -> Abort:

@@ -1,0 +1,225 @@
+"""Code of the application may raise what is no `Exception`: that fails its request and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Literal
+
+import pytest
+
+from maniflex import AuthInfo, Context, Model, Next, Operation, Server, field
+from maniflex.middleware import auth, db, response, service, validate, workflow
+from maniflex.pipeline.callbacks import MEANT_FOR_TASKS
+from maniflex.testing import client
+from tests.kit.http import error_of
+
+
+class Own(BaseException):
+    """As the panic of an extension module is one."""
+
+
+RAISED: list[BaseException] = [
+    Own("the cause"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    asyncio.CancelledError(),
+    GeneratorExit(),
+    BaseExceptionGroup("several", [Own("the cause")]),
+    StopIteration(),
+]
+
+
+class Raised:
+    """What is raised, if anything."""
+
+    error: BaseException | None = None
+
+
+class Post(Model, export=True):
+    title: str
+    team: str = field(default="a")
+    pin: str = field(default="", writeonly=True)
+    status: Literal["new", "done"] = "new"
+
+
+class Entry(Model):
+    text: str
+
+
+def a_server(place: str) -> tuple[Server, Raised]:
+    """A server that raises in one place, and what it raises there."""
+    raised = Raised()
+
+    def hit(here: str) -> None:
+        if here == place and raised.error is not None:
+            raise raised.error
+
+    server = Server()
+    server.register(Post, Entry)
+    steps = server.pipeline
+
+    @steps.auth.middleware()
+    async def identify(ctx: Context, next: Next) -> None:
+        ctx.auth = AuthInfo(user_id="ann")
+        await next()
+
+    @steps.service.middleware(models=[Post])
+    def plain(ctx: Context, next: Next) -> None:  # so that all that follows is continued from a thread
+        hit("plain middleware")
+        next()
+
+    @steps.db.middleware(models=[Post])
+    async def middleware(ctx: Context, next: Next) -> None:
+        hit("middleware")
+        await next()
+        hit("middleware after the write")
+
+    def allow(ctx: Context, post: Post) -> bool:
+        hit("policy")
+        return True
+
+    def team(ctx: Context) -> str:
+        hit("scope")
+        return "a"
+
+    def hidden(ctx: Context) -> bool:
+        hit("redaction")
+        return False
+
+    def judge(ctx: Context, values: dict[str, Any]) -> None:
+        hit("rule")
+
+    def digest(text: str) -> str:
+        hit("hasher")
+        return "#"
+
+    async def book(ctx: Context, from_: Any, to: Any) -> None:
+        await ctx.db(Entry).create(text="booked")
+        hit("hook")
+
+    steps.db.register(auth.enforce(allow), models=[Post])
+    steps.db.register(db.force_filter("team", team), models=[Post])
+    steps.response.register(response.redact_field("title", hidden), models=[Post])
+    steps.validate.register(validate.cross_field(judge), models=[Post], operations=Operation.UPDATE)
+    steps.service.register(service.hash_field("pin", digest), models=[Post], operations=Operation.UPDATE)
+    machine = workflow.machine("status", workflow.allow_any(), workflow.on_transition("*", "*", book))
+    steps.validate.register(machine, models=[Post])
+
+    @server.action("PATCH", "/act/{id}")
+    async def act(ctx: Context) -> None:
+        async with ctx.transaction():
+            await ctx.db(Entry).create(text="acted")
+            hit("action")
+
+    @server.action("PATCH", "/plain/{id}")
+    def plain_act(ctx: Context) -> None:
+        hit("plain action")
+
+    return server, raised
+
+
+PLACES = {
+    "plain middleware": "PANIC",
+    "middleware": "PANIC",
+    "middleware after the write": "PANIC",
+    "policy": "INTERNAL",
+    "scope": "INTERNAL",
+    "redaction": "INTERNAL",
+    "rule": "INTERNAL",
+    "hasher": "HASH_ERROR",
+    "hook": "WORKFLOW_HOOK_ERROR",
+    "action": "PANIC",
+    "plain action": "PANIC",
+}
+
+
+def code_for(place: str, error: BaseException) -> str:
+    """What could be meant for the task of the request is told apart only where that ends."""
+    code = PLACES[place]
+    return "PANIC" if code == "INTERNAL" and isinstance(error, MEANT_FOR_TASKS) else code
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_the_request_fails_and_the_server_goes_on(
+    database_url: str, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, raised = a_server(place)
+    async with client(server, database=database_url) as http:
+        route = {"action": "act", "plain action": "plain"}.get(place, "posts")
+        for error in RAISED:
+            raised.error = None
+            post = await server.db(Post).create(title="one")
+            entries = await server.db(Entry).count()
+            raised.error = error
+            caplog.clear()
+
+            body = {"title": "two", "pin": "1234", "status": "done"}
+            answer = await http.patch(f"/api/{route}/{post.id}", json=body)
+
+            error_of(answer, 500, code_for(place, error))
+            assert answer.headers["x-request-id"]
+            assert "the cause" not in answer.text
+            assert any(record.levelno >= logging.ERROR for record in caplog.records), error
+            assert "1234" not in caplog.text
+            is_done = place in ("middleware after the write", "redaction")  # only the answer failed
+            assert (await server.db(Post).read(post.id)).title == ("two" if is_done else "one")
+            assert await server.db(Entry).count() == entries + is_done
+        assert (await http.get("/ready")).status_code == 200
+
+
+@pytest.mark.parametrize("place", ["policy", "redaction"])
+async def test_an_export_that_fails_at_its_first_row_is_answered(sqlite_url: str, place: str) -> None:
+    server, raised = a_server(place)
+    async with client(server, database=sqlite_url) as http:
+        await server.db(Post).create(title="one")
+        for raised.error in RAISED:
+            error_of(await http.get("/api/posts/export"), 500, code_for(place, raised.error))
+
+
+async def test_calls_in_process_get_the_same_answer(sqlite_url: str) -> None:
+    server, raised = a_server("middleware")
+    raised.error = SystemExit(3)
+    async with client(server, database=sqlite_url):
+        answer = await server.execute(Operation.LIST, Post)
+
+        assert (answer.status, (answer.error or {}).get("code")) == (500, "PANIC")
+
+
+async def test_a_request_that_is_cancelled_stays_cancelled(sqlite_url: str) -> None:
+    entered = asyncio.Event()
+    server = Server()
+
+    @server.action("GET", "/wait")
+    async def wait(ctx: Context) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async with client(server, database=sqlite_url) as http:
+        request = asyncio.create_task(http.get("/api/wait"))
+        await entered.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+
+
+@pytest.mark.parametrize("kind", ["async", "plain", "async batch", "plain batch"])
+async def test_a_computed_field_that_fails_is_left_out(sqlite_url: str, kind: str) -> None:
+    server, raised = Server(), Raised()
+    server.register(Post)
+
+    def compute(posts: Any) -> Any:
+        assert raised.error is not None
+        raise raised.error
+
+    async def compute_later(posts: Any) -> Any:
+        compute(posts)
+
+    fn = compute_later if kind.startswith("async") else compute
+    server.computed(Post, "extra", batch=kind.endswith("batch"))(fn)
+    async with client(server, database=sqlite_url) as http:
+        await server.db(Post).create(title="one")
+        for raised.error in RAISED:
+            [post] = (await http.get("/api/posts")).json()["data"]
+            assert post["title"] == "one"
+            assert "extra" not in post
