@@ -373,3 +373,12 @@ async def test_a_server_that_starts_again_on_another_database_replays_nothing_of
             assert not is_replay(await post(http))
             assert is_replay(await post(http))
             assert await total(http, "/orders") == 1
+
+
+async def test_a_large_body_is_compared_like_a_small_one(database_url: str) -> None:
+    title = "x" * 100_000
+    async with asking(shop(), database_url) as http:
+        assert not is_replay(await post(http, title=title))
+        assert is_replay(await post(http, title=title))
+        error_of(await post(http, title=title[:-1] + "y"), 422, "IDEMPOTENCY_KEY_REUSED")
+        assert await total(http, "/orders") == 1

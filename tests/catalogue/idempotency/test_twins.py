@@ -155,13 +155,15 @@ async def test_replays_by_another_process_are_reads_once_one_was_seen(database_u
         assert (
             await server.raw_query("SELECT * FROM idempotency_key ORDER BY id") == rows
         )  # the claim that found an answer changed nothing
-        for key in keys[1:]:
-            assert is_replay(await post(other, key=key))
-            error_of(await post(other, key=key, title="other"), 422, "IDEMPOTENCY_KEY_REUSED")
-        assert (store.claims, store.looks) == (1, 3)  # this process has given these answers
+        for _ in range(20):
+            assert is_replay(await post(other, key=keys[1]))
+            error_of(await post(other, key=keys[1], title="other"), 422, "IDEMPOTENCY_KEY_REUSED")
+        assert store.claims == 1
+        assert store.looks < 3 + 5  # what is asked for often is remembered
+        looks = store.looks
         for number in range(3):
             assert not is_replay(await post(other, key=f"fresh-{number}"))
-        assert (store.claims, store.looks) == (4, 4)
+        assert (store.claims, store.looks) == (4, looks + 1)
         clock.advance(timedelta(days=2))  # and what is over is as good as fresh
         assert not is_replay(await post(other, key=keys[1]))
 

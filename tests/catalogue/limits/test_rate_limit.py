@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,14 @@ async def test_after_its_tokens_a_caller_waits(database_url: str) -> None:
         assert await statuses(http, "/notes", 2, headers=ADA) == [200, 429]
         clock.advance(timedelta(minutes=10))
         assert await statuses(http, "/notes", 4, headers=ADA) == [200, 200, 200, 429]
+
+
+async def test_a_server_that_starts_again_on_another_database_has_full_buckets(tmp_path: Path) -> None:
+    """What a process remembers of empty ones, to ask nothing while they are flooded, is of that database."""
+    server = limited()
+    for name in ("one", "two"):
+        async with asking(server, f"sqlite:///{tmp_path}/{name}.db") as http:
+            assert await statuses(http, "/notes", 5, headers=ADA) == [200, 200, 200, 429, 429]
 
 
 async def test_a_bucket_belongs_to_caller_model_and_operation(database_url: str) -> None:

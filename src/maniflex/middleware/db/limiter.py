@@ -101,7 +101,7 @@ class Limiter:
         self.unlimited = 0  # requests that passed because the backend failed
         self._message = message or _MESSAGE
         self._allows_on_error = on_error == "allow"
-        self._empty = EmptyBuckets(timedelta(seconds=self._seconds))
+        self._place, self._empty = 0, EmptyBuckets(timedelta(seconds=self._seconds))
         self._logged_at = -math.inf
 
     def docs(self) -> EntryDocs:
@@ -125,6 +125,9 @@ class Limiter:
 
     async def _take(self, key: str, ctx: Context) -> None:
         now = ctx.now()
+        place = getattr(self.backend, "place", 0)
+        if place != self._place:  # the server has started again, on another database
+            self._place, self._empty = place, EmptyBuckets(timedelta(seconds=self._seconds))
         wait = self._empty.wait(key, now)
         if wait:
             answer = Taken(False, 0, wait)

@@ -50,6 +50,7 @@ class KeyClaimer:
         self._asked: dict[tuple[Place, str], asyncio.Future[KeyClaim | None] | None] = {}
         self._settled = SettledKeys()
         self._renewals: Renewals | None = None
+        self._lookups = 0
 
     def has_twin(self, place: Place) -> bool:
         """Whether a request of this process holds the key."""
@@ -65,8 +66,13 @@ class KeyClaimer:
         return key
 
     def note(self, place: Place, fingerprint: str, key: KeyClaim) -> None:
-        """Remember a key, if it is settled and the store says for how long."""
-        if key.until:
+        """Remember every fourth of the keys that were looked up, if the store says for how long.
+
+        One that is asked for again and again is soon among them; to remember all of a crowd of others costs
+        more than it brings.
+        """
+        self._lookups += 1
+        if self._lookups & 3 == 0 and key.until:
             self._settled.note(place, fingerprint, key)
 
     async def find(

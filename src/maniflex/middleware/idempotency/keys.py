@@ -186,12 +186,8 @@ class _KeyedRequest(AnswersEarly):
             return
         own = self._options.caller
         caller = caller_of(ctx, exact=True) if own is None else await _ask_for_caller(ctx, own)
-        if ctx.forced:  # a key counts within the rows that its request may touch
-            caller = f"{caller} in {scope_text(ctx.forced)}"
-        if (self._is_of_files or ctx.form is not None) and ctx.runtime.config.file_scope is not None:
-            # And within the files: those of another scope are not its caller's to name.
-            owner = await owner_of(ctx, ctx.runtime.config.file_scope)
-            caller = f"{caller} with files of {owner.scope}"
+        if ctx.forced or self._is_of_files or ctx.form is not None:
+            caller = await self._caller_in_scope(ctx, caller)
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route_of(ctx)} {headers.key}"
         if self._deserialize is None:
             body = await read_any_body(ctx) if self.reads_body else body_that_was_read(ctx)
@@ -229,6 +225,16 @@ class _KeyedRequest(AnswersEarly):
             replay_answer(ctx, known_key.answer)
         else:
             await self._run(ctx, self._claimer.hold(ctx, store, place, wish, known_key.token), next)
+
+    async def _caller_in_scope(self, ctx: Context, caller: str) -> str:
+        """The caller within the rows that its request may touch, and within its files."""
+        if ctx.forced:
+            caller = f"{caller} in {scope_text(ctx.forced)}"
+        if (self._is_of_files or ctx.form is not None) and ctx.runtime.config.file_scope is not None:
+            # Files of another scope are not its caller's to name.
+            owner = await owner_of(ctx, ctx.runtime.config.file_scope)
+            caller = f"{caller} with files of {owner.scope}"
+        return caller
 
     async def _go_on(self, ctx: Context, next: Next) -> None:
         if self._deserialize is not None:

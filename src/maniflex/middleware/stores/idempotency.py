@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import lru_cache
-from itertools import count
 from typing import Any, NamedTuple, Self
 
 from maniflex._clock import Clock, SystemClock
@@ -35,7 +34,6 @@ _CLAIMED, _SETTLED = ClaimState.CLAIMED, ClaimState.SETTLED
 _CLAIM_IN_SQLITE = "id", "fingerprint", "token", "until", "now"
 _CLAIM_IN_POSTGRES = "id", "now", "fingerprint", "token", "until"
 _FREE = KeyClaim(ClaimState.FREE)
-_places = count(1)
 _id_of = lru_cache(1024)(hash_key)  # a request needs it for its claim and again to settle it
 _MOST_KEYS = 100_000  # of one process, before those whose time is over are dropped
 
@@ -69,7 +67,6 @@ class SqlIdempotency(SqlForm):
     # Whether to look before a claim. The key before was a settled one, and repetitions come in crowds; a read
     # is cheaper than a claim that finds an answer, and lost on a key that is new.
     expects_answers = False
-    place = 0  # no other store has it, and the same store has another in another database
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +75,7 @@ class SqlIdempotency(SqlForm):
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         super().attach(adapter, clock)
         self._on = {id(adapter): self}
-        self.place, self.expects_answers = next(_places), False
+        self.expects_answers = False
         self._look_text = LookupText(self._text_of("look", "id", "now"))
         claim_parameters = by_dialect(adapter.dialect, sqlite=_CLAIM_IN_SQLITE, postgres=_CLAIM_IN_POSTGRES)
         self._claim_text = self._text_of("claim", *claim_parameters)

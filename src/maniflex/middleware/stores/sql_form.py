@@ -7,6 +7,7 @@ method says so. So the forms hold no lock another request could wait for, and wo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from itertools import count
 from typing import Any, ClassVar
 
 from maniflex._clock import Clock, SystemClock
@@ -19,12 +20,15 @@ from maniflex.model.base import Model
 from maniflex.sql.statement import Sql
 from maniflex.sql.statement_files import NamedStatement, load
 
+_places = count(1)
+
 
 class SqlForm:
     """A store in tables of the server's database, which the server hands over when it is sealed."""
 
     tables: ClassVar[Sequence[type[Model]]] = ()
     statements: ClassVar[str] = ""  # the name of their file
+    place = 0  # a number for what a process remembers: no other store has it, nor this one after a new start
 
     def __init__(self) -> None:
         self._adapter: Adapter | None = None
@@ -34,6 +38,7 @@ class SqlForm:
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         """Use this database and clock."""
         self._adapter, self._clock = adapter, clock
+        self.place = next(_places)
         self._statements = load("maniflex.middleware", self.statements, adapter.dialect)
 
     @property
