@@ -136,7 +136,7 @@ async def test_partitions_begin_by_the_clock_of_the_database(
 ) -> None:
     class Tomorrow(datetime):
         @classmethod
-        def now(cls, tz: object = None) -> Tomorrow:  # type: ignore[override]
+        def now(cls, tz: object = None) -> Tomorrow:
             return cls(2038, 1, 1, tzinfo=UTC)
 
     async with a_server(postgres_url) as server:
