@@ -34,7 +34,7 @@ async def by_haproxy(primary: PrivatePostgres, standby: Standby) -> AsyncIterato
     with tool_directory() as directory:
         script = directory / "takes_writes.sh"
         login = f"user=postgres password={primary.password}"
-        script.write_text(with_changes("takes_writes.sh", {"user=check": login}))
+        script.write_text(with_changes("takes_writes.sh", {"user=watcher": login}))
         script.chmod(0o755)
         changes = {
             ":5400": f":{front}",

@@ -131,8 +131,10 @@ async def test_a_wait_ends_with_pool_timeout() -> None:
             assert 0.9 < time.monotonic() - began < 8
 
 
+# Seven, one for quick reads; and one to listen, two for the leases and two for the queue.
+@pytest.mark.parametrize(("background", "size"), [(True, 13), (False, 8)])
 async def test_the_start_says_how_many_processes_fit(
-    postgres_url: str, caplog: pytest.LogCaptureFixture
+    postgres_url: str, caplog: pytest.LogCaptureFixture, background: bool, size: int
 ) -> None:
     server = Server(postgres_url, pool_size=7)
 
@@ -140,11 +142,10 @@ async def test_the_start_says_how_many_processes_fit(
     async def nothing(run: object) -> None: ...
 
     with caplog.at_level(logging.INFO, "maniflex"):
-        async with client(server, database=None, background=True):
+        async with client(server, database=None, background=background):
             pass
     [line] = [message for message in caplog.messages if "connections of each process" in message]
-    # Seven, one for quick reads, one to listen, two for the leases and two for the queue.
-    assert "up to 13 connections of each process" in line
+    assert f"up to {size} connections of each process" in line
     assert "processes" in line.partition("enough for")[2]
 
 

@@ -106,6 +106,30 @@ def start(stack: ExitStack, app: Path, port: int, **environment: str) -> Served:
     return stack.enter_context(start_process(command, port, cwd=app, **environment))
 
 
+HELD = """
+import time
+from pathlib import Path
+
+if Path("hold").exists():
+    Path("held").touch()
+    while Path("hold").exists():
+        time.sleep(0.05)
+"""
+
+
+async def test_processes_stop_although_they_are_being_replaced(app: Path, sqlite_url: str) -> None:
+    (app / "app.py").write_text(HELD + APP)
+    with serve_process(app, "--workers", "2", DATABASE=sqlite_url) as served:
+        (app / "hold").touch()
+        served.send(signal.SIGHUP)
+        await eventually((app / "held").exists, "a new process starts, and takes its time")
+        served.send(signal.SIGTERM)
+        try:
+            assert await asyncio.to_thread(served.ended) == 0
+        finally:
+            (app / "hold").unlink()
+
+
 async def test_a_rolling_restart_behind_haproxy_fails_no_request(
     app: Path, postgres_url: str, long_mode: bool
 ) -> None:

@@ -172,8 +172,13 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
 
         own_work = self._durable.services if role == "server" and self.config.background else tuple
 
+        works = False
+
         def background() -> Sequence[Service]:
-            return self._durable.with_helpers((work or own_work)(), role)
+            nonlocal works
+            services = (work or own_work)()
+            works = bool(services)
+            return self._durable.with_helpers(services, role)
 
         strict: AbstractContextManager[list[str]] = nullcontext([])
         if self.config.is_strict:
@@ -182,7 +187,6 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
             await self._lifecycle.start(
                 assembly.adapters, prepare_tables, services=role != "client", background=background
             )
-        works = len(self._lifecycle.running) > len(self._lifecycle.services)
         for adapter in assembly.adapters:
             report_needs = getattr(adapter, "report_needs", None)
             if report_needs is not None:  # a server with connections that run out

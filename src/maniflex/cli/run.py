@@ -6,12 +6,12 @@ import logging
 import os
 
 import click
-import uvicorn
 
 from maniflex._logging import configure_logging, logging_config
 from maniflex.app.server import Server
 from maniflex.cli.process import freeze_objects
 from maniflex.cli.reload import serve_and_reload
+from maniflex.cli.supervisor import serve_by_processes
 from maniflex.cli.target import load
 from maniflex.errors import ManiflexError
 from maniflex.http.serve import bind, uvicorn_settings
@@ -65,13 +65,7 @@ def run(target: str, host: str | None, port: int | None, workers: int, reload: b
     configure_logging(config)
     for place, path in server.places:
         log.info("%s at http://%s:%s%s", place, config.host, config.port, path)
-    uvicorn.run(
-        name,
-        **settings,
-        workers=workers,
-        app_dir=".",
-        timeout_worker_healthcheck=STARTS_WITHIN,
-    )
+    serve_by_processes(name, workers, **settings, timeout_worker_healthcheck=STARTS_WITHIN)
 
 
 def idle() -> Server:
