@@ -12,8 +12,7 @@ from maniflex.admin import ModelAdmin
 from maniflex.admin.tables import AdminEvent
 from maniflex.admin.transfer_runs import InRequest
 from maniflex.admin.transfer_tables import AdminTransfer
-from tests.admin.test_transfer_bulk import look, runner_of
-from tests.kit.panel import Browser, text_of, visiting
+from tests.kit.panel import Browser, runner_of, text_of, visiting
 from tests.kit.warehouse import Depot, Parcel, extra_models, fill
 
 MILLION = 1_000_000
@@ -60,6 +59,10 @@ async def test_300_models_and_a_million_rows_have_quick_pages(database_url: str)
         hits = (await browser.http.get("/admin/-/pick/parcels?q=", headers={"x-fragment": "1"})).json()
         assert len(hits) == 20
         assert "100+" in text_of(await browser.get(f"/depots/{depot.id}/delete"))
+
+
+async def look(browser: Browser, place: str) -> str:
+    return text_of(await browser.get(place))
 
 
 class Killed(BaseException):
