@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex import AuthInfo, Model, Operation, Server, WithDeletedAt, field, file
-from maniflex.admin import AdminContext
-from maniflex.admin.pages import panel_routes
-from maniflex.admin.route import PanelRoute
-from maniflex.middleware import auth, db
-from tests.kit.panel import PASSWORD, Browser, add_superuser, visiting
+import httpx
 
+from maniflex import AuthInfo, Model, Operation, Server, WithDeletedAt, field, file
+from maniflex.admin import AdminContext, ModelAdmin
+from maniflex.middleware import auth, db
+from tests.kit.panel import PASSWORD, Browser, add_superuser, is_about_records, panel_paths, text_of, visiting
+
+NEWEST = "limit=20&sort=created_at:desc"
+FRAGMENT = {"x-fragment": "1"}
 KINDS = {
     "editor": ("admin", "writer", "maker"),
     "clerk": ("admin", "writer"),
@@ -28,11 +31,20 @@ READS = [
     Operation.HEAD,
 ]
 SHOWN = {
-    "/{model}": "", "/{model}/{id}": "/{id}", "/{model}/{id}/edit": "/{id}", "/{model}/{id}/delete": "/{id}",
+    "/{model}": "", "/{model}/{id}": "/{id}", "/{model}/{id}/delete": "/{id}",
     "/{model}/{id}/history": "/{id}/history", "/{model}/{id}/history/{version}": "/{id}/history/1",
     "/{model}/{id}/file/{field}": "/{id}/attachments/scan", "/{model}/export": "/export?format=csv",
-    "/-/pick/{model}": "",
+    "/-/pick/{model}": "", "/-/count/{model}": "",
 }  # fmt: skip
+# Forms that are opened, and files that are asked for: whether somebody may, a request of the API tells that
+# is refused for what it says, so that nothing changes.
+OFFERED: dict[tuple[str, str], tuple[str, str, Any]] = {
+    ("GET", "/{model}/new"): ("POST", "", {}),
+    ("GET", "/{model}/import"): ("POST", "", {}),
+    ("GET", "/{model}/{id}/edit"): ("PATCH", "/{id}", {"is_paid": "maybe"}),
+    ("GET", "/{model}/{id}/action/{name}"): ("PATCH", "/{id}", {"is_paid": "maybe"}),
+    ("POST", "/{model}/export"): ("GET", "/export?format=csv", None),
+}
 # What a form does, as a client would: method, path below the table, body; and the controls of the form.
 DONE: dict[str, tuple[str, str, Any, Mapping[str, Any]]] = {
     "/{model}": ("POST", "", {"number": "changed"}, {"f.number": "changed", "_seen": "{}"}),
@@ -44,7 +56,11 @@ DONE: dict[str, tuple[str, str, Any, Mapping[str, Any]]] = {
     "/{model}/bulk": ("DELETE", "/{id}", None, {"ids": "{id}", "action": "delete", "confirm": "1"}),
     "/{model}/{id}/action/{name}": ("PATCH", "/{id}", {"number": "changed"}, {"confirm": "1"}),
     "/{model}/{id}/history/{version}/restore": ("PATCH", "/{id}", {"number": "zero"}, {}),
+    "/{model}/import": ("POST", "", {"number": "changed"}, {"step": "import"}),
+    # Here is no field to reveal: the API has no such route. tests/admin/test_private.py reveals one.
+    "/{model}/{id}/reveal/{field}": ("POST", "/{id}/reveal/number", None, {}),
 }  # fmt: skip
+FILES = {"/{model}/import": {"file": ("orders.csv", b"number\r\nchanged\r\n")}}
 
 
 class Order(Model, WithDeletedAt, versioned=True, restore=True, export=True):
@@ -72,6 +88,7 @@ def make_server() -> Server:
     step.register(auth.require_role("maker"), models=[Order], operations=[Operation.CREATE, Operation.DELETE])
     server.pipeline.db.register(db.tenancy())
     admin = server.admin()
+    admin.add(ModelAdmin(Order, can_import=True))
 
     @admin.action(Order, on="record", name="rename")
     async def rename(ctx: AdminContext, ids: list[str]) -> str:
@@ -116,11 +133,9 @@ def fill(path: str, record_id: str) -> str:
 
 async def test_the_panel_shows_and_does_what_the_api_does(database_url: str) -> None:
     server = make_server()
-    admin = server.declared_panel
-    assert admin is not None
-    routes = [route for route in panel_routes(admin) if "{model}" in route.path]
-    asked = {(route.method, route.path) for route in routes}
-    assert {("GET", path) for path in SHOWN} | {("POST", path) for path in DONE} <= asked
+    routes = panel_paths(server, is_about_records)
+    rows = {("GET", path) for path in SHOWN} | {("POST", path) for path in DONE} | OFFERED.keys()
+    assert rows == routes
     async with visiting(server, database_url, signed_in=False) as browser:
         orders = {tenant: await make_order(server, tenant) for tenant in ("t1", "t2")}
         for kind, roles in KINDS.items():
@@ -132,48 +147,85 @@ async def test_the_panel_shows_and_does_what_the_api_does(database_url: str) -> 
                 identity = AuthInfo(user_id=user_id, roles=roles, tenant_id=tenant, auth_method="admin")
                 someone = Someone(kind=kind, tenant=tenant, auth=identity, browser=browser)
                 for owner, record_id in orders.items():
-                    for route in routes:
-                        await compare(server, someone, route, owner, record_id)
+                    for method, path in sorted(routes):
+                        await compare(server, someone, method, path, owner, record_id)
 
 
-async def compare(server: Server, someone: Someone, route: PanelRoute, owner: str, record_id: str) -> None:
+async def compare(
+    server: Server, someone: Someone, method: str, path: str, owner: str, record_id: str
+) -> None:
     """One route, for one person, about a record of one tenant."""
-    what = (someone.kind, someone.tenant, route.method, route.path, owner)
-    is_other = owner != someone.tenant
-    if route.method == "POST" and route.path in DONE:
-        method, path, body, controls = DONE[route.path]
-        is_restore = route.path.endswith("/restore") and "history" not in route.path
-        first, twin = [await make_order(server, owner, deleted=is_restore) for _ in range(2)]
-        before = await state(server)
-        api_path = f"/api/orders{path}".replace("{id}", twin)
-        answer = await server.call(method, api_path, json=body, auth=someone.auth)
-        between = await state(server)
-        form = {name: value.replace("{id}", first) for name, value in controls.items()}
-        form["_key"] = f"{first}-{someone.kind}"
-        response = await someone.browser.post(fill(route.path, first), form)
-        after = await state(server)
-        assert changes_of(between, after) == changes_of(before, between), (
-            what,
-            answer.status,
-            response.status_code,
-        )
-        may_see = is_other or answer.status == 404
-        assert not may_see or "first" not in response.text, what
-        return
-    if route.method == "GET" and route.path in SHOWN:
-        suffix, _, query = SHOWN[route.path].replace("{id}", record_id).partition("?")
-        answer = await server.call("GET", f"/api/orders{suffix}", query=query, auth=someone.auth)
-        response = await someone.browser.http.get(f"/admin{fill(route.path, record_id)}")
-        if (
-            "file" not in route.path and "pick" not in route.path
-        ):  # of those both are refused, each in its way
-            assert response.status_code == answer.status, (what, response.status_code, answer.status)
-        assert (response.status_code < 400) == (answer.status < 400), (what, answer.status)
-    elif route.method == "GET":
-        response = await someone.browser.http.get(f"/admin{fill(route.path, record_id)}")
-        assert response.status_code < 500, what
+    what = (someone.kind, someone.tenant, method, path, owner)
+    if (method, path) in OFFERED:
+        response = await compare_offer(server, someone, method, path, record_id)
+    elif method == "POST":
+        response = await compare_deed(server, someone, path, owner)
     else:
-        response = await someone.browser.post(fill(route.path, record_id), {})
-        assert response.status_code < 500, what
-    if is_other:
-        assert record_id not in response.text.replace(fill(route.path, record_id), ""), what
+        response = await compare_page(server, someone, path, record_id)
+    if owner != someone.tenant:
+        assert record_id not in response.text.replace(fill(path, record_id), ""), what
+        assert method == "GET" or "first" not in response.text, what
+
+
+async def compare_deed(server: Server, someone: Someone, path: str, owner: str) -> httpx.Response:
+    """A form and the request that does the same to a twin leave the same in the database."""
+    method, api_path, body, controls = DONE[path]
+    is_restore = path.endswith("/restore") and "history" not in path
+    first, twin = [await make_order(server, owner, deleted=is_restore) for _ in range(2)]
+    before = await state(server)
+    api_path = f"/api/orders{api_path}".replace("{id}", twin)
+    answer = await server.call(method, api_path, json=body, auth=someone.auth)
+    between = await state(server)
+    form = {name: value.replace("{id}", first) for name, value in controls.items()}
+    form["_key"] = f"{first}-{someone.kind}"
+    response = await someone.browser.post(fill(path, first), form, files=FILES.get(path))
+    what = (someone.kind, someone.tenant, path, owner, answer.status, response.status_code)
+    assert changes_of(between, await state(server)) == changes_of(before, between), what
+    assert answer.status != 404 or "first" not in response.text, what
+    return response
+
+
+async def compare_offer(
+    server: Server, someone: Someone, method: str, path: str, record_id: str
+) -> httpx.Response:
+    """A form opens for those whose request the API would take, had it the right values."""
+    api_method, api_path, body = OFFERED[method, path]
+    api_path, _, query = f"/api/orders{api_path}".replace("{id}", record_id).partition("?")
+    answer = await server.call(api_method, api_path, query=query, json=body, auth=someone.auth)
+    if method == "GET":
+        response = await someone.browser.http.get(f"/admin{fill(path, record_id)}")
+    else:
+        response = await someone.browser.post(fill(path, record_id), {"format": "csv"})
+    may = answer.status < 400 or answer.status == 422
+    if may and "{id}" in path:  # the values are looked at before the record
+        may = (await server.call("GET", f"/api/orders/{record_id}", auth=someone.auth)).status == 200
+    what = (someone.kind, someone.tenant, path, answer.status, response.status_code)
+    assert (response.status_code < 400) == may, what
+    return response
+
+
+async def compare_page(server: Server, someone: Someone, path: str, record_id: str) -> httpx.Response:
+    """A page and the answer of the API have the same status and the same records."""
+    suffix, _, query = SHOWN[path].replace("{id}", record_id).partition("?")
+    answer = await server.call(
+        "GET", f"/api/orders{suffix}", query=query or (NEWEST if not suffix else ""), auth=someone.auth
+    )
+    address = fill(path, record_id) + (f"?{query}" if query else "")
+    response = await someone.browser.http.get(f"/admin{address}", headers=FRAGMENT if "pick" in path else {})
+    what = (someone.kind, someone.tenant, path, answer.status, response.status_code)
+    assert (response.status_code < 400) == (answer.status < 400), what
+    if "{id}" in path and "file" not in path:
+        assert response.status_code == answer.status, what
+    if answer.status >= 400:
+        return response
+    if path == "/{model}/export":
+        assert answer.stream is not None
+        assert response.content == b"".join([chunk async for chunk in answer.stream]), what
+    elif path == "/-/count/{model}":
+        assert re.search(rf"\b{answer.meta['total']}\b", text_of(response.text)), what
+    elif path == "/-/pick/{model}":
+        assert [hit["id"] for hit in response.json()] == [row["id"] for row in answer.data], what
+    elif path == "/{model}":
+        shown = set(re.findall(r"/orders/([0-9a-f]{8}-[0-9a-f-]{27})", response.text))
+        assert shown == {row["id"] for row in answer.data}, what
+    return response

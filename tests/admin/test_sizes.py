@@ -7,55 +7,16 @@ from typing import Any, Literal
 
 import pytest
 
-from maniflex import Context, Model, Next, Server, belongs_to, field, has_many
+from maniflex import Context, Model, Next, Server, field
 from maniflex.admin import ModelAdmin
 from maniflex.admin.tables import AdminEvent
 from maniflex.admin.transfer_runs import InRequest
 from maniflex.admin.transfer_tables import AdminTransfer
-from tests.admin.test_transfer_bulk import look, runner_of
-from tests.kit.panel import Browser, text_of, visiting
+from tests.kit.panel import Browser, runner_of, text_of, visiting
+from tests.kit.warehouse import Depot, Parcel, extra_models, fill
 
 MILLION = 1_000_000
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
-
-
-class Depot(Model):
-    name: str = field(filterable=True, sortable=True, unique=True)
-    parcels: list[Parcel] = has_many()
-
-
-class Parcel(Model):
-    depot_id: str | None = field(default=None, filterable=True, on_delete="cascade", index=True)
-    depot: Depot | None = belongs_to()
-    label: str = field(filterable=True, sortable=True, index=True)
-    state: Literal["open", "done"] = field(default="open", filterable=True)
-
-
-def extra_models(count: int) -> list[type[Model]]:
-    return [
-        type(f"Extra{n:03}", (Model,), {"__annotations__": {"name": str}, "name": field(filterable=True)})
-        for n in range(count)
-    ]
-
-
-async def fill(server: Server, database: str, depot_id: str) -> None:
-    """A million rows, by the database itself."""
-    columns = "id, created_at, updated_at, depot_id, label, state"
-    if database.startswith("sqlite"):
-        moment = "(SELECT created_at FROM depots LIMIT 1)"
-        numbers = f"WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {MILLION})"
-        key, label = "printf('%08x-0000-7000-8000-000000000000', n)", "printf('P%07d', n)"
-        values = f"{key}, {moment}, {moment}, ?, {label}, 'open'"
-        await server.raw_exec(f"{numbers} INSERT INTO parcels ({columns}) SELECT {values} FROM c", depot_id)
-    else:
-        series = f"generate_series(1, {MILLION}) n"
-        label = "'P' || lpad(n::text, 7, '0')"
-        key = "lpad(to_hex(n), 8, '0') || '-0000-7000-8000-000000000000'"
-        await server.raw_exec(
-            f"INSERT INTO parcels ({columns}) SELECT {key}, now(), now(), ?, {label}, 'open' FROM {series}",
-            depot_id,
-        )
-        await server.raw_exec("ANALYZE parcels")
 
 
 async def seconds_of(browser: Browser, path: str, status: int = 200, **options: Any) -> float:
@@ -74,7 +35,7 @@ async def test_300_models_and_a_million_rows_have_quick_pages(database_url: str)
     server.admin()
     async with visiting(server, database_url) as browser:
         depot = await server.db(Depot).create(name="North")
-        await fill(server, database_url, depot.id)
+        await fill(server, database_url, depot.id, MILLION)
         page = await browser.get("/parcels")
         assert "10,000+" in text_of(page)
         some_id = "000f0000-0000-7000-8000-000000000000"
@@ -98,6 +59,10 @@ async def test_300_models_and_a_million_rows_have_quick_pages(database_url: str)
         hits = (await browser.http.get("/admin/-/pick/parcels?q=", headers={"x-fragment": "1"})).json()
         assert len(hits) == 20
         assert "100+" in text_of(await browser.get(f"/depots/{depot.id}/delete"))
+
+
+async def look(browser: Browser, place: str) -> str:
+    return text_of(await browser.get(place))
 
 
 class Killed(BaseException):

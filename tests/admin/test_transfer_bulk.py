@@ -9,11 +9,11 @@ import pytest
 from maniflex import Context, Model, Next, Server, WithDeletedAt, field
 from maniflex.admin import ModelAdmin
 from maniflex.admin.tables import AdminEvent, AdminUser
-from maniflex.admin.transfer_runs import InRequest, TransferRunner
+from maniflex.admin.transfer_runs import InRequest
 from maniflex.admin.transfer_tables import AdminTransfer
 from maniflex.errors import Fatal
 from maniflex.middleware import auth, db
-from tests.kit.panel import Browser, add_superuser, text_of, visiting
+from tests.kit.panel import Browser, add_superuser, runner_of, text_of, visiting
 
 SET = {"all": "1", "action": "set", "set.state": "done", "query": "f_state=open"}
 
@@ -36,13 +36,6 @@ async def fill(server: Server, count: int, **values: Any) -> None:
     async with server.transaction():
         for n in range(count):
             await server.db(Task).create(title=f"Task {n:05}", **values)
-
-
-def runner_of(server: Server) -> TransferRunner:
-    admin = server.declared_panel
-    assert admin is not None
-    runner: TransferRunner = admin.transfer_handler.__self__  # type: ignore[attr-defined]
-    return runner
 
 
 async def perform(server: Server, place: str) -> AdminTransfer:

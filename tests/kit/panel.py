@@ -12,6 +12,7 @@ import httpx
 
 from maniflex import Server
 from maniflex.admin.pages import panel_routes
+from maniflex.admin.transfer_runs import TransferRunner
 from maniflex.testing import client
 
 EMAIL, PASSWORD = "ada@example.org", "a long enough phrase"
@@ -88,6 +89,14 @@ async def visiting(
             response = await browser.sign_in()
             assert response.status_code == 303, response.text
         yield browser
+
+
+def runner_of(server: Server) -> TransferRunner:
+    """What does imports, exports and bulk changes, which a test has done by hand."""
+    admin = server.declared_panel
+    assert admin is not None
+    runner: TransferRunner = admin.transfer_handler.__self__  # type: ignore[attr-defined]
+    return runner
 
 
 # -- the routes of a panel, shared out among the tests that go through all of them

@@ -20,8 +20,9 @@ from maniflex.admin.reading import ask_record
 from maniflex.admin.route import show
 from maniflex.admin.site import ModelSite
 from maniflex.admin.visit import Visit
-from maniflex.errors import NotFound
+from maniflex.errors import Forbidden, NotFound
 from maniflex.model.meta import FieldMeta
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 
 
@@ -57,6 +58,8 @@ async def show_new(visit: Visit) -> Response:
     site = visit.site()
     if not site.can_create:
         raise NotFound(visit.t("no_such_page"))
+    if not await visit.api.may(site, Operation.CREATE):
+        raise Forbidden()
     return await render_form(visit, site, None)
 
 

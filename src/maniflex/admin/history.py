@@ -18,8 +18,9 @@ from maniflex.admin.saving import save_values
 from maniflex.admin.site import ModelSite
 from maniflex.admin.text_diff import diff_words
 from maniflex.admin.visit import Visit
-from maniflex.errors import InvalidQuery, NotFound
+from maniflex.errors import Forbidden, InvalidQuery, NotFound
 from maniflex.model.meta import Kind
+from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
 
 _MOST_VERSIONS = 50
@@ -299,6 +300,8 @@ async def show_edit(visit: Visit) -> Response:
     if not site.can_edit:
         raise NotFound(visit.t("no_such_page"))
     answer = await ask_record(visit, site, visit.params["id"])
+    if not await visit.api.may(site, Operation.UPDATE):
+        raise Forbidden()
     old_values = await values_of_version(visit, site, answer.data) if visit.param("version") else {}
     return await render_form(visit, site, answer.data, etag=answer.etag, version_values=old_values)
 

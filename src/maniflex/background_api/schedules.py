@@ -238,7 +238,7 @@ class _ScheduleEndpoints:
     async def _delete(self, ctx: Context) -> None:
         async with ctx.transaction() as tx:
             query = ctx.current_query().with_filter("id", ctx.state.ids, "in").with_(limit=None)
-            rows, _ = await self._store.page(self._store.listing(query), tx=tx)
+            rows, _ = await self._store.page(self._store.listing(query), counted=False, tx=tx)
             ids = [self._store.record(row).id for row in rows]
             ctx.result = {"deleted": await self._schedules.delete_many(ids)}
 

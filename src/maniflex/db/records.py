@@ -66,7 +66,7 @@ class Records(Generic[M]):
         query, includes = self._query(filters, sorts), self._includes(include)
         scope = await self._scope("list", query, includes)
         query = query.with_(limit=limit, page=page, forced=scope)
-        rows, _ = await self._store.page(self._store.listing(query), tx=self._tx)
+        rows, _ = await self._store.page(self._store.listing(query), counted=False, tx=self._tx)
         return [*await self._records(rows, includes, scope)]
 
     async def count(self, filters: Filters | None = None) -> int:
@@ -81,7 +81,7 @@ class Records(Generic[M]):
             query = query.with_filter(name, value)
         operation = "read" if isinstance(filters, str) else "list"
         scope = await self._scope(operation, query)
-        return await self._store.count(query.filters, scope=scope, tx=self._tx) > 0
+        return await self._store.count(query.filters, scope=scope, most=1, tx=self._tx) > 0
 
     async def create(self, record: M | Mapping[str, Any] | None = None, /, **fields: Any) -> M:
         """Store a new record, given whole or by its fields; what the scope settles need not be given."""

@@ -122,7 +122,7 @@ class Store:
         return self.listings.read(query_string).query
 
     async def page(
-        self, listing: Listing, *, budget: Budget | None = None, tx: Tx | None = None
+        self, listing: Listing, *, counted: bool = True, budget: Budget | None = None, tx: Tx | None = None
     ) -> tuple[Sequence[Row], int]:
         """The rows of one page, and how many there are in all; a keyset page counts nothing.
 
@@ -130,9 +130,12 @@ class Store:
         """
         query, run = listing.query, executor(self.adapter, tx)
         versions = None if run.read_versions is None else versions_read(self.sql, run)
-        statement = listing.rows() if versions is None else listing.versioned_rows()
+        if not counted:
+            statement = listing.uncounted_rows(versioned=versions is not None)
+        else:
+            statement = listing.rows() if versions is None else listing.versioned_rows()
         rows: Sequence[Row] = await run.fetch(statement, budget)
-        if query.cursor is not None:
+        if query.cursor is not None or not counted:
             total = 0
         elif rows:
             total = rows[0][-1]

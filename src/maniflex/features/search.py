@@ -213,7 +213,7 @@ async def _drop_denied(
             continue
         store = ctx.runtime.store(name)
         query = Query(store.meta, store.models, limit=None).with_filter("id", ids, "in")
-        rows, _ = await store.page(store.listing(query))
+        rows, _ = await store.page(store.listing(query), counted=False)
         records = [store.record(row) for row in rows]
         allowed = {record.id for record in records if await judges.allow(ctx, record)}
         denied |= {(name, id) for id in ids if id not in allowed}

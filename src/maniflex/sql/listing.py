@@ -121,9 +121,9 @@ class Listing:
             self._versioned_rows = self._write(versioned=True)
         return self._versioned_rows
 
-    def uncounted_rows(self) -> Sql:
-        """As `rows`, without the total."""
-        return self._write(counted=False)
+    def uncounted_rows(self, *, versioned: bool = False) -> Sql:
+        """As `rows` or `versioned_rows`, without the total."""
+        return self._write(counted=False, versioned=versioned)
 
     def _write(self, *, counted: bool = True, versioned: bool = False) -> Sql:
         model, query, parts = self._model, self.query, self._parts

@@ -83,7 +83,7 @@ class Database:
         marker = self.store.meta.soft_delete
         if marker is not None:  # a list shows deleted rows to a filter that names the marker; a read does not
             lookup = lookup.with_filter(marker.field, None if marker.timestamp else False)
-        rows, _ = await self.store.page(self.store.listing(lookup))
+        rows, _ = await self.store.page(self.store.listing(lookup), counted=False)
         if not rows:
             raise NotFound(model=self.store.meta.name, record_id=record_id)
         return rows[0][: len(self.store.meta.fields)]

@@ -5,7 +5,10 @@ CREATE INDEX IF NOT EXISTS schedules_due ON schedules (next_run_at, id) WHERE st
 CREATE INDEX IF NOT EXISTS schedule_firing_fired ON schedule_firing (fired_at);
 
 -- name: overdue
-SELECT count(*), min(next_run_at) FROM schedules WHERE status = 'active' AND next_run_at <= :now;
+SELECT count(*), min(next_run_at) FROM (
+    SELECT next_run_at FROM schedules WHERE status = 'active' AND next_run_at <= :now
+    ORDER BY next_run_at LIMIT 10001
+) AS late;
 
 -- name: touched
 UPDATE schedules SET last_run_at = :now, updated_at = :now WHERE id = :id;
