@@ -309,3 +309,31 @@ def test_rows_of_a_form_are_added_by_a_click(site: Site, browser: Browser) -> No
     expect(page.locator("tbody tr")).to_have_count(1)
     assert watch.trouble == []
     context.close()
+
+
+def test_controls_say_at_once_what_does_not_fit_and_what_is_not_there(site: Site, browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    watch = Watch(page, site.url)
+    page.goto(f"{site.url}/")
+    expect(page.locator("h1")).to_have_text("It runs")
+    assert page.evaluate("getComputedStyle(document.querySelector('ul')).listStyleType") == "none"
+    sign_in(page, site)
+    page.goto(f"{site.url}/admin/books/new")
+    for name, wrong, right in (("price", "-1", "2"), ("title", "x", "xy")):
+        control = page.locator(f"[id='f.{name}']")
+        for text, is_marked in ((wrong, True), (right, False)):
+            control.fill("")
+            control.press_sequentially(text)
+            control.press("Tab")
+            assert control.evaluate("one => one.matches(':user-invalid')") is is_marked, (name, text)
+    author = page.get_by_role("combobox", name="Author")
+    author.fill("nobody of this name")
+    expect(page.get_by_role("listbox").filter(has_text="Nothing matches.")).to_be_visible()
+    assert accessibility_problems(page) == []
+    author.press("ArrowDown")
+    author.press("Enter")
+    assert page.url.endswith("/admin/books/new")
+    assert page.locator("[id='f.author_id']").input_value() == ""
+    assert watch.trouble == []
+    context.close()

@@ -46,9 +46,6 @@ def views() -> dict[str, type]:
 def kinds_of(cls: type) -> tuple[str, ...]:
     """The kinds that the markup of a cell or a control is chosen by, as the templates name them."""
     if not _KINDS:
-        text = {
-            name: (TEMPLATES / name).read_text() for name in ("_cells.html", "_controls.html", "list.html")
-        }
         for one, name in ((Cell, "_cells.html"), (Control, "_controls.html"), (FilterControl, "list.html")):
             text = (TEMPLATES / name).read_text()
             chosen = re.findall(r"(?:cell|control)\.kind (?:==|in) (\"[a-z0-9]+\"|\([^)]+\))", text)

@@ -13,6 +13,7 @@ from maniflex.admin.audit import NothingStored
 from maniflex.admin.bulk import bulk_choices, settable_fields
 from maniflex.admin.bulk_large import answer_large_action, begin_large
 from maniflex.admin.call import ApiAnswer
+from maniflex.admin.cells import as_text
 from maniflex.admin.declare import AdminAction
 from maniflex.admin.deletes import MOST_COUNTED, Consequence, consequences_of
 from maniflex.admin.form_fields import setting_of
@@ -83,7 +84,7 @@ async def run_bulk(visit: Visit) -> Response:
         title=f"{label}: {site.plural}",
         action=visit.url(site.table, "bulk"),
         cancel_url=visit.url(site.table),
-        question=visit.t("bulk_question", name=label),
+        question=_question(visit, label, changes),
         ready=ready,
         refusals=refusals,
         controls=_controls(action_value, ids, changes, visit),
@@ -94,6 +95,13 @@ async def run_bulk(visit: Visit) -> Response:
         error="" if is_typed or not visit.form_text("confirm") else visit.t("type_the_count"),
     )
     return await _show_look(visit, site, view)
+
+
+def _question(visit: Visit, label: str, changes: Mapping[str, Any]) -> str:
+    for name, value in changes.items():
+        shown = as_text(value) or '""'
+        return visit.t("bulk_set_question", field=title_of(name), value=shown)
+    return visit.t("bulk_question", name=label)
 
 
 async def _show_look(visit: Visit, site: ModelSite, view: BulkView) -> Response:

@@ -75,3 +75,12 @@ class FormInput:
     folds: dict[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     rows: list[InlineChange] = field(default_factory=list)
     newest_rows: dict[str, dict[str, Any]] = field(default_factory=dict)  # of rows that others changed
+
+
+def words_beside(name: str, message: str) -> str:
+    """A message of the API where it stands beside its field, whose name it need not say again.
+
+    >>> words_beside("title", 'field "title" is required')
+    'is required'
+    """
+    return message.removeprefix(f'field "{name}" ')

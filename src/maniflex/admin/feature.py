@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,22 @@ def _option_problems(admin: Admin) -> Iterator[str]:
     for page in admin.pages:
         if not _PATH.fullmatch(page.path) or page.path.startswith("/-"):
             yield f"admin: page: the path {page.path!r} is written like /sales"
+        if not _has_template(admin, page.template):
+            place = (
+                "templates= names no directory" if admin.templates is None else f"not in {admin.templates}"
+            )
+            yield f"admin: page {page.path}: there is no template {page.template!r} ({place})"
     for action in admin.actions:
         if action.on not in _ON:
             yield f"admin: action {action.name}: on={action.on!r} is none of {', '.join(_ON)}"
+
+
+def _has_template(admin: Admin, name: str) -> bool:
+    places = [
+        files("maniflex.admin") / "templates",
+        *([] if admin.templates is None else [Path(admin.templates)]),
+    ]
+    return any((place / name).is_file() for place in places)
 
 
 def operations_problems(operations: Any) -> Iterator[str]:

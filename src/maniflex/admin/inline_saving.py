@@ -9,7 +9,7 @@ from typing import Any
 from maniflex.admin.call import ApiAnswer
 from maniflex.admin.cells import as_text
 from maniflex.admin.conflict import conflicts_of
-from maniflex.admin.controls import FormInput, input_name, key_at
+from maniflex.admin.controls import FormInput, input_name, key_at, words_beside
 from maniflex.admin.form_fields import initial_values, read_form, setting_of, text_of
 from maniflex.admin.inline_changes import InlineChange, InlineStep, InlineTable
 from maniflex.admin.inlines import inline_tables, read_row_values, row_indexes
@@ -165,7 +165,7 @@ def _note_errors(change: InlineChange, answer: ApiAnswer, form_input: FormInput)
         name, message = str(detail.get("field", "")), str(detail.get("message", ""))
         top = name.partition(".")[0].partition("[")[0]
         place = key_at(change.place, top) if top in names else change.place
-        text = message if top in names else f"{name} {message}".strip()
+        text = words_beside(name, message) if top in names else f"{name} {message}".strip()
         form_input.errors.setdefault(place, []).append(text)
     if not answer.details:
         form_input.errors.setdefault(change.place, []).append(answer.message or answer.code)

@@ -10,7 +10,7 @@ from maniflex.admin.audit import NothingStored, SentTwice
 from maniflex.admin.call import ApiAnswer, Refusal
 from maniflex.admin.cells import as_text, cell
 from maniflex.admin.conflict import conflicts_of, show_conflict
-from maniflex.admin.controls import FormInput
+from maniflex.admin.controls import FormInput, words_beside
 from maniflex.admin.form_fields import form_fields, is_settable, read_form
 from maniflex.admin.forms import render_form
 from maniflex.admin.inline_saving import InlineRefusal, has_rows, read_rows, save_rows
@@ -245,7 +245,7 @@ async def _show_refusal(
         name = str(detail.get("field", ""))
         place = name if name in field_meta else name.partition(".")[0].partition("[")[0]
         form_input.errors.setdefault(place if place in field_meta else "", []).append(
-            str(detail.get("message", ""))
+            words_beside(name, str(detail.get("message", "")))
             if place in field_meta
             else f"{name} {detail.get('message', '')}".strip()
         )

@@ -111,7 +111,8 @@ class Combo {
       return item;
     }));
     this.at = -1;
-    this.open(hits.length > 0);
+    if (!hits.length) this.list.append(make("li", { role: "option", "aria-disabled": "true", class: "null" }, "Nothing matches."));
+    this.open(true);
     say(`${hits.length} found`);
   }
   open(is) {
@@ -120,7 +121,7 @@ class Combo {
     if (!is) this.input.removeAttribute("aria-activedescendant");
   }
   move(step) {
-    const items = [...this.list.children];
+    const items = [...this.list.children].filter((item) => item.hit);
     if (!items.length) return;
     items[this.at]?.setAttribute("aria-selected", "false");
     this.at = (this.at + step + items.length) % items.length;
@@ -135,7 +136,7 @@ class Combo {
     } else if (event.key === "Enter" && !this.list.hidden) {
       event.preventDefault();
       const item = this.list.children[Math.max(this.at, 0)];
-      if (item) this.take(item.hit);
+      if (item?.hit) this.take(item.hit);
     } else if (event.key === "Escape" && !this.list.hidden) {
       event.stopPropagation();
       this.open(false);
