@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import pytest
+from starlette.responses import StreamingResponse
 
 from maniflex import AuthInfo, Context, Model, Next, Operation, Server, field
 from maniflex.middleware import auth, db, response, service, validate, workflow
@@ -223,3 +225,36 @@ async def test_a_computed_field_that_fails_is_left_out(sqlite_url: str, kind: st
             [post] = (await http.get("/api/posts")).json()["data"]
             assert post["title"] == "one"
             assert "extra" not in post
+
+
+async def test_an_answer_that_fails_while_it_is_written_is_answered(sqlite_url: str) -> None:
+    server, raised = Server(), Raised()
+
+    @server.action("GET", "/numbers")
+    async def numbers(ctx: Context) -> Any:
+        return map(fail, [1])
+
+    def fail(number: int) -> int:
+        assert raised.error is not None
+        raise raised.error
+
+    async with client(server, database=sqlite_url) as http:
+        for raised.error in (Own(), SystemExit(3), asyncio.CancelledError()):
+            error_of(await http.get("/api/numbers"), 500, "PANIC")
+
+
+async def test_a_stream_of_starlette_that_exits_is_broken_off(sqlite_url: str) -> None:
+    server = Server()
+
+    @server.action("GET", "/stream")
+    async def stream(ctx: Context) -> StreamingResponse:
+        return StreamingResponse(some())
+
+    async def some() -> AsyncIterator[bytes]:
+        yield b"some"
+        raise SystemExit(3)
+
+    async with client(server, database=sqlite_url) as http:
+        with pytest.raises(RuntimeError, match="SystemExit: 3 was raised"):  # a server closes the connection
+            await http.get("/api/stream")
+        assert (await http.get("/ready")).status_code == 200

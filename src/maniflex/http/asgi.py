@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
+from maniflex._fence import Fence
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
 from maniflex.http.inbound import Inbound, unread_body
 from maniflex.http.routing import Route, Router
-from maniflex.http.streaming import Send, deliver, quiet_aborts
+from maniflex.http.streaming import Send, deliver, fenced, quiet_aborts
 from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.answer import answer, failure
 from maniflex.pipeline.answer_headers import Header
@@ -86,6 +87,8 @@ class HttpApp:
                 await self._stream(response, response.stream, ctx, request_id, send)
         else:
             self._complete_headers(response, request_id)
+            if (chunks := getattr(response, "body_iterator", None)) is not None:
+                response.body_iterator = fenced(chunks)
             await response(scope, receive, send)
 
     def _complete_headers(self, response: Any, request_id: bytes) -> None:
@@ -129,9 +132,12 @@ class HttpApp:
             self._runtime.logger.error("%s %s: %s", error.status, error.code, error, extra=about)
             response = error_response(error)
             body, extra = response.encode(self._encode), ()
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # iterators of the application run here
+            failed = Fence().absorb(error)
             about = {"request_id": request_id.decode("ascii")}
-            self._runtime.panic_logger.error("an answer could not be encoded", exc_info=error, extra=about)
+            self._runtime.panic_logger.error("an answer could not be encoded", exc_info=failed, extra=about)
             response = panic_response()
             body, extra = response.encode(self._encode), ()
         if response.error is not None and OBSERVED in scope:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
@@ -81,6 +81,21 @@ async def _pump(
         raise Aborted("an answer was broken off") from None
     await reader.send({"type": "http.response.body", "body": b""})
     return None
+
+
+async def fenced(chunks: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
+    """The same chunks, of an answer of Starlette: in its tasks `SystemExit` would end the event loop."""
+    fence = Fence()
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise fence.absorb(error) from error
+    finally:
+        if isinstance(chunks, AsyncGenerator):
+            await chunks.aclose()
 
 
 def _pieces(chunk: bytes) -> Iterable[bytes]:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
 from maniflex.errors import Abort, CallbackFailed
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.auth.claims import BadClaim, ClaimNames, VerifiedToken, audience_matches
 from maniflex.middleware.auth.csrf_cover import uncovered_routes
@@ -71,7 +72,7 @@ class Bearer(Authenticator):
         self._names = ClaimNames(user_claim, roles_claim, tenant_claim, scopes_claim, session_claim)
         self._issuers = _texts(issuer)
         self._audiences = _texts(audience)
-        self._leeway = leeway if isinstance(leeway, timedelta) else timedelta(seconds=leeway)
+        self._leeway = as_timedelta(leeway)
         self._allow_no_expiry = allow_no_expiry
         self._required = tuple(required_claims)
         self._look_up = self._read_revoker(revoker)

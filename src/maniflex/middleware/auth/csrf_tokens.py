@@ -112,7 +112,7 @@ class Csrf(Entry):
             self.mistakes.append("header and cookie are plain names")
         if str(self._same_site).lower() not in ("lax", "strict", "none"):
             self.mistakes.append(f"same_site={self._same_site!r} is none of lax, strict, none")
-        if not 16 <= self._token_bytes <= 512:
+        if type(self._token_bytes) is not int or not 16 <= self._token_bytes <= 512:
             self.mistakes.append("token_bytes is a number from 16 to 512")
         wrong = [one for one in self._origins if not (_ORIGIN.fullmatch(one) or _HOST.fullmatch(one))]
         self.mistakes += [f"{one!r} is no origin, host or *.host" for one in wrong]

@@ -67,6 +67,8 @@ class KeyHeader(Authenticator):
             self.mistakes.append("a key is empty")
         elif not isinstance(info, AuthInfo) or not info.user_id:
             self.mistakes.append("a key leads to an AuthInfo with a user_id")
+        elif key.startswith("sha256:") and not _DIGEST.fullmatch(key):
+            self.mistakes.append("what follows sha256: in a key is a digest of 64 hexadecimal digits")
         else:
             digest_text = _DIGEST.fullmatch(key)
             self._has_short_key = self._has_short_key or (digest_text is None and len(key) < SHORT)

@@ -59,7 +59,7 @@ class RoleGuard(CallerGuard):
     def __init__(self, roles: tuple[str, ...]) -> None:
         super().__init__()
         self._check_names("roles", roles)
-        self._roles = frozenset(roles)
+        self._roles = frozenset(map(str, roles))
 
     @property
     def terms(self) -> str:

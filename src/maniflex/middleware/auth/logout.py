@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from maniflex.errors import Abort
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.claims import moment
-from maniflex.middleware.auth.durations import Duration, as_timedelta
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
 from maniflex.middleware.auth.revocation import revocation_unavailable, revoker_mistakes
-from maniflex.middleware.stores.port import Revoker
+from maniflex.middleware.stores.port import Duration, Revoker
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat

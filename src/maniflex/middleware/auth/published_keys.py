@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 from importlib import import_module
 from typing import Any, Unpack
 
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.auth.bearer import Bearer, TokenOptions, verify_aside
 from maniflex.middleware.auth.key_options import library_mistake
 from maniflex.middleware.auth.key_set import KeySet, address_problem
 from maniflex.middleware.auth.keys import ALGORITHMS, HMAC, VerifyingKey, missing_library
+from maniflex.middleware.stores.port import Duration
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Seat
-
-Duration = timedelta | float
 
 
 def jwks(
@@ -48,7 +47,9 @@ class PublishedKeys(Bearer):
         **options: Unpack[TokenOptions],
     ) -> None:
         super().__init__(**options)
-        ttl, interval, patience = (_seconds(d) for d in (cache_ttl, refetch_interval, timeout))
+        ttl, interval, patience = (
+            as_timedelta(d).total_seconds() for d in (cache_ttl, refetch_interval, timeout)
+        )
         problem = address_problem(url)
         if problem is not None:
             self.mistakes.append(problem)
@@ -91,7 +92,3 @@ class PublishedKeys(Bearer):
         if key is not None and self._algorithms is not None:
             key = key.narrow_to(self._algorithms)
         return None if key is None or not key.algorithms else await verify_aside(ctx, token, [key])
-
-
-def _seconds(duration: Duration) -> float:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from maniflex._caller import keep_answer_secret
 from maniflex.db.primary import reading
 from maniflex.errors import Abort, Conflict, Forbidden, NotFound, ValidationFailed
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.api_key_store import (
     LETTERS,
     SECRET_LETTERS,
@@ -21,9 +22,9 @@ from maniflex.middleware.auth.api_key_store import (
     rotate,
     touch,
 )
-from maniflex.middleware.auth.durations import Duration, as_timedelta
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
+from maniflex.middleware.stores.port import Duration
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Entry, Seat

@@ -16,9 +16,9 @@ from typing import Any, Unpack
 from maniflex._caller import keep_answer_secret
 from maniflex._ids import new_id
 from maniflex.errors import Abort, DeclarationError
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.bearer import Bearer, TokenOptions
 from maniflex.middleware.auth.claims import moment
-from maniflex.middleware.auth.durations import Duration, as_timedelta
 from maniflex.middleware.auth.host import Host
 from maniflex.middleware.auth.key_options import library_mistake
 from maniflex.middleware.auth.keys import BadKey, VerifyingKey, missing_library, secret_key, signing_key
@@ -26,7 +26,7 @@ from maniflex.middleware.auth.login_limits import LoginLimits
 from maniflex.middleware.auth.refresh_store import AccessToken, RefreshStore, RefreshToken, digest_of
 from maniflex.middleware.auth.revocation import revocation_unavailable, revoker_mistakes
 from maniflex.middleware.auth.token_routes import Login, TokenRoutes
-from maniflex.middleware.stores.port import Revoker
+from maniflex.middleware.stores.port import Duration, Revoker
 from maniflex.pipeline.context import AuthInfo, Context
 
 RESERVED = frozenset({"iss", "sub", "aud", "exp", "iat", "nbf", "jti", "sid", "roles", "scope", "tenant"})

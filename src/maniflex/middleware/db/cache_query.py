@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import msgspec
@@ -14,6 +15,7 @@ from maniflex.db.changes import Change, after_commit_once
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
 from maniflex.db.primary import OnPrimary
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.db.cache_store import CarefulStore
 from maniflex.middleware.db.cached_rows import pack, unpack
 from maniflex.middleware.db.query_text import joins, query_text
@@ -205,11 +207,7 @@ def _schema(meta: ModelMeta) -> str:
 
 
 def _mistakes(ttl: Any, key: Any, store: Any) -> Iterator[str]:
-    try:
-        is_time = not isinstance(ttl, bool) and seconds_of(ttl) > 0
-    except (TypeError, ValueError):
-        is_time = False
-    if not is_time:
+    if as_timedelta(ttl) <= timedelta(0):
         yield f"ttl={ttl!r} is not a time: give seconds or a timedelta"
     if key is not None and not callable(key):
         yield f"key={key!r} is not a function of (ctx)"

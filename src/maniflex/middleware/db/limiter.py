@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from maniflex.errors import Abort, RequestError, Unavailable
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.stores.port import Duration, RateLimitBackend, Taken, mistakes_of
 from maniflex.middleware.stores.rate_limits import SqlRateLimit
 from maniflex.middleware.stores.units import seconds_of
@@ -18,6 +19,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry_docs import EntryDocs, answer_header
 from maniflex.pipeline.registration import Next
 
+MOST_REQUESTS = 1_000_000_000
 ON_ERROR = ("refuse", "allow")
 _MESSAGE = "too many requests; try again later"
 _MOST_EMPTY = 10_000  # buckets that are remembered as empty
@@ -181,11 +183,11 @@ def _whole(seconds: float) -> str:
 
 
 def _mistakes(limit: Any, window: Any, cost: Any, backend: Any, on_error: Any) -> Iterator[str]:
-    if type(limit) is not int or limit < 1:
-        yield f"limit={limit!r} is not a number of requests, which is 1 or more"
+    if type(limit) is not int or not 1 <= limit <= MOST_REQUESTS:
+        yield f"limit={limit!r} is not a number of requests, which is 1 to {MOST_REQUESTS}"
     elif type(cost) is not int or not 1 <= cost <= limit:
         yield f"cost={cost!r} is not a number of tokens from 1 to the limit, {limit}"
-    if isinstance(window, bool) or not isinstance(window, timedelta | int | float) or seconds_of(window) <= 0:
+    if as_timedelta(window) <= timedelta(0):
         yield f"window={window!r} is not a time: give seconds or a timedelta"
     if on_error not in ON_ERROR:
         yield f"on_error={on_error!r} is neither 'refuse' nor 'allow'"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.response.header import header_mistakes
 from maniflex.middleware.response.ranks import CACHE
 from maniflex.model.meta import ModelMeta
@@ -60,7 +61,7 @@ class Cache(Entry):
         shared: bool,
     ) -> None:
         super().__init__()
-        seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
+        seconds = as_timedelta(max_age).total_seconds()
         self._public, self._shared = public, shared
         self.has_tags = etag and not no_store
         self._vary = ", ".join([vary] if isinstance(vary, str) else vary)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.response.header import header_mistakes
 from maniflex.middleware.response.origins import Origins, origin_mistakes
 from maniflex.model.meta import ModelMeta
@@ -62,7 +63,7 @@ class Cors(LayerEntry):
     ) -> None:
         super().__init__()
         origin_list = [origins] if isinstance(origins, str) else list(origins)
-        seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
+        seconds = as_timedelta(max_age).total_seconds()
         self.mistakes += _mistakes(origin_list, credentials=credentials, seconds=seconds)
         for name in (*headers, *expose, *methods):
             if name != "*":
@@ -158,7 +159,7 @@ def _mistakes(origins: Sequence[str], *, credentials: bool, seconds: float) -> l
     if "*" in origins and credentials:
         mistakes.append("'*' with credentials would let every page act for its visitors; name the origins")
     if not 0 <= seconds < 2**31:
-        mistakes.append(f"max_age={seconds} is no duration")
+        mistakes.append("max_age= is no duration that is not negative")
     return mistakes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.response.header import header_mistakes
 from maniflex.pipeline.answer_headers import Header
 from maniflex.pipeline.entry_docs import describe_nothing
@@ -58,8 +59,8 @@ class SecurityHeaders(LayerEntry):
     def _transport_policy(self, hsts: timedelta | float | str | None) -> str | None:
         if hsts is None or isinstance(hsts, str):
             return hsts
-        seconds = hsts.total_seconds() if isinstance(hsts, timedelta) else hsts
-        if isinstance(hsts, bool) or not 0 <= seconds < 2**31:
+        seconds = as_timedelta(hsts).total_seconds()
+        if not 0 <= seconds < 2**31:
             self.mistakes.append(f"hsts={hsts!r} is no duration")
             return None
         return f"max-age={int(seconds)}"

@@ -90,8 +90,8 @@ class MemoryStore:
         self, max_entries: int = 10_000, max_bytes: int | str = "64MB", *, clock: Clock | None = None
     ) -> None:
         self.mistakes = []
-        if max_entries < 1:
-            self.mistakes.append(f"stores.MemoryStore: max_entries={max_entries} has room for nothing")
+        if type(max_entries) is not int or max_entries < 1:
+            self.mistakes.append(f"stores.MemoryStore: max_entries={max_entries!r} has room for nothing")
         size = size_in_bytes(max_bytes)
         if size is None:
             self.mistakes.append(f"stores.MemoryStore: max_bytes={max_bytes!r} is not a size such as 64MB")

@@ -126,7 +126,7 @@ class ForbiddenEntry(RuleEntry):
             return
         for value in self._values:
             try:
-                convert_value(value, field, field.api, member=False)
+                convert_value(value, field, field.api, member=not self._ignore_case)
             except InvalidQuery:
                 yield f"{value!r} is no value of {field.name}"
 
