@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from maniflex._caller import asking
+from maniflex._fence import Fence
 from maniflex.errors import ExportBusy, NotFound, RequestError, Timeout
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
@@ -50,7 +51,8 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
                     ctx.settled = was_settled
             except Refused as refusal:
                 ctx.response = refusal.response
-            except Exception as error:
+            except BaseException as raised:
+                error = raised if isinstance(raised, Exception) else _absorb(raised)
                 client_left = client_left or isinstance(error, ClientGone)
                 ctx.response = failure(ctx, error)
                 _forget_frames(error)
@@ -67,6 +69,13 @@ async def answer(endpoint: Endpoint, ctx: Context, watch: RequestWatch | None = 
     if client_left:
         raise ClientGone()
     return ctx.response if ctx.response is not None else Response(204)
+
+
+def _absorb(error: BaseException) -> Exception:
+    """What is no `Exception` (`SystemExit`, the panic of an extension module) as the failure of a request."""
+    if isinstance(error, GeneratorExit):  # the server lets go of us
+        raise error
+    return Fence().absorb(error)
 
 
 def _forget_frames(error: Exception) -> None:
