@@ -11,6 +11,7 @@ from maniflex.db.renames import index_renames
 from maniflex.db.schema_differences import Difference, What
 from maniflex.migrations.conversions import conversion_back_source, conversion_source
 from maniflex.migrations.errors import MigrationError
+from maniflex.migrations.made_indexes import find_made_index
 from maniflex.migrations.source import (
     SourceText,
     TableSource,
@@ -249,8 +250,7 @@ class Changes:
             source = self._source(difference.model)
             if difference.index is None:
                 if difference.name not in self._renamed.values():
-                    drop = drop_index_source(source.name, difference.name, difference.name)
-                    change.add(drop, self._old_index(source, difference), f"drop index {difference.name}")
+                    self._drop_index(change, source, difference)
                 continue
             if difference.name in self._renamed:
                 continue
@@ -258,6 +258,16 @@ class Changes:
                 change.add(source.drop_index(difference.index), self._old_index(source, difference))
             words = f"index {source.name}"
             change.add(source.create_index(difference.index), source.drop_index(difference.index), words)
+
+    def _drop_index(self, change: FileChange, source: TableSource, difference: Difference) -> None:
+        """Drop an index by the names it has on the two databases, which tell its condition."""
+        name, words = difference.name, f"drop index {difference.name}"
+        made = find_made_index(self._target.files.all(), self._target.dialect, source, name)
+        if made is None or len(set(made.names.values())) < 2:
+            change.add(drop_index_source(source.name, name, name), self._old_index(source, difference), words)
+        else:
+            names = made.names[Dialect.SQLITE], made.names[Dialect.POSTGRES]
+            change.add(drop_index_source(source.name, *names), made.source, words)
 
     def _old_index(self, source: TableSource, difference: Difference) -> str:
         """The index that a file drops, for its way back."""
@@ -271,6 +281,9 @@ class Changes:
         }
         if (text := source.create_existing_index(difference.name, old, renames)) is not None:
             return text
+        made = find_made_index(self._target.files.all(), self._target.dialect, source, difference.name)
+        if made is not None:
+            return made.source
         words = f"the condition of the index {difference.name} is not known here; build it, then stamp"
         return call_source("raise Irreversible", [words]) if old.unique else ""
 

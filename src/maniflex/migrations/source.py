@@ -150,7 +150,7 @@ class TableSource:
             for dialect, key in _KEYS.items()
             if (condition := twins[dialect].dialect_options[key]["where"]) is not None
         }
-        return self._create_index(str(index.name), columns, bool(index.unique), conditions)
+        return self.write_index(str(index.name), columns, bool(index.unique), conditions)
 
     def create_existing_index(
         self, name: str, index: ExistingIndex, renames: Mapping[str, str]
@@ -169,11 +169,12 @@ class TableSource:
             }
         columns = [decimal_column(column) for column in index.columns]
         new_names = [renames.get(column, column) for column in columns]
-        return self._create_index(name, new_names, index.unique, conditions)
+        return self.write_index(name, new_names, index.unique, conditions)
 
-    def _create_index(
+    def write_index(
         self, name: str, columns: Sequence[str], unique: bool, conditions: Mapping[Dialect, str]
     ) -> SourceText:
+        """`op.create_index(…)` of an index of this name, with the same on both databases."""
         arguments: list[Any] = [name, self.name, list(columns)]
         if unique:
             arguments.append(keyword_source("unique", True))
