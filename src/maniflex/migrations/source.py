@@ -179,8 +179,9 @@ class TableSource:
         if unique:
             arguments.append(keyword_source("unique", True))
         for dialect, key in _KEYS.items():
-            if dialect in conditions:
-                text = literal_source(_escape_colons(conditions[dialect]))
+            condition = conditions.get(dialect)
+            if condition is not None:
+                text = literal_source(_escape_colons(condition))
                 arguments.append(keyword_source(f"{key}_where", SourceText(f"sa.text({text})")))
         return call_source("op.create_index", arguments)
 
