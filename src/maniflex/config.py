@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Self
 
-from maniflex._environment import read_environment
+from maniflex._environment import read_environment, read_file
 from maniflex._limits import DEFAULT_LIMITS
 from maniflex._limits import Limits as Limits  # settings are made here
 from maniflex._setting_checks import setting_problems, sqlite_problems
@@ -242,6 +242,17 @@ class Config(_WithOrigins):
         if problems:
             raise ConfigError(*problems)
         return config._from({**read.variables, **dict.fromkeys(settings, CODE)})
+
+
+def read_variables(file: str | Path) -> dict[str, str]:
+    """The variables of the environment, and those of a file such as `.env` that it does not set.
+
+    For what an application itself wants to be told; settings of the server are read by `Config.from_env`.
+    """
+    variables, problems = read_file(Path(file))
+    if problems:
+        raise ConfigError(*problems)
+    return {**variables, **os.environ}
 
 
 def _prefix(text: str) -> str:

@@ -265,6 +265,25 @@ def test_the_name_server_may_be_left_out_and_an_empty_target_is_explained(here: 
     assert "write it as module:server" in refused.output
 
 
+@pytest.mark.parametrize("target", ["../app:server", "./app:server"])
+def test_a_path_is_no_module_and_that_is_explained(target: str, here: Path) -> None:
+    refused = invoke("check", target)
+
+    assert refused.exit_code == 2
+    assert "write it as module:server" in refused.output
+
+
+@pytest.mark.parametrize("code", ["0", "3", ""])
+def test_a_module_that_ends_the_process_while_it_is_imported_is_refused(code: str, here: Path) -> None:
+    (here / "script.py").write_text(f"import sys\nsys.exit({code})\n")
+
+    refused = run_command("check", "script", cwd=here)
+
+    assert refused.returncode == 1
+    assert "script ended the process while it was imported" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("missing", ["no_such_library", "bro", "broken_import_too"])
 def test_an_import_that_fails_inside_the_module_is_not_blamed_on_the_module(missing: str, here: Path) -> None:
     (here / "broken_import.py").write_text(f"import {missing}\n")

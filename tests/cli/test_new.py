@@ -119,6 +119,38 @@ def test_the_doctor_finds_nothing_in_it_that_its_readme_does_not_explain(
     assert codes == ({"T101", "T104"} if "minimal" in options else set())
 
 
+@pytest.mark.parametrize("template", ["minimal", "app"])
+def test_its_settings_may_stand_in_a_file(here: Path, template: str) -> None:
+    assert new("bookstore", "--template", template).exit_code == 0
+    directory = here / "bookstore"
+    example = (directory / ".env.example").read_text()
+    secret = "TOKEN_SECRET=this secret stands in the file and is long enough"
+    (directory / ".env").write_text(
+        example.replace("PORT=8080", "PORT=9000")
+        .replace("DB_WRITE_URL=sqlite:///bookstore.db", "DB_WRITE_URL=sqlite:///other.db")
+        .replace("TOKEN_SECRET=", secret)
+    )
+
+    command: list[str | Path] = [MANIFLEX, "config", "app:server", "--changed", "--json"]
+    settings = subprocess.run(command, cwd=directory, env=_with_path({}), capture_output=True, text=True)
+
+    rows = {row["setting"]: row for row in json.loads(settings.stdout)}
+    assert (rows["port"]["value"], rows["port"]["source"]) == (9000, "variable")
+    assert (rows["database"]["value"], rows["database"]["source"]) == ("sqlite:///other.db", "variable")
+    assert not (directory / ".token_secret").exists()
+
+
+def test_settings_of_the_shell_are_none_of_the_new_project(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PORT", "none")
+    monkeypatch.setenv("MIGRATIONS_DIR", "elsewhere")
+
+    assert new("bookstore").exit_code == 0
+
+    assert len(list((here / "bookstore" / "migrations" / "versions").glob("*_first.py"))) == 1
+
+
 def test_a_directory_that_is_there_is_left_alone(here: Path) -> None:
     assert new("shop", "--template", "minimal").exit_code == 0
     before = (here / "shop" / "app.py").read_bytes()
@@ -137,6 +169,7 @@ def test_a_directory_that_is_there_is_left_alone(here: Path) -> None:
         (["a b"], 2, "begins with a letter"),
         (["json"], 2, "Python has a json already"),
         (["class"], 2, "Python has a class already"),
+        (["maniflex"], 2, "Python has a maniflex already"),
         (["shop", "--template", "minimal", "--domains"], 2, "--domains goes with app and saas"),
         (["no/such/shop"], 1, "there is no directory"),
         (["shop", "--template", "sass"], 2, "'minimal', 'app', 'saas'"),

@@ -605,7 +605,9 @@ def test_looking_at_runs_migrates_nothing(here: Path, database_url: str) -> None
             "runs", arguments[0], "app:server", *arguments[1:], cwd=here, DB_WRITE_URL=database_url
         )
         assert (ended.returncode, ended.stdout) == (1, "")
-        assert ended.stderr.endswith("has no table workflow_run; it is made when the server starts\n")
+        assert ended.stderr.endswith(
+            "has no table workflow_run; a server that has durable work makes it when it starts\n"
+        )
         assert "Traceback" not in ended.stderr
 
 

@@ -92,6 +92,32 @@ async def test_an_unforeseen_exception_is_a_panic_whose_cause_only_the_log_knows
     assert "r-1" in line.getMessage()
 
 
+class ExtensionPanic(BaseException):
+    """As modules written in Rust raise them."""
+
+
+@pytest.mark.parametrize("kind", [SystemExit, ExtensionPanic, asyncio.CancelledError])
+async def test_what_is_no_exception_is_a_panic_too_and_ends_nothing(
+    kind: type[BaseException], database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(metrics_enabled=True)
+    server.register(Member)
+
+    @server.action("POST", "/join", middleware=[with_transaction()])
+    async def join(ctx: Context) -> None:
+        await ctx.db(Member).create(email="a@x", number=1)
+        raise kind("hunter2")
+
+    async with client(server, database=database_url) as http:
+        answer = await http.post("/api/join")
+
+        error_of(answer, 500, "PANIC")
+        assert "hunter2" not in answer.text
+        assert answer.headers["x-request-id"] in caplog.text
+        assert await total(http, "/api/members") == 0
+        assert 'route="/api/join",status="500"' in (await http.get("/metrics")).text
+
+
 async def test_a_panic_goes_to_the_panic_logger_if_there_is_one(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -123,3 +123,26 @@ def test_two_files_of_one_minute_have_two_names(application: Application) -> Non
 
     assert len({file.name for file in application.files}) == 3
     assert "applied 2 files" in application.migrate("up")
+
+
+def test_an_index_whose_name_tells_its_condition_goes_and_comes_back_on_the_other_database(
+    application: Application, url_of_other_kind: str
+) -> None:
+    post = """
+    class Post(Model):
+        status: Literal["draft", "out", "old"] = "draft"
+        hot: bool = False
+        out_at: datetime | None = scheduled(set_field="status", from_="{}", to="out")
+        cool_at: datetime | None = scheduled(set_field="hot", from_={}, to={})
+    """
+    application.write(post.format("draft", True, False)).migrate("make", "-m", "first")
+    application.migrate("up")
+    application.write(post.format("old", False, True)).migrate("make", "-m", "second")
+
+    application.on(url_of_other_kind).migrate("up")
+
+    assert "ok" in application.migrate("check", "--replay")
+    application.migrate("down", "--yes")
+    application.files[-1].unlink()
+    application.write(post.format("draft", True, False))
+    assert "ok" in application.migrate("check", "--replay")

@@ -313,3 +313,59 @@ def test_files_go_down_and_up_again(shop: Application) -> None:
     assert shop.catalogue() == before
     shop.migrate("up")
     assert "ok" in shop.migrate("check")
+
+
+PAGES = BOOK + "    pages: int = 0\n"
+
+
+def test_a_column_that_is_renamed_and_of_another_type_keeps_its_values_both_ways(shop: Application) -> None:
+    shop.write(PAGES)
+    make_and_apply(shop, "-m", "pages")
+    book(shop, "Persuasion", pages=249)
+    shop.write(BOOK + '    length: str = field(default="none", renamed_from="pages")\n')
+
+    make_and_apply(shop, "-m", "length", "--allow-rewrite")
+
+    assert [one.length for one in books(shop, sorts="created_at")] == ["0", "249"]
+    shop.migrate("down", "--yes")
+    shop.files[-1].unlink()
+    shop.write(PAGES)
+    assert "ok" in shop.migrate("check")
+    assert [one.pages for one in books(shop, sorts="created_at")] == [0, 249]
+
+
+def test_a_column_that_is_renamed_and_of_another_default_needs_one_file(shop: Application) -> None:
+    shop.write(BOOK.replace('note: str = ""', 'remark: str = field(default="new", renamed_from="note")'))
+
+    make_and_apply(shop, "-m", "remark")
+
+    shop.migrate("down", "--yes")
+    shop.files[-1].unlink()
+    shop.write(BOOK)
+    assert "ok" in shop.migrate("check")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("Model", "Model, WithDeletedAt", id="of all rows, then of those not deleted"),
+        pytest.param("Model, WithDeletedAt", "Model", id="of those not deleted, then of all rows"),
+        pytest.param("Model, WithIsDeleted", "Model", id="of those without the mark, then of all rows"),
+        pytest.param("Model", None, id="unique, then not"),
+    ],
+)
+def test_an_index_that_a_file_changes_or_drops_comes_back_when_it_is_undone(
+    shop: Application, before: str, after: str | None
+) -> None:
+    models = BOOK.replace("Model", before)
+    if before != "Model":
+        shop.write(models)
+        make_and_apply(shop, "-m", "before")
+    shop.write(models.replace(before, after) if after else models.replace(", unique=True", ""))
+    make_and_apply(shop, "-m", "after")
+
+    shop.migrate("down", "--yes")
+
+    shop.files[-1].unlink()
+    shop.write(models)
+    assert "ok" in shop.migrate("check")

@@ -250,3 +250,44 @@ def test_search_on_a_large_table_waits_for_a_quiet_hour(items: Application) -> N
     items.migrate("up", "--allow-rewrite")
     assert len(items.sql(vector)) == 1
     items.migrate("up")
+
+
+def test_a_file_that_is_applied_in_part_is_finished_before_it_is_undone(items: Application) -> None:
+    items.sql(FILL.format(10))
+    items.write(ITEM + "    serial: str\n    weight: int = 0\n")
+    items.migrate("make", "-m", "serial")
+    items.migrate("up", code=1)  # its column is added, and has no values that could be required
+
+    refusal = items.migrate("down", "--yes", code=1)
+
+    assert "is applied in part" in refusal
+    assert "maniflex migrate up app:server" in refusal
+    file = items.files[-1]
+    step = 'op.set_not_null("items", "serial")'
+    file.write_text(
+        file.read_text().replace(step, f'op.backfill("items", set={{"serial": "id"}})\n    {step}')
+    )
+    items.migrate("up")
+    assert "ok" in items.migrate("check")
+    items.migrate("down", "--yes")
+
+
+def test_a_file_that_is_undone_in_part_is_undone_before_others_are_applied(items: Application) -> None:
+    items.sql(FILL.format(10))
+    items.write(ITEM + "    weight: int = 0\n    height: int = 0\n")
+    items.migrate("make", "-m", "weight")
+    items.migrate("up")
+    file = items.files[-1]
+    whole = file.read_text()
+    last_step = 'op.drop_column("items", "weight")'
+    file.write_text(whole.replace(last_step, 'op.execute("SELECT 1 / 0")'))
+    items.migrate("down", "--yes", code=1)
+    file.write_text(whole)
+
+    refusal = items.migrate("up", code=1)
+
+    assert "is undone in part" in refusal
+    assert "maniflex migrate down app:server" in refusal
+    items.migrate("down", "--yes")
+    items.migrate("up")
+    assert "ok" in items.migrate("check")

@@ -31,7 +31,7 @@ class RouteGuards:
 
     def __str__(self) -> str:
         parts = {"auth": self.authenticators, "open": self.exemptions, "guards": self.others}
-        return "; ".join(f"{name}: {', '.join(names)}" for name, names in parts.items() if names) or "-"
+        return "; ".join(f"{name}: {', '.join(names)}" for name, names in parts.items() if names) or "open"
 
     @property
     def is_decided(self) -> bool:

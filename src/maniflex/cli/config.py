@@ -27,7 +27,9 @@ _SECRET = re.compile(r"secret|password|signing_key|token|api_key|credential")
 @json_option
 def config(target: str, changed: bool, as_json: bool) -> None:
     """Print every setting, its value with secrets masked, and where it came from."""
-    rows = [row for row in setting_rows(load(target).config) if not changed or row["source"] != "default"]
+    settings = load(target).config
+    defaults = {row["setting"]: row["value"] for row in setting_rows(Config())}
+    rows = [row for row in setting_rows(settings) if not changed or row["value"] != defaults[row["setting"]]]
     if as_json:
         print_json(rows)
         return

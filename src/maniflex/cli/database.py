@@ -12,6 +12,7 @@ from maniflex.background.clock import ClockKeeper, ServerClock
 from maniflex.cli.process import run_once
 from maniflex.db.port import Adapter
 from maniflex.db.sqlite.adapter import SqliteAdapter
+from maniflex.db.sqlite.connect import MEMORY
 from maniflex.db.version_table import has_table
 from maniflex.errors import ConfigError
 
@@ -48,6 +49,8 @@ async def _open_database(server: Server, tables: tuple[str, ...]) -> AsyncIterat
 
 def check_file(adapter: Adapter) -> None:
     """Refuse a SQLite file that is not there: opening would make it."""
+    if isinstance(adapter, SqliteAdapter) and adapter._path == MEMORY:
+        raise ConfigError("the database is in the memory of the server's process alone, so none is here")
     if isinstance(adapter, SqliteAdapter) and not Path(adapter._path).is_file():
         raise ConfigError(f"there is no database {adapter._path!r}; it is made when the server starts")
 
@@ -55,4 +58,6 @@ def check_file(adapter: Adapter) -> None:
 async def _check_table(adapter: Adapter, table: str) -> None:
     if not await has_table(adapter, table):
         where = f"the database {adapter.label}"
-        raise ConfigError(f"{where} has no table {table}; it is made when the server starts")
+        raise ConfigError(
+            f"{where} has no table {table}; a server that has durable work makes it when it starts"
+        )

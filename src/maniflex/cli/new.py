@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from maniflex._setting_variables import ENVIRONMENT, UNITS
 from maniflex.cli.project_files import DATABASES, TEMPLATES, Project
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
@@ -60,8 +61,9 @@ def new(
 def _write_migration(directory: Path) -> None:
     """Write the first file of migrations; files fit both databases, so a scratch SQLite file will do."""
     with tempfile.TemporaryDirectory() as scratch:
+        own = {*ENVIRONMENT, *UNITS}  # settings of this shell are none of the new project's
         environment = dict(
-            os.environ,
+            {name: value for name, value in os.environ.items() if name not in own},
             DB_WRITE_URL=f"sqlite:///{scratch}/scratch.db",
             TOKEN_SECRET="no token is signed while a file is written",
         )
@@ -77,7 +79,7 @@ def _check(directory: Path, template: str, domains: bool, with_git: bool) -> Non
         raise click.BadParameter(
             "a name begins with a letter and has letters, digits, - and _", param_hint="NAME"
         )
-    if keyword.iskeyword(directory.name) or directory.name in sys.stdlib_module_names:
+    if keyword.iskeyword(directory.name) or directory.name in {*sys.stdlib_module_names, "maniflex"}:
         raise click.BadParameter(f"Python has a {directory.name} already", param_hint="NAME")
     if template == "minimal" and domains:
         raise click.UsageError("the minimal template has one file; --domains goes with app and saas")

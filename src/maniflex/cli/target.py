@@ -32,7 +32,7 @@ def load_sealed(target: str) -> Server:
 def load(target: str) -> Server:
     """Import the module and give its server, or say in one sentence why not."""
     module_name, _, attribute = target.partition(":")
-    if not module_name:
+    if not module_name or module_name.startswith("."):
         raise click.BadParameter("write it as module:server, such as app:server")
     attribute = attribute or "server"
     if os.getcwd() not in sys.path:
@@ -45,6 +45,11 @@ def load(target: str) -> Server:
         raise NoSuchTarget(f"there is no module {module_name!r} here") from None
     except ManiflexError as error:
         raise click.ClickException(str(error)) from None
+    except SystemExit as error:  # of a script that runs when it is imported; even 0 would look like success
+        raise click.ClickException(
+            f"{module_name} ended the process while it was imported (exit code {error.code}); what it runs"
+            ' belongs behind `if __name__ == "__main__":`'
+        ) from None
     server = getattr(module, attribute, None)
     if not isinstance(server, Server):
         servers = [name for name, value in vars(module).items() if isinstance(value, Server)]

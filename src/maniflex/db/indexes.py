@@ -35,6 +35,7 @@ class ExistingIndex:
     unique: bool
     predicate: str  # "" when it covers every row
     valid: bool = field(default=True, compare=False)  # False: PostgreSQL was interrupted while building it
+    condition: str = field(default="", compare=False)  # the predicate as the database writes it
 
     def __str__(self) -> str:
         kind = "unique" if self.unique else "not unique"
@@ -78,18 +79,28 @@ async def read_indexes(run: Executor, model: ModelSql, table: str | None = None)
         columns.setdefault(name, []).append(column or "an expression")
     return {
         row[0]: ExistingIndex(
-            tuple(columns[row[0]]), bool(row[1]), _predicate(row[3], model.dialect), bool(row[4])
+            tuple(columns[row[0]]),
+            bool(row[1]),
+            _predicate(condition),
+            bool(row[4]),
+            condition,
         )
         for row in rows
+        for condition in [_condition(row[3], model.dialect)]
     }
 
 
-def _predicate(text: str | None, dialect: Dialect) -> str:
-    """The condition of a partial index, bare of what each database puts around it."""
+def _condition(text: str | None, dialect: Dialect) -> str:
+    """The condition of a partial index, as the database writes it."""
     if text and by_dialect(dialect, sqlite=True, postgres=False):  # it is the whole statement
         _, *condition = re.split(r"\sWHERE\s", text, maxsplit=1, flags=re.IGNORECASE)
         text = " ".join(condition)
-    return " ".join(re.sub(r'[()"`\[\]]', "", text or "").lower().split())
+    return text or ""
+
+
+def _predicate(condition: str) -> str:
+    """The condition of a partial index, bare of what each database puts around it."""
+    return " ".join(re.sub(r'[()"`\[\]]', "", condition).lower().split())
 
 
 def _predicates(model: ModelSql) -> tuple[str, ...]:

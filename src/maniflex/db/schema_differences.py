@@ -55,6 +55,7 @@ class Difference:
     field: FieldMeta | None = None
     column: Column | None = None
     index: sa.Index | None = None
+    old_index: ExistingIndex | None = None  # of the database, where it is to go
     name: str = ""  # of the old table, column or index
     object: EngineObject | None = None
     harmless: bool = False
@@ -157,10 +158,11 @@ def _kept_column(model: ModelSql, field: FieldMeta, column: Column) -> Iterator[
 
 async def _default_differences(run: Executor, state: TableState) -> list[Difference]:
     """Constant defaults that differ; tables of earlier releases have none, and code does without."""
+    renames = renamed_columns(state.model, state.columns)
     pairs = [
         (field, column, declared_default)
         for field in state.model.meta.fields
-        if (column := state.columns.get(field.column)) is not None
+        if (column := state.columns.get(renames.get(field.column, field.column))) is not None
         and column.default is not None
         and (declared_default := constant_default(field, run.dialect)) is not None
         and _bare(column.default) != declared_default
@@ -210,14 +212,23 @@ def _index_differences(state: TableState) -> Iterator[Difference]:
             yield Difference(What.INDEX, text, model, index=index, name=str(index.name))
         elif not existing_index.valid:
             text = f"the index {index.name} of {table} was never finished"
-            yield Difference(What.CHANGED_INDEX, text, model, index=index, name=str(index.name))
+            yield _changed_index(text, model, index, existing_index)
         elif difference := index_difference(model, index, existing_index):
             text = f"the index {index.name} of {table} {difference}"
-            yield Difference(What.CHANGED_INDEX, text, model, index=index, name=str(index.name))
+            yield _changed_index(text, model, index, existing_index)
     for name, existing_index in state.indexes.items():
         if is_old_index(model, name, existing_index):
             text = f"the index {name} of {table} is declared no longer"
-            yield Difference(What.EXTRA_INDEX, text, model, name=name, harmless=not existing_index.unique)
+            yield Difference(
+                *(What.EXTRA_INDEX, text, model),
+                old_index=existing_index,
+                name=name,
+                harmless=not existing_index.unique,
+            )
+
+
+def _changed_index(text: str, model: ModelSql, index: sa.Index, old: ExistingIndex) -> Difference:
+    return Difference(What.CHANGED_INDEX, text, model, index=index, old_index=old, name=str(index.name))
 
 
 def _engine_differences(

@@ -59,6 +59,7 @@ class Migrator:
 
     async def up(self, revision: str = "head") -> int:
         """Apply pending files up to a revision; returns how many files that were."""
+        await self._refuse_interrupted(back=True)
         made_by_start = await find_file_of_tables(self.target, _up_to)
         return await self._run(lambda heads: self._pending(heads, revision), made_by_start)
 
@@ -66,6 +67,7 @@ class Migrator:
         """Undo files back to a revision; returns how many files that were."""
         files = self.target.files
         goal = await self.goal(revision)
+        await self._refuse_interrupted(back=False)
 
         def pending(heads: tuple[str, ...]) -> list[FileJob]:
             if not heads:
@@ -74,6 +76,18 @@ class Migrator:
             return [self._job(file, step, heads, back=True) for file, step in steps[:1]]
 
         return await self._run(pending)
+
+    async def _refuse_interrupted(self, *, back: bool) -> None:
+        """What was done of an interrupted file is behind no revision, so only its own direction goes on."""
+        log = await read_log(reading(self.target.adapter))
+        for file in self.target.files.all():
+            progress = log[file.revision].progress if file.revision in log else None
+            if progress and progress.get("back") is back:
+                word, verb = ("down @", "undone") if back else ("up @", "applied")
+                raise MigrationError(
+                    f"{file.title} is {verb} in part, up to operation {progress['steps']}, because that was"
+                    f" interrupted; finish it first with {self.target.command(word)}"
+                )
 
     async def goal(self, revision: str) -> str:
         """A relative revision such as -1 as the one it means, from where the database is now."""

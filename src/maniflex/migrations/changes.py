@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from maniflex.db.columns import Column
 from maniflex.db.engine_objects import EngineObject, engine_objects
 from maniflex.db.renames import index_renames
 from maniflex.db.schema_differences import Difference, What
-from maniflex.migrations.conversions import conversion_source
+from maniflex.migrations.conversions import conversion_back_source, conversion_source
 from maniflex.migrations.errors import MigrationError
+from maniflex.migrations.made_indexes import find_made_index
 from maniflex.migrations.source import (
     SourceText,
     TableSource,
@@ -179,11 +180,22 @@ class Changes:
         self, change: FileChange, source: TableSource, differences: Sequence[Difference]
     ) -> None:
         dialect = self._target.dialect
-        old = {d.column.name: d.column for d in differences if d.column is not None}
-        using = {
-            d.field.column: conversion_source(d.field, d.column, dialect)
+        old = {
+            name: replace(d.column, name=name)  # a rename comes before
             for d in differences
-            if d.what is What.TYPE and d.field is not None and d.column is not None
+            if d.column is not None
+            for name in [d.column.name if d.field is None else d.field.column]
+        }
+        types = [
+            (d.field, d.column)
+            for d in differences
+            if d.what is What.TYPE and d.field and d.column is not None
+        ]
+        using = {new.column: conversion_source(new, column, dialect) for new, column in types}
+        using_back = {
+            new.column: text
+            for new, column in types
+            if (text := conversion_back_source(new, column, dialect)) is not None
         }
         retyped = [i for i in source.indexes() if using.keys() & {_bare(c.name) for c in i.columns}]
         for index in retyped:
@@ -207,11 +219,9 @@ class Changes:
             for difference in differences
             if difference.what is What.EXTRA_COLUMN and difference.column is not None
         ]
-        pairs = ", ".join(f"{literal_source(column)}: {text}" for column, text in using.items())
-        arguments = [keyword_source("using", SourceText(f"{{{pairs}}}"))] if using else []
         change.add(
-            call_source("op.rebuild_table", [source.name, *up, *arguments]),
-            call_source("op.rebuild_table", [source.name, *down]),
+            call_source("op.rebuild_table", [source.name, *up, *_using_arguments(using)]),
+            call_source("op.rebuild_table", [source.name, *down, *_using_arguments(using_back)]),
             f"change {', '.join(dict.fromkeys(old))} of {source.name}",
         )
         for index in retyped:
@@ -240,15 +250,42 @@ class Changes:
             source = self._source(difference.model)
             if difference.index is None:
                 if difference.name not in self._renamed.values():
-                    drop = drop_index_source(source.name, difference.name, difference.name)
-                    change.add(drop, "", f"drop index {difference.name}")
+                    self._drop_index(change, source, difference)
                 continue
             if difference.name in self._renamed:
                 continue
             if difference.what is What.CHANGED_INDEX:
-                change.add(source.drop_index(difference.index), "")
+                change.add(source.drop_index(difference.index), self._old_index(source, difference))
             words = f"index {source.name}"
             change.add(source.create_index(difference.index), source.drop_index(difference.index), words)
+
+    def _drop_index(self, change: FileChange, source: TableSource, difference: Difference) -> None:
+        """Drop an index by the names it has on the two databases, which tell its condition."""
+        name, words = difference.name, f"drop index {difference.name}"
+        made = find_made_index(self._target.files.all(), self._target.dialect, source, name)
+        if made is None or len(set(made.names.values())) < 2:
+            change.add(drop_index_source(source.name, name, name), self._old_index(source, difference), words)
+        else:
+            names = made.names[Dialect.SQLITE], made.names[Dialect.POSTGRES]
+            change.add(drop_index_source(source.name, *names), made.source, words)
+
+    def _old_index(self, source: TableSource, difference: Difference) -> str:
+        """The index that a file drops, for its way back."""
+        old = difference.old_index
+        if old is None or not old.valid:
+            return ""
+        renames = {
+            d.name: d.field.column
+            for d in self._of(What.RENAMED_COLUMN)
+            if d.field is not None and d.model is difference.model
+        }
+        if (text := source.create_existing_index(difference.name, old, renames)) is not None:
+            return text
+        made = find_made_index(self._target.files.all(), self._target.dialect, source, difference.name)
+        if made is not None:
+            return made.source
+        words = f"the condition of the index {difference.name} is not known here; build it, then stamp"
+        return call_source("raise Irreversible", [words]) if old.unique else ""
 
     # -- durable work
 
@@ -285,6 +322,11 @@ def _backfill(source: TableSource, new: FieldMeta, value: SourceText) -> SourceT
     return call_source(
         "op.backfill", [source.name, keyword_source("set", values), keyword_source("where", where)]
     )
+
+
+def _using_arguments(using: Mapping[str, SourceText]) -> list[SourceText]:
+    pairs = ", ".join(f"{literal_source(column)}: {text}" for column, text in using.items())
+    return [keyword_source("using", SourceText(f"{{{pairs}}}"))] if using else []
 
 
 def _sql_source(text: str) -> SourceText:

@@ -22,9 +22,26 @@ _POSTGRES = PartialTable(
 
 
 def conversion_source(field: FieldMeta, column: Column, dialect: Dialect) -> SourceText:
-    """The SQL that converts a column, for both databases; refused where values would have to be guessed."""
-    old, new = existing_kind(column, dialect), field.kind
-    name = quote(column.name, dialect)
+    """The SQL that converts a column, for both databases; refused where values would have to be guessed.
+
+    It names the column as the field does, because a rename comes before the conversion.
+    """
+    text = _conversion(field.column, existing_kind(column, dialect), field.kind, dialect)
+    if text is None:
+        raise MigrationError(
+            f"{column.name} is {column.type} in the database; no conversion to {field.kind} is certain; keep"
+            f' the old column, field(column="{column.name}"), declare another and fill it with op.backfill'
+        )
+    return text
+
+
+def conversion_back_source(field: FieldMeta, column: Column, dialect: Dialect) -> SourceText | None:
+    """The SQL of the way back; None where values would have to be guessed."""
+    return _conversion(field.column, field.kind, existing_kind(column, dialect), dialect)
+
+
+def _conversion(column: str, old: Kind | None, new: Kind | None, dialect: Dialect) -> SourceText | None:
+    name = quote(column, dialect)
     if old in _PLAIN and new in _PLAIN:
         sqlite, postgres = f"CAST({name} AS {_SQLITE[new]})", f"CAST({name} AS {_POSTGRES[new]})"
     elif (old, new) == (Kind.BOOL, Kind.INT):
@@ -32,10 +49,7 @@ def conversion_source(field: FieldMeta, column: Column, dialect: Dialect) -> Sou
     elif (old, new) == (Kind.INT, Kind.BOOL):
         sqlite, postgres = f"{name} <> 0", f"{name} <> 0"
     else:
-        raise MigrationError(
-            f"{column.name} is {column.type} in the database, and no conversion to {new} is certain; keep the"
-            f' old column, field(column="{column.name}"), declare a new one and fill it with op.backfill'
-        )
+        return None
     return call_source(
         "by_database", [keyword_source("sqlite", sqlite), keyword_source("postgresql", postgres)], 2
     )

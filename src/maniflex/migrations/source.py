@@ -10,16 +10,19 @@ from typing import Any
 import sqlalchemy as sa
 
 from maniflex.db.columns import COLUMN_TYPES, Column
+from maniflex.db.indexes import ExistingIndex
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.sql.decimal_order import decimal_column
 from maniflex.sql.defaults import NEW_ID, NOW, column_default
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect
-from maniflex.sql.tables import NAMED_BY_CONDITION, build_table, sa_dialect, table_rules
+from maniflex.sql.tables import NAMED_BY_CONDITION, build_table, quote, sa_dialect, table_rules
 
 _WIDTH = 88
 _NOW = tuple(NOW[dialect] for dialect in Dialect)
 _NEW_ID = tuple(NEW_ID[dialect] for dialect in Dialect)
+_KEYS = {Dialect.POSTGRES: "postgresql", Dialect.SQLITE: "sqlite"}
+_LIVE_ROWS = re.compile(r'\(*"?(\w+)"? IS (NULL|FALSE|0)\)*', re.IGNORECASE)
 _TABLE_PREFIX = re.compile(r'"(?:[^"]|"")+"\.(?=")')
 
 
@@ -142,13 +145,43 @@ class TableSource:
             texts = [keyword_source("sqlite", _ddl(sqlite)), keyword_source("postgresql", _ddl(postgres))]
             return call_source("op.create_index_by_database", [self.name, *texts])
         columns = [decimal_column(column.name) for column in postgres.columns]
-        arguments: list[Any] = [str(index.name), self.name, columns]
-        if index.unique:
+        conditions = {
+            dialect: _condition(condition, dialect)
+            for dialect, key in _KEYS.items()
+            if (condition := twins[dialect].dialect_options[key]["where"]) is not None
+        }
+        return self.write_index(str(index.name), columns, bool(index.unique), conditions)
+
+    def create_existing_index(
+        self, name: str, index: ExistingIndex, renames: Mapping[str, str]
+    ) -> SourceText | None:
+        """An index as the database has it, by new names of columns; None where the condition is not ours."""
+        conditions: dict[Dialect, str] = {}
+        if index.condition:
+            match = _LIVE_ROWS.fullmatch(index.condition.strip())
+            if match is None:
+                return None
+            marker = renames.get(match[1], match[1])
+            values = ("NULL", "NULL") if match[2].upper() == "NULL" else ("0", "false")
+            conditions = {
+                dialect: f"{quote(marker, dialect)} IS {value}"
+                for dialect, value in zip((Dialect.SQLITE, Dialect.POSTGRES), values, strict=True)
+            }
+        columns = [decimal_column(column) for column in index.columns]
+        new_names = [renames.get(column, column) for column in columns]
+        return self.write_index(name, new_names, index.unique, conditions)
+
+    def write_index(
+        self, name: str, columns: Sequence[str], unique: bool, conditions: Mapping[Dialect, str]
+    ) -> SourceText:
+        """`op.create_index(…)` of an index of this name, with the same on both databases."""
+        arguments: list[Any] = [name, self.name, list(columns)]
+        if unique:
             arguments.append(keyword_source("unique", True))
-        for key, dialect in (("postgresql", Dialect.POSTGRES), ("sqlite", Dialect.SQLITE)):
-            condition = twins[dialect].dialect_options[key]["where"]
+        for dialect, key in _KEYS.items():
+            condition = conditions.get(dialect)
             if condition is not None:
-                text = literal_source(_escape_colons(_condition(condition, dialect)))
+                text = literal_source(_escape_colons(condition))
                 arguments.append(keyword_source(f"{key}_where", SourceText(f"sa.text({text})")))
         return call_source("op.create_index", arguments)
 
