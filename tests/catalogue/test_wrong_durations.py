@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from maniflex import AuthInfo, DeclarationError, Model, Server
-from maniflex.middleware import auth, db, response, stores, validate
+from maniflex.middleware import auth, db, idempotency, response, stores, validate
 from tests.catalogue.auth.kit import SECRET
 
 NO_DURATIONS = [float("nan"), float("inf"), 1e300, 10**30, timedelta.max, -1, "5", True, [1], None]
@@ -37,6 +37,9 @@ ENTRIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "reuse_grace": ("auth", lambda value: tokens(reuse_grace=value)),
     "window": ("db", lambda value: db.rate_limit(5, value)),
     "ttl": ("db", lambda value: db.cache_query(ttl=value)),
+    "ttl=": ("deserialize", lambda value: idempotency.keys(ttl=value)),
+    "wait": ("deserialize", lambda value: idempotency.keys(wait=value)),
+    "lease": ("deserialize", lambda value: idempotency.keys(lease=value)),
     "max_age": ("response", lambda value: response.cache(value)),
     "max_age=": ("response", lambda value: response.cors(["https://app.example.com"], max_age=value)),
 }

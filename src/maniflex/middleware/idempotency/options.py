@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.stores.port import mistakes_of
-from maniflex.middleware.stores.units import seconds_of
 from maniflex.model.file_field import size_in_bytes
 from maniflex.pipeline.context import Context
 
@@ -35,10 +35,11 @@ def option_mistakes(arguments: dict[str, Any]) -> Iterator[str]:
     seconds = {}
     for name in ("ttl", "wait", "lease"):
         value = arguments[name]
-        if isinstance(value, bool) or not isinstance(value, timedelta | int | float) or seconds_of(value) < 0:
+        duration = as_timedelta(value)
+        if duration < timedelta(0):
             yield f"{name}={value!r} is not a time: give seconds or a timedelta"
         else:
-            seconds[name] = seconds_of(value)
+            seconds[name] = duration.total_seconds()
     if seconds.get("lease", 1) < 1:
         yield f"lease={arguments['lease']!r} is less than a second"
     elif "ttl" in seconds and "lease" in seconds and seconds["ttl"] <= seconds["lease"]:
