@@ -107,6 +107,7 @@ def start(stack: ExitStack, app: Path, port: int, **environment: str) -> Served:
 
 
 HELD = """
+import os
 import time
 from pathlib import Path
 
@@ -114,12 +115,14 @@ if Path("hold").exists():
     Path("held").touch()
     while Path("hold").exists():
         time.sleep(0.05)
+Path(f"begun-{os.getpid()}").touch()
 """
 
 
 async def test_processes_stop_although_they_are_being_replaced(app: Path, sqlite_url: str) -> None:
     (app / "app.py").write_text(HELD + APP)
     with serve_process(app, "--workers", "2", DATABASE=sqlite_url) as served:
+        await eventually(lambda: len([*app.glob("begun-*")]) == 3, "the parent and both processes")
         (app / "hold").touch()
         served.send(signal.SIGHUP)
         await eventually((app / "held").exists, "a new process starts, and takes its time")
