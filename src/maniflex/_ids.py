@@ -107,5 +107,10 @@ class EventIds:
             self._prefix = prefix
             return {"event": prefix, "tail": self._tail}
 
+    def restart(self) -> None:
+        """In a forked child, which has no thread that would let go of the lock."""
+        self._lock = Lock()
+
 
 event_ids = EventIds()
+os.register_at_fork(after_in_child=event_ids.restart)

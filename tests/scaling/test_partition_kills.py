@@ -10,12 +10,15 @@ import asyncpg
 import pytest
 
 from maniflex import Server
-from maniflex.background.partitions import builder
+from maniflex._ids import first_id
+from maniflex.background.partitions import builder, command
 from maniflex.background.partitions.builder import CHECK, LATEST, PartitionBuilder
+from maniflex.background.partitions.command import partition_tables
 from maniflex.background.partitions.layout import MESSAGES, RUNS, PartitionedTable
 from maniflex.background.partitions.mover import TableMover
 from maniflex.background.partitions.periods import Period
 from maniflex.background.partitions.short_locks import PATIENCE
+from maniflex.db.port import Adapter
 from maniflex.errors import SerializationFailure
 from tests.kit.partitioned_server import ALL, a_server, adapter_of, layout_of, partition, work_off
 from tests.kit.postgres import fetch_value
@@ -176,6 +179,41 @@ async def test_a_check_goes_before_its_period_comes_near(
             assert await one.build_ahead(week - LATEST + timedelta(seconds=1), Period.WEEK) == []
         assert await fetch_value(postgres_url, CHECKS) == 0
         await server.work.submit("part.ok")
+
+
+async def test_time_that_other_partitions_took_counts_for_a_check(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "SMALL", -1)
+    now = this_week() + timedelta(minutes=5)
+    async with a_server(postgres_url) as server:
+        await move_all(server)
+        one = PartitionBuilder(adapter_of(server), RUNS, PATIENCE)
+        times = [0.0, 0.0]  # at the beginning, and for the first one
+        monkeypatch.setattr(builder, "monotonic", lambda: times.pop(0) if times else 10_800.0)
+
+        assert len(await one.build_ahead(now, Period.HOUR)) == 1  # three are missing
+        assert await fetch_value(postgres_url, CHECKS) == 0
+
+
+async def test_partitions_begin_after_the_moment_when_their_table_was_moved(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = [datetime.now(UTC)]
+
+    async def time_of_database(adapter: Adapter) -> datetime:
+        return moments[-1]
+
+    monkeypatch.setattr(command, "_database_time", time_of_database)
+    async with a_server(postgres_url) as server:
+
+        def tell(text: str) -> None:  # as if each step of it had taken two hours
+            moments.append(moments[-1] + timedelta(hours=2))
+
+        await partition_tables(adapter_of(server), [MESSAGES], Period.HOUR, tell=tell)
+        assert len(moments) > 1
+        first = (await layout_of(server, MESSAGES)).partitions[0]
+        assert first.lower > first_id(moments[0] + timedelta(hours=2))
 
 
 async def check_moved(server: Server, url: str) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -113,8 +114,8 @@ async def owner(postgres_url: str) -> AsyncIterator[str]:
 async def test_an_owner_that_may_make_no_tables_goes_on_without_new_partitions(
     postgres_url: str, owner: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = postgres_url.replace("//postgres@", f"//{owner}@")
-    assert owner in url
+    parts = urlsplit(postgres_url)
+    url = parts._replace(netloc=f"{owner}@{parts.netloc.rpartition('@')[2]}").geturl()
     async with a_server(url) as server:
         await server.work.submit("part.ok", idempotency_key="one")
         await execute(postgres_url, f"REVOKE CREATE ON SCHEMA public FROM {owner}")

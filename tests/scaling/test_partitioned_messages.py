@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -269,3 +270,30 @@ async def test_a_dropped_partition_changes_nothing_for_relays(postgres_url: str)
         await server.outbox.enqueue("part.told", {}, key="k", outside_transaction=True)
 
         assert await server.outbox.drainer().drain() == 1
+
+
+async def test_a_message_put_back_holds_up_its_key_for_relays_of_other_processes(postgres_url: str) -> None:
+    async with a_server(postgres_url) as server, a_server(postgres_url) as other:
+        await partition(server)
+        prefix = await aged_partition(postgres_url, 20)
+        await execute(
+            postgres_url,
+            f"{ROWS} VALUES ('{prefix}1', 1, 'part.told', 'k', 'dead', '{{}}', now(), NULL, 3, 1,"
+            " now(), now())",
+        )
+        woken = asyncio.Event()
+        async with other.outbox.store.listen(woken.set):
+            for one in (server, other):
+                await message_keeper(one).tick()
+            look_everywhere_again(other, soon=False)
+            woken.clear()
+            await server.outbox.redrive(f"{prefix}1")
+            await asyncio.wait_for(woken.wait(), 30)
+        batch = await claim(server.outbox.store)
+        assert batch is not None
+        now = datetime.now(UTC)
+        failed = MessageChange(f"{prefix}1", MessageStatus.PENDING, now + timedelta(minutes=5), key="k")
+        await server.outbox.store.turn([Settlement(batch, [], [failed], batch.messages, ["k"])], None, now)
+        await other.outbox.enqueue_drafts(Draft("part.told", "later", "k"), outside_transaction=True)
+
+        assert await claimed_ids(other) == []

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from uuid import UUID
 
 import pytest
@@ -83,3 +87,51 @@ def test_a_forked_child_repeats_no_id_of_its_parent(monkeypatch: pytest.MonkeyPa
 
     assert len(made_there) == 1_000
     assert not made_here & made_there
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_shares_no_random_bytes_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would make the same id in the millisecond in which both take the same ones."""
+    start = _ids._last.millisecond + 1
+    milliseconds: Iterator[int] = iter((start,))
+    monkeypatch.setattr(_ids, "time_ns", lambda: next(milliseconds) * 1_000_000)
+    new_id()
+    later = range(start + 5, start + 15)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        milliseconds = iter(later)
+        os.write(writing, "\n".join(new_id() for _ in later).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as theirs:
+        made_there = set(theirs.read().split())
+    os.waitpid(child, 0)
+    milliseconds = iter((start + 4, *later))  # one more than the child, which began anew when it was forked
+
+    assert len(made_there) == 10
+    assert not made_there & {new_id() for _ in range(11)}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_makes_event_ids_though_a_thread_was_at_it_when_it_was_forked() -> None:
+    held, done = Event(), Event()
+
+    def hold() -> None:
+        with _ids.event_ids._lock:
+            held.set()
+            done.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        held.wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there are threads
+            child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends it, should it wait for a thread that it does not have
+            os._exit(0 if _ids.event_ids() else 1)
+        done.set()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -65,7 +65,11 @@ class OpenPartitions:
     def note_claimed(self, ids: Sequence[str]) -> None:
         """Look everywhere until the keeper has looked again, when one was found where nothing was pending."""
         if self._closed and self._has_closed(ids):
-            self._close(())
+            self.look_everywhere()
+
+    def look_everywhere(self) -> None:
+        """Leave nothing out until the keeper has looked again."""
+        self._close(())
 
     def _close(self, ranges: tuple[tuple[str, str], ...]) -> None:
         if ranges != self._closed:

@@ -7,7 +7,8 @@ untouched; each says which messages it did change.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
@@ -21,13 +22,14 @@ from maniflex.background.outbox.rows import Batch, Claim, ClaimedMessage, NewMes
 from maniflex.background.parameters import PACKAGE, parameters_of
 from maniflex.background.partitions.layout import PartitionLayout
 from maniflex.background.partitions.left_checks import mend_refusal
-from maniflex.db.port import Adapter, Executor, Row
+from maniflex.db.port import Adapter, Executor, Row, Wake
 from maniflex.db.primary import Primary
 from maniflex.errors import ConstraintViolation
 from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.statement_files import NamedStatement, load
 
 CHANNEL = "maniflex_outbox"
+_BACK = f"{CHANNEL}_back"  # of messages that were dead
 TABLE = "outbox_event"
 _ENQUEUED = ("ids", "kinds", "keys", "payloads", "abouts")
 MOST_KINDS = 50  # in one statement; each has a part of its own there
@@ -54,6 +56,7 @@ class OutboxStore:
         )
         parameters = parameters_of(adapter.dialect)
         self._time, self._texts, self._rows = parameters.time, parameters.texts, parameters.rows
+        self._has_partitions = by_dialect(adapter.dialect, sqlite=False, postgres=True)
         # On SQLite a claim takes the only write lock there is.
         self._looks_before_claiming = by_dialect(adapter.dialect, sqlite=True, postgres=False)
         self._claims: dict[tuple[int, int], NamedStatement] = {}
@@ -75,6 +78,24 @@ class OutboxStore:
     def learn_partitions(self, layout: PartitionLayout | None, open: Sequence[str] = ()) -> None:
         """How messages are partitioned, and where some are pending; claims go there first."""
         self._partitions.learn(layout, open)
+
+    @asynccontextmanager
+    async def listen(self, wake: Wake) -> AsyncIterator[None]:
+        """Call `wake` when there may be something to deliver.
+
+        A message that is back may be where nothing was pending; until the keeper has looked again, those of
+        its key that came later would pass it.
+        """
+
+        def look_everywhere() -> None:
+            self._partitions.look_everywhere()
+            wake()
+
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.adapter.listen(CHANNEL, wake))
+            if self._has_partitions:
+                await stack.enter_async_context(self.adapter.listen(_BACK, look_everywhere))
+            yield
 
     async def turn(
         self, settlements: Sequence[Settlement], claim: Claim | None, now: datetime

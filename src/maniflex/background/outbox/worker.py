@@ -12,7 +12,7 @@ from maniflex._clock import Clock
 from maniflex.background.loop import Loop
 from maniflex.background.metrics import Metrics
 from maniflex.background.outbox.dispatcher import Dispatcher
-from maniflex.background.outbox.store import CHANNEL, OutboxStore
+from maniflex.background.outbox.store import OutboxStore
 from maniflex.background.watch import WatchedPart
 
 
@@ -56,7 +56,7 @@ class OutboxWorker(Loop):
         try:
             await self._dispatcher.lease_keeper.start()
             await super().start()
-            await self._open.enter_async_context(self._store.adapter.listen(CHANNEL, self.wake))
+            await self._open.enter_async_context(self._store.listen(self.wake))
         except BaseException:
             await self._dispatcher.in_time(self.stop())
             raise

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from time import monotonic
 
 from maniflex._ids import first_id, moment_of
 from maniflex.background.partitions.grants import copy_grants
@@ -51,12 +52,16 @@ class PartitionBuilder:
         self, now: datetime, period: Period | None = None, *, besides: Collection[str] = ()
     ) -> list[str]:
         """Make those that are missing for the next periods, `besides` some; the names of what was made."""
-        layout = await read_layout(self._adapter, self._table)
+        began, layout = monotonic(), await read_layout(self._adapter, self._table)
         if layout is None or (length := period or layout.period) is None:
             return []
         await self.remove_check()
         missing = [one for one in missing_partitions(layout, length, now) if one.name not in besides]
-        return [one.name for one in missing if await self._build(one, now)]
+        return [
+            one.name
+            for one in missing  # each may take long
+            if await self._build(one, now + timedelta(seconds=monotonic() - began))
+        ]
 
     async def _build(self, partition: Partition, now: datetime) -> bool:
         """Make one partition; not where the default one has rows of its time, or a check came too late."""

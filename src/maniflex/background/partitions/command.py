@@ -37,10 +37,10 @@ async def partition_tables(
         if not ours:
             raise Conflict("another process is changing partitions of this database; try again in a moment")
         await _require_server(own)
-        moment = now or await _database_time(own)
         for table in tables:
             if not await TableMover(own, table, patience, tell).move():
                 tell(f"{table.name} is partitioned already")
+            moment = now or await _database_time(own)  # to move a table may take hours
             names = await PartitionBuilder(own, table, patience).build_ahead(moment, period)
             if names:
                 tell(f"made {', '.join(names)}")

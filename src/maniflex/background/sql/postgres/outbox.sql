@@ -208,6 +208,7 @@ UPDATE outbox_event SET retry_at = :now
 RETURNING id;
 
 -- name: redrive
+-- Relays that leave out its partition are told first that it has something to deliver.
 WITH again AS (
     UPDATE outbox_event
        SET status = 'pending', attempts = 0, claimed_with = 0, retry_at = :now, updated_at = :now,
@@ -215,7 +216,8 @@ WITH again AS (
      WHERE id = :id AND status = 'dead'
     RETURNING id
 )
-SELECT id, pg_notify(left(:channel || '.' || current_schema(), 63), '') FROM again;
+SELECT id, pg_notify(left(:channel || '_back.' || current_schema(), 63), ''),
+       pg_notify(left(:channel || '.' || current_schema(), 63), '') FROM again;
 
 -- name: due_kinds
 -- The kinds of which something can be claimed, but for what a key holds up; that which waits longest comes first. Where
