@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import pytest
-from starlette.responses import StreamingResponse
+from starlette.background import BackgroundTask
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import JSONResponse, StreamingResponse
 
 from maniflex import AuthInfo, Context, Model, Next, Operation, Server, field
 from maniflex.middleware import auth, db, response, service, validate, workflow
@@ -258,3 +260,29 @@ async def test_a_stream_of_starlette_that_exits_is_broken_off(sqlite_url: str) -
         with pytest.raises(RuntimeError, match="SystemExit: 3 was raised"):  # a server closes the connection
             await http.get("/api/stream")
         assert (await http.get("/ready")).status_code == 200
+
+
+@pytest.mark.parametrize("place", ["work after the answer", "layer"])
+async def test_an_exit_inside_the_task_of_a_layer_ends_no_event_loop(sqlite_url: str, place: str) -> None:
+    async def answer_and_exit(scope: Any, receive: Any, send: Any) -> None:
+        await JSONResponse({})(scope, receive, send)
+        raise SystemExit(3)
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def pass_on(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    server = Server()
+    server.use(lambda app: BaseHTTPMiddleware(app, pass_on))  # which calls the rest in a task of its own
+    if place == "layer":
+        server.use(lambda app: answer_and_exit)
+
+    @server.action("GET", "/act")
+    async def act(ctx: Context) -> JSONResponse:
+        return JSONResponse({}, background=BackgroundTask(leave))
+
+    async with client(server, database=sqlite_url) as http:
+        with pytest.raises(RuntimeError, match="SystemExit: 3 was raised"):
+            await http.get("/api/act")

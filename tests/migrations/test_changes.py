@@ -369,3 +369,42 @@ def test_an_index_that_a_file_changes_or_drops_comes_back_when_it_is_undone(
     shop.files[-1].unlink()
     shop.write(models)
     assert "ok" in shop.migrate("check")
+
+
+UNIQUE_PAGES = BOOK + "    pages: int = field(default=0, unique=True)\n"
+LENGTH = BOOK + '    length: int = field(default=0, unique=True, renamed_from="pages")\n'
+NOVEL = BOOK.replace("class Book(Model)", 'class Book(Model, table="novels", renamed_from="books")')
+KEPT = "Model, WithDeletedAt"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(PAGES, UNIQUE_PAGES.replace("int", "str").replace("=0", '="0"'), id="retyped, unique"),
+        pytest.param(
+            PAGES, LENGTH.replace("int", "str").replace("=0", '="0"'), id="renamed, retyped, unique"
+        ),
+        pytest.param(
+            UNIQUE_PAGES,
+            UNIQUE_PAGES.replace("int", "str").replace("=0", '="0"').replace("Model", KEPT),
+            id="retyped, then unique among rows not deleted",
+        ),
+        pytest.param(UNIQUE_PAGES, LENGTH.replace("Model", KEPT), id="renamed, then among rows not deleted"),
+        pytest.param(UNIQUE_PAGES.replace("Model", KEPT), LENGTH, id="renamed, then among all rows"),
+        pytest.param(UNIQUE_PAGES, LENGTH.replace("unique=True, ", ""), id="renamed, then not unique"),
+        pytest.param(UNIQUE_PAGES, NOVEL + "    pages: int = 0\n", id="of a renamed table, then not unique"),
+    ],
+)
+def test_an_index_follows_its_column_in_one_file_and_back(shop: Application, before: str, after: str) -> None:
+    shop.write(before)
+    make_and_apply(shop, "-m", "before")
+    book(shop, "Persuasion", pages=249)
+    shop.write(after)
+
+    make_and_apply(shop, "-m", "after", "--allow-rewrite")
+
+    shop.migrate("down", "--yes")
+    shop.files[-1].unlink()
+    shop.write(before)
+    assert "ok" in shop.migrate("check")
+    assert [one.pages for one in books(shop, sorts="created_at")] == [0, 249]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from sqlalchemy.schema import CreateIndex
 from maniflex.db.advice import advised_ddl, advised_name, advised_table
 from maniflex.db.port import Executor
 from maniflex.errors import DeclarationError
-from maniflex.sql.decimal_order import decimal_column
+from maniflex.sql.decimal_order import decimal_column, order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.tables import NAMED_BY_CONDITION, index_name, quote, sa_dialect
@@ -46,6 +46,20 @@ class ExistingIndex:
     def promise(self) -> tuple[bool, frozenset[str], str]:
         """What it means for the rows, which the order of its columns does not change."""
         return self.unique, frozenset(self.columns), self.predicate
+
+    def renamed(self, columns: Mapping[str, str]) -> ExistingIndex:
+        """The same when its table has new names (old → new) of columns."""
+        order_keys = {order_column(old): order_column(new) for old, new in columns.items()}
+
+        def rename(text: str) -> str:
+            return re.sub(r"\w+", lambda word: columns.get(word[0], word[0]), text)
+
+        return replace(
+            self,
+            columns=tuple(order_keys.get(column, columns.get(column, column)) for column in self.columns),
+            predicate=rename(self.predicate),
+            condition=rename(self.condition),
+        )
 
 
 _SQLITE_INDEXES = """
@@ -156,7 +170,12 @@ def is_old_index(model: ModelSql, name: str, existing: ExistingIndex) -> bool:
     if not {field.column for field in model.meta.fields}.issuperset(columns):
         return False
     made_for = index_name("due", model.table.name, *columns[:-1])
-    return name == index_name("uq" if existing.unique else "idx", model.table.name, *columns) or (
+    prefix = "uq" if existing.unique else "idx"
+    tables = (model.table.name, model.meta.options.renamed_from)
+    old_names = {field.column: field.renamed_from for field in model.meta.fields}
+    candidates = (columns, [old_names[column] or column for column in columns])
+    names = {index_name(prefix, table, *one) for table in tables if table for one in candidates}
+    return name in names or (
         bool(existing.predicate) and re.fullmatch(rf"{re.escape(made_for)}_[0-9a-f]{{8}}", name) is not None
     )
 

@@ -86,20 +86,24 @@ async def find_differences(
                 continue
             old = difference.name
             columns = await read_columns(run, model, old)
-        state = TableState(model, columns, await _read_indexes(run, model, old))
+        state = TableState(model, columns, await _read_indexes(run, model, old, columns))
         differences += [*_column_differences(state), *await _default_differences(run, state)]
         differences += _index_differences(state)
     differences += _engine_differences(statements, run.dialect, names)
     return differences
 
 
-async def _read_indexes(run: Executor, model: ModelSql, old: str | None) -> dict[str, ExistingIndex]:
-    """The indexes of a table; those of one that is to be renamed under the names they will have."""
+async def _read_indexes(
+    run: Executor, model: ModelSql, old: str | None, columns: Columns
+) -> dict[str, ExistingIndex]:
+    """The indexes of a table, as they will be when it and its columns have been renamed."""
     indexes = await read_indexes(run, model, old)
-    if old is None:
+    renames = renamed_columns(model, columns)
+    if old is None and not renames:
         return indexes
-    new_names = index_renames(model, indexes, {})
-    return {new_names.get(name, name): index for name, index in indexes.items()}
+    new_names = index_renames(model, indexes, renames)
+    new_columns = {old_name: new for new, old_name in renames.items()}
+    return {new_names.get(name, name): index.renamed(new_columns) for name, index in indexes.items()}
 
 
 def _missing_table(model: ModelSql, names: frozenset[str]) -> Difference:

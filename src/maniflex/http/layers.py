@@ -109,8 +109,8 @@ class GuardedLayer:
         try:
             await self._app(scope, receive, note)
         except BaseException as error:
+            failed = fence.absorb(error)
             if is_begun:
-                raise
-            fence.absorb(error)
+                raise failed  # noqa: B904 - it is the error, or has it as its cause
             self._runtime.panic_logger.exception("a layer failed")
             await send_answer(panic_response(), scope, send, self._runtime)

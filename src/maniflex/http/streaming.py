@@ -16,7 +16,8 @@ from typing import Any
 
 from maniflex._fence import Fence
 from maniflex.pipeline.answer import failure
-from maniflex.pipeline.context import Context, Receive
+from maniflex.pipeline.context import AsgiScope, Context, Receive
+from maniflex.pipeline.exchange import App
 from maniflex.pipeline.exchange import Send as Send
 from maniflex.pipeline.response import Response
 from maniflex.pipeline.watch import ClientGone
@@ -96,6 +97,17 @@ async def fenced(chunks: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
     finally:
         if isinstance(chunks, AsyncGenerator):
             await chunks.aclose()
+
+
+async def send_fenced(response: App, scope: AsgiScope, receive: Receive, send: Send) -> None:
+    """Send an answer of Starlette and do the work it has for afterwards; the task may be one of a layer."""
+    fence = Fence()
+    try:
+        await response(scope, receive, send)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise fence.absorb(error) from error
 
 
 def _pieces(chunk: bytes) -> Iterable[bytes]:

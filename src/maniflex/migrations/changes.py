@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import sqlalchemy as sa
+
 from maniflex.db.columns import Column
 from maniflex.db.engine_objects import EngineObject, engine_objects
 from maniflex.db.renames import index_renames
@@ -66,6 +68,7 @@ class Changes:
         }
         self._names = names
         self._renamed: dict[str, str] = {}  # indexes, new name → old
+        self._dropped: set[str] = set()  # indexes that a changed table is made anew without
 
     def additions(self) -> FileChange:
         """Everything that loses nothing."""
@@ -197,9 +200,7 @@ class Changes:
             for new, column in types
             if (text := conversion_back_source(new, column, dialect)) is not None
         }
-        retyped = [i for i in source.indexes() if using.keys() & {_bare(c.name) for c in i.columns}]
-        for index in retyped:
-            change.add(source.drop_index(index), source.create_index(index))
+        retyped = self._drop_retyped(change, source, using)
         self._fill_nulls(change, source, differences)
         new_columns = {
             d.field.column
@@ -227,6 +228,24 @@ class Changes:
         for index in retyped:
             change.add(source.create_index(index), source.drop_index(index))
 
+    def _drop_retyped(
+        self, change: FileChange, source: TableSource, using: Mapping[str, SourceText]
+    ) -> list[sa.Index]:
+        """Drop the indexes over columns of another type; returns those to make again as they were."""
+        same: list[sa.Index] = []
+        differences = {d.name: d for d in self._of(What.INDEX, What.CHANGED_INDEX)}
+        for index in source.indexes():
+            difference = differences.get(str(source.twins(index)[self._target.dialect].name))
+            if not using.keys() & {_bare(column.name) for column in index.columns}:
+                continue
+            if difference is None:
+                change.add(source.drop_index(index), source.create_index(index))
+                same.append(index)
+            elif difference.what is What.CHANGED_INDEX:
+                change.add(source.drop_index(index), self._old_index(source, difference))
+                self._dropped.add(difference.name)
+        return same
+
     def _fill_nulls(self, change: FileChange, source: TableSource, differences: Sequence[Difference]) -> None:
         """Give rows without a value the default of a field that may no longer be null."""
         for difference in differences:
@@ -249,12 +268,9 @@ class Changes:
         for difference in self._of(What.EXTRA_INDEX, What.CHANGED_INDEX, What.INDEX):
             source = self._source(difference.model)
             if difference.index is None:
-                if difference.name not in self._renamed.values():
-                    self._drop_index(change, source, difference)
+                self._drop_index(change, source, difference)
                 continue
-            if difference.name in self._renamed:
-                continue
-            if difference.what is What.CHANGED_INDEX:
+            if difference.what is What.CHANGED_INDEX and difference.name not in self._dropped:
                 change.add(source.drop_index(difference.index), self._old_index(source, difference))
             words = f"index {source.name}"
             change.add(source.create_index(difference.index), source.drop_index(difference.index), words)

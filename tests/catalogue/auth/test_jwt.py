@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 import jwt as pyjwt
@@ -330,6 +331,19 @@ async def test_in_process_calls_bring_their_identity(database_url: str) -> None:
         assert (await server.execute("list", Post)).status == 401
         assert (await server.execute("list", Post, headers=bearer(roles=["admin"]))).status == 200
         assert (await server.execute("list", Post, headers=bearer("x"), auth=admin)).status == 200
+
+
+class Level(str, Enum):  # noqa: UP042 - as many applications declare theirs
+    ADMIN = "admin"
+
+
+async def test_roles_and_scopes_may_be_members_of_an_enumeration(database_url: str) -> None:
+    server = app(auth.jwt(SECRET), auth.require_role(Level.ADMIN), auth.require_scope(Level.ADMIN))
+    async with serving(server, database_url) as http:
+        good = await http.get("/api/posts", headers=bearer(roles=["admin"], scope="admin"))
+        assert good.status_code == 200
+        error_of(await http.get("/api/posts", headers=bearer(scope="admin")), 403, "FORBIDDEN")
+        error_of(await http.get("/api/posts", headers=bearer(roles=["admin"])), 403, "FORBIDDEN")
 
 
 async def test_no_header_makes_a_request_count_as_in_process(database_url: str) -> None:

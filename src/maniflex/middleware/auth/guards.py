@@ -46,9 +46,12 @@ class CallerGuard(Entry):
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return EntryDocs(refusals={401: ["UNAUTHORIZED"], 403: ["FORBIDDEN"]})
 
-    def _check_names(self, kind: str, names: Iterable[object]) -> None:
-        if not all(isinstance(name, str) and name for name in names):
+    def _read_names(self, kind: str, names: Iterable[object]) -> frozenset[str]:
+        """The names as plain texts, also where they are members of an enumeration of texts."""
+        texts = [str.__str__(name) if isinstance(name, str) else "" for name in names]
+        if not all(texts):
             self.mistakes.append(f"{kind} are texts that are not empty")
+        return frozenset(texts)
 
 
 class RoleGuard(CallerGuard):
@@ -58,8 +61,7 @@ class RoleGuard(CallerGuard):
 
     def __init__(self, roles: tuple[str, ...]) -> None:
         super().__init__()
-        self._check_names("roles", roles)
-        self._roles = frozenset(map(str, roles))
+        self._roles = self._read_names("roles", roles)
 
     @property
     def terms(self) -> str:
@@ -99,8 +101,7 @@ class ScopeGuard(CallerGuard):
 
     def __init__(self, scopes: tuple[str, ...]) -> None:
         super().__init__()
-        self._check_names("scopes", scopes)
-        self._scopes = frozenset(map(str, scopes))
+        self._scopes = self._read_names("scopes", scopes)
         if not scopes:
             self.mistakes.append("name the scopes that are needed")
         if any(not scope.isascii() or set(scope) & set(' "\\') for scope in self._scopes):
