@@ -153,3 +153,12 @@ def test_a_browser_reads_a_pattern_as_the_server_does() -> None:
 )  # fmt: skip
 def test_a_pattern_that_browsers_read_otherwise_is_left_to_the_server(pattern: str) -> None:
     assert html_pattern(pattern) is None
+
+
+async def test_an_old_address_that_cannot_be_read_has_no_size(sqlite_url: str) -> None:
+    server = make_server()
+    async with visiting(server, sqlite_url) as browser:
+        tea = await server.db(Tea).create(code="AB-1")
+        await server.raw_exec("UPDATE teas SET label = ?", "https://[elsewhere/tin.png")
+        for path in ("/teas?columns=code,label", f"/teas/{tea.id}", f"/teas/{tea.id}/edit"):
+            assert "tin.png" in text_of(await browser.get(path))

@@ -9,7 +9,9 @@ import pytest
 from maniflex import DeclarationError, Model, Server, WithDeletedAt, field, has_many
 from maniflex.admin import AdminContext, Inline, ModelAdmin
 from tests.admin.test_forms import controls_of
+from tests.kit.bookshop import make_shop
 from tests.kit.panel import text_of, visiting
+from tests.kit.statements import statements_of
 
 
 class Poet(Model):
@@ -78,6 +80,18 @@ async def test_the_audit_names_records_as_lists_do(sqlite_url: str) -> None:
             text = await browser.get(page)
             assert "create Poem Ozymandias" in text_of(text)
             assert path.removeprefix("/poems/") in text
+
+
+async def test_the_audit_reads_of_records_only_what_names_them(sqlite_url: str) -> None:
+    server = make_shop()
+    async with visiting(server, sqlite_url) as browser:
+        controls = controls_of(await browser.get("/books/new")) | {"f.title": "The Dispossessed"}
+        await browser.send("/books", controls)
+        for page in ("/-/audit", "/"):
+            with statements_of(server) as statements:
+                assert "create Book The Dispossessed" in text_of(await browser.get(page))
+            [names] = [one for one in statements if "FROM books" in one.replace('"', "") and " IN " in one]
+            assert "extra" not in names, names
 
 
 async def test_two_versions_of_a_long_text_are_compared_word_by_word(database_url: str) -> None:

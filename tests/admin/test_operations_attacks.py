@@ -10,7 +10,7 @@ from maniflex.admin import ModelAdmin
 from maniflex.background.processes.model import WorkProcess
 from maniflex.background.runs.model import WorkflowRun
 from tests.admin.test_leaks import ATTACKS, dangerous
-from tests.kit.panel import Browser, visiting
+from tests.kit.panel import Browser, text_of, visiting
 from tests.kit.workshop import OPERATIONS, Order, Workshop
 
 
@@ -121,3 +121,15 @@ async def test_names_of_files_and_columns_are_only_text(sqlite_url: str) -> None
             headers = (await browser.http.get(f"/admin{place}/refusals")).headers
             assert headers["content-disposition"].startswith("attachment")
             assert headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_priority_that_is_no_number_is_refused_beside_its_control(sqlite_url: str) -> None:
+    shop = Workshop()
+    async with visiting(shop.server, sqlite_url) as browser:
+        await browser.get(f"{OPERATIONS}/runs/new?type=email.receipt.v1")
+        for priority in ("high", "--5", "\u00b2", "-", "9" * 5000, "1.5"):
+            controls = {"type": "email.receipt.v1", "f.order_id": "7", "priority": priority}
+            answer = await browser.post(f"{OPERATIONS}/runs", controls)
+            assert answer.status_code == 422, (priority[:9], answer.status_code)
+            assert "is a whole number" in text_of(answer.text), priority[:9]
+        assert await shop.server.db(WorkflowRun).list() == []

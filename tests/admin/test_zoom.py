@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, StorageState, ViewportSize
 
 from tests.kit.chromium import chromium
 from tests.kit.panel import EMAIL, PASSWORD
-from tests.kit.processes import run_program, serve_process
+from tests.kit.processes import serve_process
 
 ROOT = Path(__file__).parents[2]
 APP = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
 from maniflex.admin import Inline, ModelAdmin
 from tests.kit.bookshop import Author, Book, BookTag, Tag
-from tests.kit.workshop import Workshop
+from tests.kit.panel import add_superuser
+from tests.kit.workshop import Order, Workshop
 
 shop = Workshop(time_zone="Europe/Berlin", title="Shop")
 server = shop.server
@@ -33,42 +35,32 @@ server.config = server.config.with_(
 )
 """
 SEED = """
-import asyncio, os, sys
-os.chdir(sys.argv[1])
-sys.path.insert(0, sys.argv[1])
-from app import server, shop
-from tests.kit.bookshop import Author, Book
-from tests.kit.panel import add_superuser
-from tests.kit.workshop import Order
-
 LONG = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
 RIGHT = "كتاب الجبر (1, 2) a"
 TURNED = "\\u202eturned round"
 
-async def main():
-    async with server.lifespan(role="client"):
-        await add_superuser(server)
-        for name, title in (("Le Guin", "The Dispossessed"), ("محمد بن موسى", RIGHT), (TURNED, TURNED)):
-            author = await server.db(Author).create(name=name)
-            book = await server.db(Book).create(
-                title=title, author_id=author.id, subtitle=LONG, extra={"key": LONG * 3}, stock=2**40
-            )
-        await server.db(Book).update(book.id, extra={"key": LONG * 2, "other": [1, 2]}, subtitle=LONG[::-1])
-        order = await server.db(Order).create(title=LONG)
-        failed = await shop.fail(about=order)
-        await shop.work()
-        async with server.transaction():
-            message = await server.outbox.enqueue("order.placed", {"n": 1, "x": LONG * 3}, about=order)
-        await server.outbox.drainer().drain()
-        await server.schedules.declare()
-        [schedule] = await server.schedules.list()
-        print(book.id, author.id, order.id, failed, message.id, schedule.id)
-
-asyncio.run(main())
+@server.on_start
+async def seed():
+    await add_superuser(server)
+    for name, title in (("Le Guin", "The Dispossessed"), ("محمد بن موسى", RIGHT), (TURNED, TURNED)):
+        author = await server.db(Author).create(name=name)
+        book = await server.db(Book).create(
+            title=title, author_id=author.id, subtitle=LONG, extra={"key": LONG * 3}, stock=2**40
+        )
+    await server.db(Book).update(book.id, extra={"key": LONG * 2, "other": [1, 2]}, subtitle=LONG[::-1])
+    order = await server.db(Order).create(title=LONG)
+    failed = await shop.fail(about=order)
+    async with server.transaction():
+        message = await server.outbox.enqueue("order.placed", {"n": 1, "x": LONG * 3}, about=order)
+    await server.outbox.drainer().drain()
+    await server.schedules.declare()
+    [schedule] = await server.schedules.list()
+    ids = (book.id, author.id, order.id, failed, message.id, schedule.id)
+    Path("ids").write_text(" ".join(ids))
 """
 PAGES = (
-    "/", "/books", "/books?f_status=draft&sort=title:asc", "/books?trash=1", "/books/new", "/books/import",
-    "/books/{book}", "/books/{book}/edit", "/books/{book}/delete", "/books/{book}/history",
+    "/", "/books?f_status=draft&sort=title:asc", "/books?trash=1", "/books/new", "/books/import",
+    "/books/{book}", "/books/{book}/edit", "/books/{book}/delete",
     "/books/{book}/history/2", "/books/{book}/history?a=1&b=2", "/authors/{author}/edit",
     "/authors/{author}/delete", "/orders/{order}/work", "/-/audit", "/-/views", "/-/account", "/-/transfers",
     "/-/search?q=turned", "/nope", "/-/operations/", "/-/operations/runs", "/-/operations/runs/{failed}",
@@ -77,6 +69,20 @@ PAGES = (
     "/-/operations/outbox/{message}", "/-/operations/scheduled", "/-/operations/processes",
     "/-/operations/doctor",
 )  # fmt: skip
+
+# A window of 1280 pixels at 200 % has 640 of CSS, each two pixels wide.
+ZOOMED: ViewportSize = {"width": 640, "height": 430}
+SMALL: ViewportSize = {"width": 320, "height": 430}
+# The width of a page that has to be scrolled sideways, and the controls that lie outside of it: what cannot
+# be scrolled to cannot be pressed.
+OUTSIDE = """() => [
+    ...[document.documentElement.scrollWidth].filter((width) => width > innerWidth),
+    ...[...document.querySelectorAll("main a, main button, main input, main select")]
+        .filter((one) => one.checkVisibility())
+        .filter((one) => !one.closest(".scroll, .away, .drop:not([open])"))
+        .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+        .map((one) => one.outerHTML.slice(0, 120)),
+]"""
 
 
 @dataclass(frozen=True)
@@ -91,11 +97,10 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("zoom")
-    (directory / "app.py").write_text(APP)
-    with run_program(SEED, directory) as program:
-        ids = program.hear_rest()[-1].split()
+    (directory / "app.py").write_text(APP + SEED)
     names = ("book", "author", "order", "failed", "message", "schedule")
     with serve_process(directory) as served:
+        ids = (directory / "ids").read_text().split()
         yield Site(f"http://127.0.0.1:{served.port}", dict(zip(names, ids, strict=True)))
 
 
@@ -105,50 +110,44 @@ def browser() -> Iterator[Browser]:
         yield one
 
 
-def sign_in(page: Page, site: Site) -> None:
-    page.goto(site.page("/"))
+@pytest.fixture(scope="module")
+def cookies(site: Site, browser: Browser) -> StorageState:
+    """Those of somebody who signed in once, for all tests."""
+    context = browser.new_context(viewport=SMALL, device_scale_factor=2)
+    page = context.new_page()
+    page.goto(site.page("/-/login"))
+    assert page.evaluate(OUTSIDE) == []
     page.fill("#username", EMAIL)
     page.fill("#password", PASSWORD)
     page.press("#password", "Enter")
     page.wait_for_url("**/admin/")
+    state = context.storage_state()
+    context.close()
+    return state
 
 
 def test_nothing_scrolls_sideways_at_twice_the_size_or_on_the_smallest_screen(
-    site: Site, browser: Browser
+    site: Site, browser: Browser, cookies: StorageState
 ) -> None:
-    # A window of 1280 pixels at 200 % has 640 of CSS, each two pixels wide.
-    context = browser.new_context(viewport={"width": 640, "height": 430}, device_scale_factor=2)
+    context = browser.new_context(viewport=ZOOMED, device_scale_factor=2, storage_state=cookies)
     page = context.new_page()
-    page.goto(site.page("/-/login"))
-    assert page.evaluate("document.documentElement.scrollWidth") <= 640
-    sign_in(page, site)
-    too_wide = {}
+    trouble = {}
+    sizes = (ZOOMED, SMALL)
     for path in PAGES:
-        page.set_viewport_size({"width": 640, "height": 430})
         page.goto(site.page(path))
-        for width in (640, 320):
-            page.set_viewport_size({"width": width, "height": 430})
-            wide = page.evaluate("document.documentElement.scrollWidth")
-            if wide > width:
-                too_wide[path, width] = wide
-            # What cannot be scrolled to cannot be pressed: no control lies outside of the page.
-            hidden = page.evaluate(
-                """() => [...document.querySelectorAll("main a, main button, main input, main select")]
-                    .filter((one) => one.checkVisibility())
-                    .filter((one) => !one.closest(".scroll, .away, .drop:not([open])"))
-                    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
-                    .map((one) => one.outerHTML.slice(0, 120))"""
-            )
-            if hidden:
-                too_wide[path, width] = hidden
+        for size in sizes:
+            page.set_viewport_size(size)
+            if found := page.evaluate(OUTSIDE):
+                trouble[path, size["width"]] = found
+        sizes = sizes[::-1]  # the next page begins in the window that this one ended in
     context.close()
-    assert too_wide == {}
+    assert trouble == {}
 
 
-def test_the_work_of_a_moment_at_twice_the_size(site: Site, browser: Browser) -> None:
-    context = browser.new_context(viewport={"width": 640, "height": 430}, device_scale_factor=2)
+def test_the_work_of_a_moment_at_twice_the_size(site: Site, browser: Browser, cookies: StorageState) -> None:
+    context = browser.new_context(viewport=ZOOMED, device_scale_factor=2, storage_state=cookies)
     page = context.new_page()
-    sign_in(page, site)
+    page.goto(site.page("/"))
     page.click("summary:has-text('Menu')")
     page.click("nav >> text=Books")
     page.click("details.filters-box > summary")
@@ -163,9 +162,8 @@ def test_the_work_of_a_moment_at_twice_the_size(site: Site, browser: Browser) ->
     context.close()
 
 
-def test_text_from_right_to_left_breaks_no_row(site: Site, browser: Browser) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 860})
-    sign_in(page, site)
+def test_text_from_right_to_left_breaks_no_row(site: Site, browser: Browser, cookies: StorageState) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 860}, storage_state=cookies)
     page.goto(site.page("/books?sort=id:asc"))
     cells = """() => [...document.querySelectorAll("#list tbody tr")].map((row) =>
         [...row.cells].map((cell) => [cell.getBoundingClientRect().x, cell.getBoundingClientRect().width]))"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import urlencode
 
 from maniflex.admin.names import title_of
 from maniflex.admin.route import show
+from maniflex.admin.site import ModelSite
 from maniflex.admin.tables import AdminEvent
 from maniflex.admin.visit import Visit
 from maniflex.errors import InvalidQuery
@@ -78,10 +80,18 @@ async def event_rows(visit: Visit, events: Sequence[AdminEvent]) -> list[EventRo
         ids = list({event.record_id for event in events if event.model == name and event.record_id})
         if site is None or not ids or not site.has_id or site.is_singleton:
             continue
-        answer = await visit.api.page(site, (), PageRequest(len(ids), filters=(("id", "in", ids),)))
+        page = PageRequest(len(ids), filters=(("id", "in", ids),))
+        answer = await visit.api.page(site, _label_alone(site), page)
         for record in answer.data if answer.ok else ():
             labels[name, str(record.get("id"))] = site.label_of(record)
     return [_event_row(visit, event, labels.get((event.model, event.record_id), "")) for event in events]
+
+
+def _label_alone(site: ModelSite) -> list[tuple[str, str]]:
+    """Have records hold no more than what names them; words of a label that are no field may need all."""
+    names = {name for _, name, _, _ in string.Formatter().parse(site.admin.label or "") if name}
+    fields = [f for f in site.label_fields if f.visible]
+    return [] if len(names) > len(fields) else [("select", ",".join(["id", *(f.api for f in fields)]))]
 
 
 def _event_row(visit: Visit, event: AdminEvent, label: str) -> EventRow:

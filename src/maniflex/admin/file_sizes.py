@@ -43,7 +43,11 @@ def _keys_in(value: str) -> list[str]:
     """What may be the key: the value itself, or of an address each end of its path, the longest first."""
     if not value.startswith(("http://", "https://", "/")):
         return [value]
-    parts = unquote(urlsplit(value).path).strip("/").split("/")[-_MOST_PARTS:]
+    try:
+        path = unquote(urlsplit(value).path)
+    except ValueError:  # no address after all
+        return []
+    parts = path.strip("/").split("/")[-_MOST_PARTS:]
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
 

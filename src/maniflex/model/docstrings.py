@@ -8,9 +8,12 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
+
+from pydantic import BaseModel
 
 _Texts = dict[str, dict[str, str]]  # by the qualified name of the class, then by attribute
 
@@ -20,7 +23,7 @@ def field_texts(cls: type) -> Mapping[str, str]:
     """The texts of the fields that have one, those of base classes included."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if hasattr(base, "__pydantic_fields__"):
+        if _has_fields(base):
             texts |= _written_below(base)
     fields: Mapping[str, Any] = getattr(cls, "__pydantic_fields__", {})
     texts |= {name: one_line(info.description) for name, info in fields.items() if info.description}
@@ -32,18 +35,24 @@ def one_line(text: str) -> str:
     return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
 
 
+def _has_fields(cls: type) -> bool:
+    """Whether it may declare fields: a model, or a mixin with annotations of its own."""
+    return cls is not BaseModel and not vars(cls).keys().isdisjoint(("__annotations__", "__annotate_func__"))
+
+
 def _written_below(cls: type) -> Mapping[str, str]:
     try:
         path = inspect.getsourcefile(cls)
     except (TypeError, OSError):  # made by code, or typed into a console
         return {}
-    return {} if path is None else _texts_in(path).get(cls.__qualname__, {})
+    return {} if path is None else _texts_in(path, cls.__module__).get(cls.__qualname__, {})
 
 
 @lru_cache(maxsize=256)
-def _texts_in(path: str) -> _Texts:
+def _texts_in(path: str, module: str) -> _Texts:
     try:
-        tree = ast.parse("".join(linecache.getlines(path)))
+        # The module knows how to read a file that lies in an archive.
+        tree = ast.parse("".join(linecache.getlines(path, vars(sys.modules[module]))))
     except (SyntaxError, ValueError):
         return {}
     return {name: texts for name, node in _classes(tree, "") if (texts := dict(_attributes(node)))}

@@ -9,6 +9,7 @@ from typing import Any
 
 from maniflex.admin.audit import NothingStored
 from maniflex.admin.call import Refusal
+from maniflex.admin.list_query import read_number
 from maniflex.admin.operations.desk import WorkDesk, acting
 from maniflex.admin.operations.payload_form import PayloadField, payload_fields, payload_schema, read_payload
 from maniflex.admin.operations.run_page import find_run
@@ -104,10 +105,11 @@ def _has_payload(visit: Visit) -> bool:
 def _options(visit: Visit) -> dict[str, Any]:
     """Priority, time and key, as far as they were given."""
     options: dict[str, Any] = {}
-    if priority := visit.form_text("priority").strip():
-        if not priority.lstrip("-").isdigit():
+    if text := visit.form_text("priority").strip():
+        amount = read_number(text.removeprefix("-"))
+        if amount is None:
             raise _refuse("priority", visit.t("ops_whole_number"))
-        options["priority"] = int(priority)
+        options["priority"] = -amount if text.startswith("-") else amount
     if text := visit.form_text("run_at").strip():
         try:
             moment = datetime.fromisoformat(text)
