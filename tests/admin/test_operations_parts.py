@@ -173,5 +173,5 @@ async def test_the_doctor_shows_its_findings_and_changes_nothing(sqlite_url: str
     shop = Workshop()
     async with visiting(shop.server, sqlite_url) as browser:
         page = await browser.get(f"{OPERATIONS}/doctor")
-        assert re.search(r"\d+ errors, \d+ warnings", text_of(page))
+        assert re.search(r"Errors: \d+ · Warnings: \d+", text_of(page))
         assert "<code>T1" in page

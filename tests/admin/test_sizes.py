@@ -12,6 +12,7 @@ from maniflex.admin import ModelAdmin
 from maniflex.admin.tables import AdminEvent
 from maniflex.admin.transfer_runs import InRequest
 from maniflex.admin.transfer_tables import AdminTransfer
+from tests.kit.cut_off import cut_off, expect_cut_off
 from tests.kit.panel import Browser, runner_of, text_of, visiting
 from tests.kit.warehouse import Depot, Parcel, extra_models, fill
 
@@ -65,10 +66,6 @@ async def look(browser: Browser, place: str) -> str:
     return text_of(await browser.get(place))
 
 
-class Killed(BaseException):
-    """The end of a process, half way."""
-
-
 class Errand(Model, versioned=True):
     title: str = field(filterable=True, sortable=True)
     state: Literal["open", "done"] = field(default="open", filterable=True)
@@ -86,7 +83,7 @@ async def test_10_000_records_are_changed_once_each(database_url: str) -> None:
         await next()
         changed += 1
         if changed == 15_000:  # 10,000 of them were the look
-            raise Killed
+            await cut_off()
 
     async with visiting(server, database_url) as browser:
         async with server.transaction():
@@ -100,8 +97,7 @@ async def test_10_000_records_are_changed_once_each(database_url: str) -> None:
         assert "would be updated 10,000" in await look(browser, place)
         assert await server.db(Errand).count({"state": "done"}) == 0
         await browser.send(f"{place}/start")
-        with pytest.raises(Killed):
-            await runner_of(server).perform(await transfers.read(transfer_id), InRequest())
+        await expect_cut_off(runner_of(server).perform(await transfers.read(transfer_id), InRequest()))
         half = await server.db(Errand).count({"state": "done"})
         assert 0 < half == (await transfers.read(transfer_id)).updated < 10_000
         await runner_of(server).perform(await transfers.read(transfer_id), InRequest())
@@ -131,7 +127,7 @@ async def test_a_file_of_100_000_lines_is_imported_whole(database_url: str) -> N
         await next()
         if is_killing and ctx.field("code") == "c50000" and transfer_phase[0] == "apply":
             is_killing = False
-            raise Killed
+            await cut_off()
 
     transfer_phase = ["check"]
     bad_lines = {n * 2_700 for n in range(37)}
@@ -153,8 +149,7 @@ async def test_a_file_of_100_000_lines_is_imported_whole(database_url: str) -> N
         assert await server.db(Line).count() == 0
         await browser.send(f"{place}/start")
         transfer_phase[0] = "apply"
-        with pytest.raises(Killed):
-            await perform()
+        await expect_cut_off(perform())
         assert 0 < await server.db(Line).count() < 99_963
         await perform()
         assert "created 99,963" in await look(browser, place)

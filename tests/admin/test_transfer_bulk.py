@@ -13,6 +13,7 @@ from maniflex.admin.transfer_runs import InRequest
 from maniflex.admin.transfer_tables import AdminTransfer
 from maniflex.errors import Fatal
 from maniflex.middleware import auth, db
+from tests.kit.cut_off import cut_off, expect_cut_off
 from tests.kit.panel import Browser, add_superuser, runner_of, text_of, visiting
 
 SET = {"all": "1", "action": "set", "set.state": "done", "query": "f_state=open"}
@@ -84,10 +85,6 @@ async def test_all_that_match_are_changed_in_the_background(database_url: str) -
         assert len(lines) == 2
 
 
-class Killed(BaseException):
-    """The end of a process, half way."""
-
-
 async def test_a_change_that_was_killed_goes_on_and_changes_each_record_once(database_url: str) -> None:
     server = make_server()
     kill_at = ["Task 00300"]
@@ -97,7 +94,7 @@ async def test_a_change_that_was_killed_goes_on_and_changes_each_record_once(dat
         await next()
         if kill_at and await ctx.db(Task).count() <= 200:
             kill_at.clear()
-            raise Killed
+            await cut_off()
 
     async with visiting(server, database_url) as browser:
         await fill(server, 450)
@@ -110,8 +107,7 @@ async def test_a_change_that_was_killed_goes_on_and_changes_each_record_once(dat
             assert "Nothing was deleted" in await look(browser, place)
         assert await server.db(Task).count() == 450
         await browser.send(f"{place}/start", {"typed": "450"})
-        with pytest.raises(Killed):
-            await perform(server, place)
+        await expect_cut_off(perform(server, place))
         half = await server.db(AdminTransfer).read(place.rpartition("/")[2])
         assert half.position == half.updated == 450 - await server.db(Task).count() > 0
         await perform(server, place)

@@ -20,6 +20,7 @@ from maniflex.admin.transfer_tables import AdminTransfer, AdminTransferPiece, Ad
 from maniflex.errors import Fatal
 from maniflex.middleware import auth, db
 from maniflex.testing import FakeClock
+from tests.kit.cut_off import cut_off, expect_cut_off
 from tests.kit.panel import Browser, add_superuser, text_of, visiting
 
 XSS = "<img src=x onerror=alert(1)>"
@@ -128,10 +129,6 @@ async def test_a_value_that_comes_twice_is_found_by_the_check(sqlite_url: str) -
         assert "4 code line 2 has the same value" in await result_of(browser, place)
 
 
-class Killed(BaseException):
-    """What a process that is killed leaves behind: an open transaction that is rolled back."""
-
-
 async def test_an_import_that_was_killed_goes_on_without_doubles(database_url: str) -> None:
     server = make_server()
     kill_at = ["p0250"]
@@ -141,7 +138,7 @@ async def test_an_import_that_was_killed_goes_on_without_doubles(database_url: s
         await next()
         if ctx.field("code") in kill_at:
             kill_at.clear()
-            raise Killed
+            await cut_off()
 
     async with visiting(server, database_url) as browser:
         lines = [f"p{n:04},Part,{n}" for n in range(450)] + ["x,bad,1", "q1,Part,1"]
@@ -152,8 +149,7 @@ async def test_an_import_that_was_killed_goes_on_without_doubles(database_url: s
         admin = server.declared_panel
         assert admin is not None
         runner: TransferRunner = admin.transfer_handler.__self__  # type: ignore[attr-defined]
-        with pytest.raises(Killed):
-            await runner.perform(transfer, InRequest())
+        await expect_cut_off(runner.perform(transfer, InRequest()))
         half = await server.db(AdminTransfer).read(transfer.id)
         assert half.position == half.created == await server.db(Part).count() > 0
         again = await server.db(AdminTransfer).read(transfer.id)

@@ -88,7 +88,7 @@ def test_the_guards_of_every_route_are_known() -> None:
     assert guards["GET", "/api/notes/export"] == "auth: auth.test; open: auth.open; guards: db.limit"
     assert guards["POST", "/api/notes"] == "auth: auth.test; guards: db.limit"
     assert guards["POST", "/api/notes/{id}/pin"] == "auth: auth.test"
-    assert guards["GET", "/live"] == "-"
+    assert guards["GET", "/live"] == "open"
 
 
 async def test_the_description_shows_what_is_registered() -> None:
