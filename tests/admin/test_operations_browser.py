@@ -69,9 +69,9 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(site_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("operations")
-    (directory / "app.py").write_text(APP)
+    (directory / "app.py").write_text(APP.replace("sqlite:///shop.db", site_database))
     with run_program(SEED, directory) as program:
         ids = program.hear_rest()[-1].split()
     with serve_process(directory) as served:

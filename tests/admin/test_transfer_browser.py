@@ -49,9 +49,9 @@ LINES = [f"p{n:04},Part {n},{n},new" for n in range(300)]
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(site_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("transfer")
-    (directory / "app.py").write_text(APP)
+    (directory / "app.py").write_text(APP.replace("sqlite:///parts.db", site_database))
     with run_program(SEED, directory) as program:
         program.hear_rest()
     with serve_process(directory) as served:
