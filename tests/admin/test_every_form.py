@@ -28,13 +28,14 @@ async def fill(shop: Workshop, browser: Browser) -> dict[str, str]:
     return {"order": order.id, "run": await shop.fail(), "transfer": transfer_id}
 
 
-def posts(shop: Workshop, ids: dict[str, str]) -> list[str]:
+def posts(shop: Workshop, ids: dict[str, str], table: str = "orders") -> list[str]:
+    """The path of every form, for the record of this table where it is about one."""
     paths = []
     for route in panel_routes(shop.admin):
         if route.method != "POST":
             continue
         kind = "transfer" if "/-/transfers" in route.path else "run" if "/-/" in route.path else "order"
-        values = {"{id}": ids[kind], "{model}": "orders", "{field}": "title", "{name}": "x", "{version}": "1"}
+        values = {"{id}": ids[kind], "{model}": table, "{field}": "title", "{name}": "x", "{version}": "1"}
         path = route.path
         for name, value in values.items():
             path = path.replace(name, value)
@@ -76,3 +77,24 @@ async def test_no_form_is_taken_without_its_token_or_from_another_site(database_
                 response = await browser.post(path, {**controls, "_csrf": token}, headers=headers)
                 assert response.status_code == 403, (path, token[:4], headers, response.status_code)
         assert await rows(shop.server) == before
+
+
+async def test_no_route_changes_what_the_audit_says(database_url: str) -> None:
+    shop = make_shop()
+    async with visiting(shop.server, database_url) as browser:
+        await browser.get("/orders/new")
+        await browser.send("/orders", {"f.title": "Noted"})
+        events = shop.server.db(AdminEvent)
+        [event] = await events.list({"action": "create"})
+        ids = {"order": event.id, "run": event.id, "transfer": event.id}
+        controls = {"f.action": "forged", "action": "delete", "ids": event.id, "all": "1", "confirm": "1"}
+        for table in ("admin_event", "admin_events"):
+            about_records = [path for path in posts(shop, ids, table) if table in path]
+            assert len(about_records) > 8
+            for path in about_records:
+                assert (await browser.post(path, controls)).status_code == 404, path
+            for method, place in (("POST", ""), ("PATCH", f"/{event.id}"), ("DELETE", f"/{event.id}")):
+                answer = await browser.http.request(method, f"/api/{table}{place}", json={"action": "forged"})
+                assert answer.status_code == 404, (method, table)
+        assert await events.read(event.id) == event
+        assert await events.count({"action": "forged"}) == 0
