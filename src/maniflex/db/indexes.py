@@ -47,7 +47,7 @@ class ExistingIndex:
         """What it means for the rows, which the order of its columns does not change."""
         return self.unique, frozenset(self.columns), self.predicate
 
-    def renamed(self, columns: Mapping[str, str]) -> ExistingIndex:
+    def with_columns(self, columns: Mapping[str, str]) -> ExistingIndex:
         """The same when its table has new names (old → new) of columns."""
         order_keys = {order_column(old): order_column(new) for old, new in columns.items()}
 

@@ -103,7 +103,7 @@ async def _read_indexes(
         return indexes
     new_names = index_renames(model, indexes, renames)
     new_columns = {old_name: new for new, old_name in renames.items()}
-    return {new_names.get(name, name): index.renamed(new_columns) for name, index in indexes.items()}
+    return {new_names.get(name, name): index.with_columns(new_columns) for name, index in indexes.items()}
 
 
 def _missing_table(model: ModelSql, names: frozenset[str]) -> Difference:

@@ -84,7 +84,7 @@ async def _pump(
     return None
 
 
-async def fenced(chunks: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
+async def fence_chunks(chunks: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
     """The same chunks, of an answer of Starlette: in its tasks `SystemExit` would end the event loop."""
     fence = Fence()
     try:
