@@ -71,7 +71,7 @@ def counting(entries: str, environment: dict[str, str]) -> Iterator[CountedServe
         process = subprocess.Popen(
             [*callgrind, f"--callgrind-out-file={directory}/out", *server, *options],
             cwd=HERE,
-            env={**os.environ, **environment, "BENCH_ENTRIES": entries.split()[0]},
+            env={**os.environ, "PYTHONHASHSEED": "0", **environment, "BENCH_ENTRIES": entries.split()[0]},
         )
         try:
             wait_for(process, f"http://127.0.0.1:{port}/ready", seconds=300)
