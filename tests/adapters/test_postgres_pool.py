@@ -304,6 +304,20 @@ class TestOpening:
             await soon(patient)
             assert len(pool.slots) == 2
 
+    async def test_who_waits_for_a_server_that_takes_no_connection_is_told_so(self, clock: Clock) -> None:
+        async def connect() -> ServerConnection:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        pool = Pool(connect, size=2, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+        pool.open()
+        caller = await waiting(pool)
+        clock.now += 11
+        pool.sweep()
+        with pytest.raises(Unavailable, match="the database took no connection in time"):
+            await soon(caller)
+        await pool.close()
+
     async def test_of_those_in_line_for_a_server_that_is_away_each_is_told(self, clock: Clock) -> None:
         async def connect() -> ServerConnection:
             raise Unavailable("the database cannot be reached")

@@ -252,10 +252,11 @@ class Pool:
             if slot.retired or slot.con.is_closed() or now - slot.idle_since > self._max_idle:
                 self.free.remove(slot)
                 self.discard(slot)
+        why = "no database connection became free" if self.slots else "the database took no connection"
         while self._waiters and (self._waiters[0][0] < now or self._waiters[0][1].done()):
             _, waiter, _ = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_exception(Unavailable("no database connection became free in time"))
+                waiter.set_exception(Unavailable(f"{why} in time"))
         if self._limit < self.size and now >= self._grow_at:
             self._limit += 1
         self._open_for_waiters()
