@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from itertools import count
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -94,6 +96,25 @@ async def waiting(pool: Pool) -> asyncio.Task[PooledConnection]:
     await turns()
     assert not task.done()
     return task
+
+
+@asynccontextmanager
+async def slow_to_open(url: str, clock: Clock) -> AsyncIterator[tuple[Pool, asyncio.Event]]:
+    """A pool with room for two, whose second connection is not made before the event is set."""
+    may_connect, attempts = asyncio.Event(), count(1)
+
+    async def connect() -> ServerConnection:
+        if next(attempts) > 1:
+            await may_connect.wait()
+        return await asyncpg.connect(url, connection_class=ServerConnection)
+
+    pool = Pool(connect, size=2, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+    pool.open()
+    yield pool, may_connect
+    may_connect.set()
+    for slot in list(pool.slots):
+        pool.discard(slot)
+    await pool.close()
 
 
 class TestLending:
@@ -240,6 +261,73 @@ class TestLending:
         with pytest.raises(Unavailable):
             await pool.acquire()
         assert all(slot.con.is_closed() for slot in slots)
+
+
+class TestOpening:
+    """Who needs a new connection stands in the line like all others."""
+
+    async def test_a_connection_that_comes_back_goes_to_who_waits_for_a_new_one(
+        self, postgres_url: str, clock: Clock
+    ) -> None:
+        async with slow_to_open(postgres_url, clock) as (pool, may_connect):
+            first = await pool.acquire()
+            early = await waiting(pool)
+            late = await waiting(pool)
+            pool.release(first)
+            assert await soon(early) is first
+            may_connect.set()
+            assert await soon(late) is not first
+
+    async def test_nobody_waits_longer_for_a_new_connection_than_for_a_free_one(
+        self, postgres_url: str, clock: Clock
+    ) -> None:
+        async with slow_to_open(postgres_url, clock) as (pool, may_connect):
+            first = await pool.acquire()
+            impatient = await waiting(pool)
+            clock.now += 11
+            pool.sweep()
+            with pytest.raises(Unavailable):
+                await soon(impatient)
+            may_connect.set()
+            patient = await waiting(pool)
+            assert await soon(patient) is not first
+
+    async def test_a_connection_whose_caller_gave_up_serves_the_next(
+        self, postgres_url: str, clock: Clock
+    ) -> None:
+        async with slow_to_open(postgres_url, clock) as (pool, may_connect):
+            await pool.acquire()
+            cancelled = await waiting(pool)
+            cancelled.cancel()
+            patient = await waiting(pool)
+            may_connect.set()
+            await soon(patient)
+            assert len(pool.slots) == 2
+
+    async def test_who_waits_for_a_server_that_takes_no_connection_is_told_so(self, clock: Clock) -> None:
+        async def connect() -> ServerConnection:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        pool = Pool(connect, size=2, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+        pool.open()
+        caller = await waiting(pool)
+        clock.now += 11
+        pool.sweep()
+        with pytest.raises(Unavailable, match="the database took no connection in time"):
+            await soon(caller)
+        await pool.close()
+
+    async def test_of_those_in_line_for_a_server_that_is_away_each_is_told(self, clock: Clock) -> None:
+        async def connect() -> ServerConnection:
+            raise Unavailable("the database cannot be reached")
+
+        pool = Pool(connect, size=2, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+        pool.open()
+        callers = [asyncio.create_task(pool.acquire()) for _ in range(7)]
+        done, _ = await asyncio.wait(callers, timeout=PATIENCE)
+        assert [str(task.exception()) for task in done] == ["the database cannot be reached"] * 7
+        await pool.close()
 
 
 class TestAge:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,14 +15,22 @@ from maniflex._ids import first_id
 from maniflex.background.partitions import builder, command
 from maniflex.background.partitions.builder import CHECK, LATEST, PartitionBuilder
 from maniflex.background.partitions.command import partition_tables
-from maniflex.background.partitions.layout import MESSAGES, RUNS, PartitionedTable
+from maniflex.background.partitions.layout import MESSAGES, RUNS, STEPS, PartitionedTable
 from maniflex.background.partitions.mover import TableMover
 from maniflex.background.partitions.periods import Period
-from maniflex.background.partitions.short_locks import PATIENCE
+from maniflex.background.partitions.short_locks import PATIENCE, LockLimits, LockNotFree
 from maniflex.db.port import Adapter
-from maniflex.errors import SerializationFailure
-from tests.kit.partitioned_server import ALL, a_server, adapter_of, layout_of, partition, work_off
-from tests.kit.postgres import fetch_value
+from maniflex.errors import ConstraintViolation, SerializationFailure
+from tests.kit.partitioned_server import (
+    ALL,
+    a_server,
+    adapter_of,
+    keeper_of,
+    layout_of,
+    partition,
+    work_off,
+)
+from tests.kit.postgres import execute, fetch_value
 from tests.kit.processes import run_program
 from tests.kit.waiting import eventually
 
@@ -155,6 +164,81 @@ async def test_a_transaction_that_meets_such_a_check_is_told_to_try_again_and_th
         assert await server.outbox.drainer().drain() == 1
 
 
+async def test_steps_are_stored_after_such_a_kill(postgres_url: str) -> None:
+    async with a_server(postgres_url) as server:
+        await move_all(server)
+        assert await kill_before_it_attaches(postgres_url, STEPS, small=-1) == 1
+
+        run = await server.work.submit("part.ok")
+        await work_off(server.work)
+
+        assert (await server.work.get(run.id)).status == "succeeded"
+        assert await fetch_value(postgres_url, "SELECT count(*) FROM workflow_step") == 1
+        assert await fetch_value(postgres_url, CHECKS) == 0
+
+
+async def test_the_next_beat_removes_a_check_that_a_killed_process_left(postgres_url: str) -> None:
+    async with a_server(postgres_url) as server:
+        await move_all(server)
+        assert await kill_before_it_attaches(postgres_url, RUNS, small=-1) == 1
+        await keeper_of(server).tick()
+        assert await fetch_value(postgres_url, CHECKS) == 0
+
+
+async def test_the_next_beat_removes_a_check_though_all_partitions_are_there(postgres_url: str) -> None:
+    async with a_server(postgres_url) as server:
+        await partition(server)
+        for table in (RUNS, STEPS):
+            await execute(
+                postgres_url,
+                f"ALTER TABLE {table.default} ADD CONSTRAINT {CHECK} CHECK ({table.column} < 'b')",
+            )
+        await keeper_of(server).tick()
+        assert await fetch_value(postgres_url, CHECKS) == 0
+
+
+async def test_a_check_that_could_not_be_removed_goes_when_nobody_holds_the_table(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "SMALL", -1)
+    async with a_server(postgres_url) as server:
+        await move_all(server)
+        one = PartitionBuilder(adapter_of(server), RUNS, LockLimits(tries=3))
+        reader = await asyncpg.connect(postgres_url)
+        checked = asyncio.Event()
+
+        async def hold_the_default() -> None:
+            await eventually(lambda: _has_check(postgres_url), "a check that is set up")
+            await reader.execute("BEGIN; LOCK TABLE workflow_run_default IN ACCESS SHARE MODE")
+            checked.set()
+
+        async with nothing_attached(postgres_url, RUNS):
+            holding = asyncio.create_task(hold_the_default())
+            with pytest.raises(LockNotFree):
+                await one.build_ahead(this_week() - LATEST - timedelta(seconds=3), Period.WEEK)
+            await holding
+        assert checked.is_set()
+        assert await fetch_value(postgres_url, CHECKS) == 1
+        await reader.close()
+        await keeper_of(server).tick()
+        assert await fetch_value(postgres_url, CHECKS) == 0
+
+
+async def _has_check(url: str) -> bool:
+    return int(await fetch_value(url, CHECKS)) > 0
+
+
+async def test_a_rule_of_somebody_else_is_not_taken_for_such_a_check(postgres_url: str) -> None:
+    async with a_server(postgres_url) as server:
+        await partition(server)
+        await execute(
+            postgres_url, "ALTER TABLE workflow_run_default ADD CONSTRAINT ours CHECK (priority < 50)"
+        )
+        with pytest.raises(ConstraintViolation):
+            async with server.transaction():
+                await server.work.submit("part.ok", priority=50)
+
+
 async def test_a_small_table_gets_a_partition_without_a_check(postgres_url: str) -> None:
     async with a_server(postgres_url) as server:
         await move_all(server)
@@ -175,8 +259,8 @@ async def test_a_check_goes_before_its_period_comes_near(
         week = this_week()
         async with nothing_attached(postgres_url, RUNS):
             monkeypatch.setattr(builder, "AHEAD", 1)
-            assert await one.build_ahead(week - LATEST - timedelta(seconds=1), Period.WEEK) == []
-            assert await one.build_ahead(week - LATEST + timedelta(seconds=1), Period.WEEK) == []
+            assert not (await one.build_ahead(week - LATEST - timedelta(seconds=1), Period.WEEK)).made
+            assert not (await one.build_ahead(week - LATEST + timedelta(seconds=1), Period.WEEK)).made
         assert await fetch_value(postgres_url, CHECKS) == 0
         await server.work.submit("part.ok")
 
@@ -192,7 +276,7 @@ async def test_time_that_other_partitions_took_counts_for_a_check(
         times = [0.0, 0.0]  # at the beginning, and for the first one
         monkeypatch.setattr(builder, "monotonic", lambda: times.pop(0) if times else 10_800.0)
 
-        assert len(await one.build_ahead(now, Period.HOUR)) == 1  # three are missing
+        assert len((await one.build_ahead(now, Period.HOUR)).made) == 1  # three are missing
         assert await fetch_value(postgres_url, CHECKS) == 0
 
 

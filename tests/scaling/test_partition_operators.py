@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from maniflex._ids import first_id
@@ -18,6 +19,7 @@ from maniflex.background.partitions.layout import MESSAGES, RUNS
 from maniflex.background.partitions.periods import Period
 from maniflex.background.partitions.retention import PartitionRetention
 from maniflex.errors import ManiflexError
+from maniflex.testing import FakeClock
 from tests.kit.partitioned_server import (
     ALL,
     RUN,
@@ -163,6 +165,61 @@ async def test_a_partition_that_was_detached_with_its_rows_is_not_replaced(postg
         assert await fetch_value(postgres_url, f"SELECT count(*) FROM {newest.name}") == 1
         names = [one.name for one in (await layout_of(server, MESSAGES)).partitions]
         assert newest.name not in names
+
+
+async def test_a_partition_that_cannot_be_made_is_told_once_with_what_to_type(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_server(postgres_url) as server:
+        await partition(server)
+        *_, middle, newest = (await layout_of(server)).partitions
+        values = "'part.ok', 'succeeded', now(), now(), NULL)"
+        await execute(
+            postgres_url,
+            f"{RUN} ('{newest.lower}-1', {values};"
+            f"ALTER TABLE workflow_run DETACH PARTITION {newest.name};"
+            f"DROP TABLE {middle.name};"
+            f"{RUN} ('{middle.lower}-1', {values}",
+        )
+        keeper = keeper_of(server)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                await keeper.tick()
+
+        told = {
+            name: [r.getMessage() for r in caplog.records if name in r.getMessage()]
+            for name in (middle.name, newest.name)
+        }
+        [rows], [name_in_use] = told[middle.name], told[newest.name]
+        assert "workflow_run_default has rows of its time" in rows
+        assert f"SELECT id FROM workflow_run_default WHERE id >= '{middle.lower}'" in rows
+        assert f"ALTER TABLE {newest.name} RENAME TO {newest.name}_old" in name_in_use
+        for text in (rows, name_in_use):
+            assert "maniflex partition module:server runs --by day" in text
+
+
+async def test_a_lock_that_others_hold_until_a_partition_is_due_is_told_once(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock(Period.DAY.next_start(datetime.now(UTC)) - timedelta(hours=2))
+    async with a_server(postgres_url, clock=clock) as server:
+        await partition(server, clock.now())
+        first = (await layout_of(server)).partitions[0]
+        await execute(postgres_url, f"DROP TABLE {first.name}")
+        other = await asyncpg.connect(postgres_url)
+        async with other.transaction():
+            await other.execute("LOCK TABLE workflow_run_default IN ACCESS SHARE MODE")
+            keeper = keeper_of(server)
+            with caplog.at_level(logging.WARNING):
+                await keeper.tick()
+                assert caplog.text == ""  # there is time yet
+                clock.advance(timedelta(minutes=100))
+                for _ in range(3):
+                    await keeper.tick()
+        await other.close()
+        [text] = [record.getMessage() for record in caplog.records]
+        assert first.name in text
+        assert "FROM pg_locks" in text
 
 
 # -- what is open

@@ -93,5 +93,30 @@ async def test_a_write_that_waits_for_a_lock_is_given_up_by_the_server() -> None
         assert (await server.db(Note).read(note.id)).text == "first"
 
 
+async def test_connections_from_before_the_standby_keep_to_the_same() -> None:
+    with private_postgres() as primary:
+        await primary.start()
+        server = Server(primary.url, pool_size=1)
+        server.register(Note)
+        async with client(server, database=None):
+            note = await server.db(Note).create(text="old")
+            async with standby_of(primary) as standby:
+                await replicate_synchronously(primary)
+                standby.freeze()
+                writing = asyncio.create_task(server.raw_exec("UPDATE notes SET text = 'new'"))
+                await eventually(lambda: _is_one(primary, WAITS), "the write waits for the standby")
+                writing.cancel()
+                await asyncio.wait([writing])
+                # The only connection is free for this when the write is over, or was left to itself.
+                assert (await server.db(Note).read(note.id)).text == "old"
+                assert await _is_one(primary, WAITS)
+                standby.thaw()
+                await eventually(lambda: _is_new(server, note.id), "the write, when the standby has it")
+
+
+async def _is_new(server: Server, note_id: str) -> bool:
+    return (await server.db(Note).read(note_id)).text == "new"
+
+
 async def _is_one(postgres: PrivatePostgres, query: str) -> bool:
     return bool(await fetch_value(postgres.url, query) == 1)

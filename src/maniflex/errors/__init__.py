@@ -246,14 +246,20 @@ class Conflict(RequestError):
 
 
 class ConstraintViolation(Conflict):
-    """A unique or check constraint refused the write; `columns` are its columns."""
+    """A unique or check constraint refused the write; `columns` are its columns.
+
+    `constraint` is its name where the database tells it: on PostgreSQL.
+    """
 
     MISSING: ClassVar[str] = "a value that is required is missing"
     BROKEN_RULE: ClassVar[str] = "a value breaks a rule of the table"
 
-    def __init__(self, table: str, columns: Sequence[str] = (), message: str | None = None) -> None:
+    def __init__(
+        self, table: str, columns: Sequence[str] = (), message: str | None = None, constraint: str = ""
+    ) -> None:
         self.table = table
         self.columns = tuple(columns)
+        self.constraint = constraint
         super().__init__(message or "a record with these values already exists")
 
     def _subject(self) -> str:

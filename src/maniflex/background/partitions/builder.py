@@ -4,14 +4,15 @@ Before another partition is attached, PostgreSQL reads the whole default one to 
 and lets nobody write meanwhile. Where that takes an instant, a partition is made in one transaction. Where
 the default partition is large, a check comes first, which is validated beside the writers and tells
 PostgreSQL the same; it goes again when the partition is there. A check that a killed process leaves would
-refuse rows once its period begins. So it is only set up long before, for a limited time, and whoever makes
-partitions next removes it; so does a process whose row it refuses (left_checks.py).
+refuse rows once its period begins. So it is only set up long before, for a limited time, and the next beat of
+any keeper removes it; so does a process whose row it refuses (left_checks.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import monotonic
 
@@ -40,6 +41,14 @@ SELECT 1 FROM pg_index WHERE indrelid = to_regclass($1) AND indisprimary
 """
 
 
+@dataclass(frozen=True, slots=True)
+class BuildOutcome:
+    """The names of the partitions that were made, and why others never will be, by their names."""
+
+    made: Sequence[str] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
 class PartitionBuilder:
     """Makes the partitions of one table."""
 
@@ -50,46 +59,58 @@ class PartitionBuilder:
 
     async def build_ahead(
         self, now: datetime, period: Period | None = None, *, besides: Collection[str] = ()
-    ) -> list[str]:
-        """Make those that are missing for the next periods, `besides` some; the names of what was made."""
+    ) -> BuildOutcome:
+        """Make those that are missing for the next periods, `besides` some."""
         began, layout = monotonic(), await read_layout(self._adapter, self._table)
-        if layout is None or (length := period or layout.period) is None:
-            return []
+        if layout is None:
+            return BuildOutcome()
         await self.remove_check()
-        missing = [one for one in missing_partitions(layout, length, now) if one.name not in besides]
-        return [
-            one.name
-            for one in missing  # each may take long
-            if await self._build(one, now + timedelta(seconds=monotonic() - began))
-        ]
+        if (length := period or layout.period) is None:
+            return BuildOutcome()
+        made, reasons = [], {}
+        for one in missing_partitions(layout, length, now):
+            if one.name in besides:
+                continue
+            try:  # each may take long
+                await self._build(one, now + timedelta(seconds=monotonic() - began))
+                made.append(one.name)
+            except _NotMade as error:
+                reasons[one.name] = str(error)
+        return BuildOutcome(made, reasons)
 
-    async def _build(self, partition: Partition, now: datetime) -> bool:
-        """Make one partition; not where the default one has rows of its time, or a check came too late."""
-        if await self._is_default_small():
-            return await self._build_at_once(partition)
-        seconds = (moment_of(partition.lower) - LATEST - now).total_seconds()
-        if seconds <= 0:
-            return False
+    async def _build(self, partition: Partition, now: datetime) -> None:
+        """Make one partition; `_NotMade` if that cannot be."""
+        default, column = self._table.default, self._table.column
         try:
+            if await self._is_default_small():
+                await self._build_at_once(partition)
+                return
+            seconds = (moment_of(partition.lower) - LATEST - now).total_seconds()
+            if seconds <= 0:
+                raise TimeoutError
             async with asyncio.timeout(seconds):
-                return await self._build_beside_check(partition)
-        except TimeoutError:
-            return False
+                await self._build_beside_check(partition)
+        except TimeoutError as error:
+            raise _NotMade(
+                f"{default} is too large to be looked through before its time comes near;"
+                " partitions of longer periods (--by) are made earlier"
+            ) from error
+        except ConstraintViolation as error:
+            raise _NotMade(
+                f"{default} has rows of its time already; to see them, SELECT {column} FROM {default}"
+                f" WHERE {column} >= '{partition.lower}' AND {column} < '{partition.upper}'"
+            ) from error
 
     async def _is_default_small(self) -> bool:
         rows = await self._adapter.write(Sql(_SIZE, (self._table.default,)))
         return bool(rows[0][0] <= SMALL)
 
-    async def _build_at_once(self, partition: Partition) -> bool:
+    async def _build_at_once(self, partition: Partition) -> None:
         async def work(tx: Tx) -> None:
             await self._make_table(tx, partition)
             await tx.execute(Sql(self._attach_text(partition)))
 
-        try:
-            await change_tables(self._adapter, work, self._patience)
-        except (ConstraintViolation, _NameInUse):
-            return False
-        return True
+        await change_tables(self._adapter, work, self._patience)
 
     def _attach_text(self, partition: Partition) -> str:
         return (
@@ -97,17 +118,17 @@ class PartitionBuilder:
             f" FOR VALUES FROM ('{partition.lower}') TO ('{partition.upper}')"
         )
 
-    async def _build_beside_check(self, partition: Partition) -> bool:
+    async def _build_beside_check(self, partition: Partition) -> None:
         default, column = self._table.default, self._table.column
-        await run_all(
-            self._adapter,
-            [
-                f"ALTER TABLE {default} ADD CONSTRAINT {CHECK}"
-                f" CHECK ({column} < '{partition.lower}' OR {column} >= '{partition.upper}') NOT VALID"
-            ],
-            self._patience,
-        )
         try:
+            await run_all(
+                self._adapter,
+                [
+                    f"ALTER TABLE {default} ADD CONSTRAINT {CHECK}"
+                    f" CHECK ({column} < '{partition.lower}' OR {column} >= '{partition.upper}') NOT VALID"
+                ],
+                self._patience,
+            )
             await run_all(
                 self._adapter, [f"ALTER TABLE {default} VALIDATE CONSTRAINT {CHECK}"], self._patience
             )
@@ -117,13 +138,9 @@ class PartitionBuilder:
                 [self._attach_text(partition), f"ALTER TABLE {default} DROP CONSTRAINT {CHECK}"],
                 self._patience,
             )
-        except (ConstraintViolation, _NameInUse):
-            await self.remove_check()
-            return False
         except BaseException:
             await self.remove_check()
             raise
-        return True
 
     async def _make_table(self, tx: Tx, partition: Partition) -> None:
         """The table by itself, so that making its indexes holds nobody up."""
@@ -131,7 +148,11 @@ class PartitionBuilder:
         options = await _text_of(tx, Sql(_OPTIONS, (default,)))
         if await tx.write(Sql(_EXISTS, (partition.name,))):
             if await tx.write(Sql(f"SELECT 1 FROM {partition.name} LIMIT 1")):
-                raise _NameInUse  # somebody has detached it, say
+                # Somebody has detached it, say.
+                raise _NotMade(
+                    f"a table of its name has rows; to keep them,"
+                    f" ALTER TABLE {partition.name} RENAME TO {partition.name}_old"
+                )
             await tx.execute(Sql(f"DROP TABLE {partition.name}"))  # one that was never attached
         storage = f" WITH ({options})" if options else ""
         await tx.execute(Sql(f"CREATE TABLE {partition.name} (LIKE {parent} INCLUDING ALL){storage}"))
@@ -141,17 +162,21 @@ class PartitionBuilder:
 
     async def remove_check(self) -> None:
         """Remove a check that was left behind: when its time comes it would refuse rows."""
-        default = self._table.default
-        if await self._adapter.write(Sql(_CHECKS, (default, CHECK))):
+        if await has_check(self._adapter, self._table):
             await run_all(
                 self._adapter,
-                [f"ALTER TABLE {default} DROP CONSTRAINT IF EXISTS {CHECK}"],
+                [f"ALTER TABLE {self._table.default} DROP CONSTRAINT IF EXISTS {CHECK}"],
                 self._patience,
             )
 
 
-class _NameInUse(Exception):
-    """A table of the name that a partition would have holds rows."""
+class _NotMade(Exception):
+    """Why a partition cannot be made."""
+
+
+async def has_check(run: Executor, table: PartitionedTable) -> bool:
+    """Whether the default partition has a check, which somebody works beside or has left behind."""
+    return bool(await run.write(Sql(_CHECKS, (table.default, CHECK))))
 
 
 def missing_partitions(layout: PartitionLayout, period: Period, now: datetime) -> list[Partition]:

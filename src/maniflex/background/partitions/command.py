@@ -41,9 +41,11 @@ async def partition_tables(
             if not await TableMover(own, table, patience, tell).move():
                 tell(f"{table.name} is partitioned already")
             moment = now or await _database_time(own)  # to move a table may take hours
-            names = await PartitionBuilder(own, table, patience).build_ahead(moment, period)
-            if names:
-                tell(f"made {', '.join(names)}")
+            outcome = await PartitionBuilder(own, table, patience).build_ahead(moment, period)
+            if outcome.made:
+                tell(f"made {', '.join(outcome.made)}")
+            for name, reason in outcome.reasons.items():
+                tell(f"{name} was not made: {reason}")
 
 
 async def _database_time(adapter: Adapter) -> datetime:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
-from maniflex._ids import first_id
+from maniflex._ids import first_id, moment_of
 from maniflex.background.environment import Environment
 from maniflex.background.loop import Loop
-from maniflex.background.partitions.builder import PartitionBuilder, missing_partitions
+from maniflex.background.partitions.builder import LATEST, PartitionBuilder, has_check, missing_partitions
 from maniflex.background.partitions.layout import (
     MESSAGES,
     PACKAGE,
     RUNS,
+    Partition,
     PartitionedTable,
     PartitionLayout,
     read_layout,
@@ -60,6 +61,7 @@ class PartitionKeeper(Loop):
         self._store = store
         self._after = ""  # keys up to here were looked at
         self._given_up: set[str] = set()  # partitions
+        self._held_up: set[str] = set()  # partitions whose lock was not free when they were needed soon
         self._refused: set[PartitionedTable] = set()  # of which partitions could not be made
 
     async def tick(self) -> bool:
@@ -79,10 +81,9 @@ class PartitionKeeper(Loop):
 
     async def _build(self, layout: PartitionLayout) -> None:
         period, now = layout.period, self.clock.now()
-        if period is None:
-            return
-        missing = {one.name for one in missing_partitions(layout, period, now)} - self._given_up
-        if not missing:
+        missing = [] if period is None else missing_partitions(layout, period, now)
+        missing = [one for one in missing if one.name not in self._given_up]
+        if not missing and not await has_check(self._adapter, layout.table):
             return
         async with take_turn(self._adapter) as ours:
             if not ours:
@@ -90,12 +91,32 @@ class PartitionKeeper(Loop):
             async with patient_sibling(self._adapter) as adapter:
                 builder = PartitionBuilder(adapter, layout.table, ONCE)
                 try:
-                    names = await builder.build_ahead(now, besides=self._given_up)
-                except LockNotFree:
-                    return  # the next tick tries again, long before they are needed
-        self._given_up |= missing - set(names)  # the default partition has rows of their time
-        if names:
-            self.logger.info("made the partitions %s", ", ".join(names))
+                    outcome = await builder.build_ahead(now, besides=self._given_up)
+                except LockNotFree:  # the next tick tries again
+                    self._warn_of_locks(layout.table, missing, now)
+                    return
+        if outcome.made:
+            self.logger.info("made the partitions %s", ", ".join(outcome.made))
+        self._given_up |= outcome.reasons.keys()
+        for name, reason in outcome.reasons.items():
+            self.logger.warning(
+                "the partition %s is not made, and its rows go to %s: %s. When that has changed, type"
+                " maniflex partition module:server %s --by %s",
+                *(name, layout.table.default, reason),
+                *("messages" if layout.table == MESSAGES else "runs", period and period.name.lower()),
+            )
+
+    def _warn_of_locks(self, table: PartitionedTable, missing: Sequence[Partition], now: datetime) -> None:
+        """Say once that a partition cannot be made though it is needed soon."""
+        near = {one.name for one in missing if moment_of(one.lower) - now <= LATEST} - self._held_up
+        self._held_up |= near
+        for name in near:
+            self.logger.warning(
+                "the partition %s is not made yet, because others hold the lock of %s or %s; if they go on,"
+                " its rows go to %s. To see who: SELECT pid, query FROM pg_stat_activity WHERE pid IN (SELECT"
+                " pid FROM pg_locks WHERE relation IN ('%s'::regclass, '%s'::regclass))",
+                *(name, table.name, table.default, table.default, table.name, table.default),
+            )
 
     async def _try_to_build(self, layout: PartitionLayout) -> None:
         try:

@@ -7,7 +7,7 @@ begins, the first process whose row is refused does it.
 
 from __future__ import annotations
 
-from maniflex.background.partitions.builder import PartitionBuilder
+from maniflex.background.partitions.builder import CHECK, PartitionBuilder
 from maniflex.background.partitions.layout import EVENTS, MESSAGES, RUNS, STEPS
 from maniflex.background.partitions.short_locks import LockLimits, patient_sibling, take_turn
 from maniflex.db.port import Adapter, Executor
@@ -20,7 +20,7 @@ _PATIENCE = LockLimits(tries=5)
 async def mend_refusal(adapter: Adapter, run: Executor, error: ConstraintViolation) -> None:
     """Return if the row may be stored now; otherwise raise what its caller is to be told."""
     table = _TABLES.get(error.table)
-    if table is None or error.columns:
+    if table is None or error.constraint != CHECK:
         raise error
     try:
         async with take_turn(adapter) as ours, patient_sibling(adapter) as own:

@@ -217,13 +217,13 @@ class StepMemory:
     def _ask(self, sql: Sql, tx: Tx | None) -> Awaitable[list[Row]]:
         """Ask until the database answers; an open transaction is lost with the first failure."""
         on = self._within(tx)
-        return self._ask_again(sql) if on is None else on.write(sql)
+        return self._ask_again(sql) if on is None else self._store.write_on(on, sql)
 
     async def _ask_again(self, sql: Sql) -> list[Row]:
         failures = 0
         while True:
             try:
-                return await self._store.adapter.write(sql)
+                return await self._store.write_on(self._store.adapter, sql)
             except RequestError as error:
                 if not passes(error):
                     raise

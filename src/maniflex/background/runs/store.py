@@ -162,7 +162,7 @@ class RunStore(ABC):
     async def turn_back(self, now: datetime, more: int, tx: Tx, limit: int = 500) -> None:
         """Let expired runs that spent their attempts, and have steps to take back, go on just for that."""
         values = {"now": self._time(now), "limit": limit, **event_ids()}
-        rows = await tx.write(self._sql["turn_back"].bind(**values))
+        rows = await self.write_on(tx, self._sql["turn_back"].bind(**values))
         if rows:
             ids = self._list([row[0] for row in rows])
             await tx.execute(self._sql["allow_turned"].bind(ids=ids, more=more, now=values["now"]))
@@ -239,6 +239,10 @@ class RunStore(ABC):
         """
         rows = await self.adapter.fetch(self._sql["depth"].bind(now=self._time(now), most=most))
         return [(row[0], row[1], instant(row[2])) for row in rows]
+
+    async def write_on(self, run: Executor, sql: Sql) -> list[Row]:
+        """Run a statement that stores rows of a run."""
+        return await run.write(sql)
 
     # -- the form of values
 

@@ -90,23 +90,23 @@ class PostgresRunStore(RunStore):
         if any(keys) or any(SEPARATOR in id for id in ids):
             submit = self._sql["submit"] if any(keys) else self._submit_new
             statement = submit.bind(ids=ids, payloads=payloads, keys=keys, **common)
-            return {row[0] for row in await self._insert(run, statement)}
+            return {row[0] for row in await self.write_on(run, statement)}
         texts = {"ids": SEPARATOR.join(ids), "payloads": SEPARATOR.join(payloads)}
-        await self._insert(run, self._sql["submit_all"].bind(**texts, **common))
+        await self.write_on(run, self._sql["submit_all"].bind(**texts, **common))
         return set(ids)
 
-    async def _insert(self, run: Executor, statement: Sql) -> list[Row]:
+    async def write_on(self, run: Executor, sql: Sql) -> list[Row]:
         try:
-            return await run.write(statement)
+            return await run.write(sql)
         except ConstraintViolation as error:
             await mend_refusal(self.adapter, run, error)
-            return await run.write(statement)
+            return await run.write(sql)
 
     async def _change_one(
         self, name: str, event: str, run_id: str, now: datetime, tx: Tx | None, **extra: Any
     ) -> bool:
         values = {"id": run_id, "now": now, **extra, **self._log(), "channel": CHANNEL}
-        return bool(await executor(self.adapter, tx).write(self._sql[name].bind(**values)))
+        return bool(await self.write_on(executor(self.adapter, tx), self._sql[name].bind(**values)))
 
     # -- what workers do
 
@@ -198,7 +198,7 @@ class PostgresRunStore(RunStore):
         try:
             rows = await self._write("succeed", values, self._holder(ids))
         except (Timeout, SerializationFailure):  # someone has locked one of them
-            rows = await self.adapter.write(self._on_table("succeed_unlocked").bind(**values))
+            rows = await self.write_on(self.adapter, self._on_table("succeed_unlocked").bind(**values))
         return {row[0] for row in rows}
 
     async def settle(self, changes: Sequence[RunChange], now: datetime, tx: Tx | None = None) -> set[str]:
@@ -222,7 +222,7 @@ class PostgresRunStore(RunStore):
         if run is self.adapter:
             rows = await self._write("settle", values, self._holder(ids))
         else:
-            rows = await run.write(self._on_table("settle").bind_all(values))
+            rows = await self.write_on(run, self._on_table("settle").bind_all(values))
         return {row[0] for row in rows}
 
     async def let_go(self, held: Sequence[Held], now: datetime) -> set[str]:
@@ -236,7 +236,7 @@ class PostgresRunStore(RunStore):
     # -- what looks after them
 
     async def _reap(self, values: dict[str, Any], on: Executor) -> list[Row]:
-        return await on.write(self._sql["reap"].bind(**values, **self._log()))
+        return await self.write_on(on, self._sql["reap"].bind(**values, **self._log()))
 
     async def has_expired(self, now: datetime) -> bool:
         return bool(await self.adapter.write(self._sql["expired"].bind(now=now)))  # a replica may be behind
@@ -255,14 +255,14 @@ class PostgresRunStore(RunStore):
         """Run the statement on these partitions, or on the table when there are none."""
         if partitions:
             try:
-                return await self.adapter.write(
-                    self._of_partitions.on_partitions(name, partitions).bind_all(values)
+                return await self.write_on(
+                    self.adapter, self._of_partitions.on_partitions(name, partitions).bind_all(values)
                 )
             except DatabaseError as error:
                 if isinstance(error, TransactionError):
                     raise
                 self.learn_partitions(None)  # retention dropped one of them
-        return await self.adapter.write(self._on_table(name).bind_all(values))
+        return await self.write_on(self.adapter, self._on_table(name).bind_all(values))
 
     def _holder(self, ids: Sequence[str]) -> tuple[str, ...]:
         if self._known.layout is None:

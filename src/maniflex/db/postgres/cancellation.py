@@ -4,8 +4,9 @@ A commit that waits for a synchronous standby cannot be undone any more. Cancell
 what was written is shown, and who sends a request again is told that it happened, although it is lost with
 the server. So a commit goes on, and its connection comes back when it has ended, or is closed. A write that
 commits by itself is cancelled only while it does not wait for a standby; the server is asked for that, by a
-connection of its own. A pooler hides which process of the server is ours; behind one, such a write is just
-cancelled.
+connection of its own, in the moment of the cancellation: a standby may have come since the connection was
+opened. Where no such connection can be had, the write goes on to the end of its time. A pooler hides which
+process of the server is ours; behind one, such a write is just cancelled.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ _CANCEL = (
     " AND left(query, 200) = left($2, 200) AND wait_event IS DISTINCT FROM 'SyncRep'"
 )
 _WITHIN = 5.0
-_STANDBYS = "SELECT current_setting('synchronous_standby_names', true)"
 
 
 class ServerConnection(_Base):
@@ -40,18 +40,9 @@ class ServerConnection(_Base):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.connect_again: Callable[[], Awaitable[ServerConnection]] | None = None  # if commits may wait
+        self.connect_again: Callable[[], Awaitable[ServerConnection]] | None = None  # not behind a pooler
         self.is_committing = False
         self.text = ""  # of the statement that runs, or ran last
-
-    async def look_for_standbys(self, connect_again: Callable[[], Awaitable[ServerConnection]]) -> None:
-        """Ask whether commits wait for a standby, and if so, remember how to reach this server."""
-        try:
-            if await self.fetchval(_STANDBYS, timeout=_WITHIN):
-                self.connect_again = connect_again
-        except BaseException:
-            self.terminate()
-            raise
 
     def _cancel_current_command(self, sent: asyncio.Future[None], *more: Any) -> None:
         """The driver's way to cancel a statement; `sent` is done when the server was told."""

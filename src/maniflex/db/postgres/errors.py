@@ -90,7 +90,10 @@ def _text(error: asyncpg.PostgresError, attribute: str) -> str:
 
 
 def _duplicate(error: asyncpg.PostgresError) -> RequestError:
-    return ConstraintViolation(_text(error, "table_name"), key_columns(_text(error, "detail")))
+    columns = key_columns(_text(error, "detail"))
+    return ConstraintViolation(
+        _text(error, "table_name"), columns, constraint=_text(error, "constraint_name")
+    )
 
 
 def _missing_value(error: asyncpg.PostgresError) -> RequestError:
@@ -100,7 +103,8 @@ def _missing_value(error: asyncpg.PostgresError) -> RequestError:
 
 
 def _check(error: asyncpg.PostgresError) -> RequestError:
-    return ConstraintViolation(_text(error, "table_name"), (), ConstraintViolation.BROKEN_RULE)
+    table, name = _text(error, "table_name"), _text(error, "constraint_name")
+    return ConstraintViolation(table, (), ConstraintViolation.BROKEN_RULE, name)
 
 
 def _foreign_key(error: asyncpg.PostgresError) -> RequestError:

@@ -81,5 +81,5 @@ class Hosts:
         )
         connection: Connection = await connect(**options)
         if options.get("server_settings") is not None:  # no pooler
-            await connection.look_for_standbys(connect)
+            connection.connect_again = connect
         return connection

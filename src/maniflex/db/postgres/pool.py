@@ -5,6 +5,10 @@ old enough to be closed. Nothing is reset on release, because nothing is ever le
 connection comes back clean, or after an interrupted statement was cancelled on the server, or not.
 Once a second the pool closes connections whose server owes an answer for too long.
 
+Who finds none free stands in one line with all others, also while a connection is opened for them: the first
+in the line gets the first that comes back or is there. So nobody is overtaken, and a server that is slow to
+take connections keeps nobody longer than `pool_timeout`.
+
 A server that has no connection left makes callers wait, not fail. The pool then gives some of its connections
 up and asks for more only slowly, so that all processes that share the server get their part of it.
 """
@@ -17,6 +21,8 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -83,7 +89,7 @@ class Pool:
         self._asking_again: asyncio.TimerHandle | None = None
         self._open_again_at = 0.0
         self._places = 0  # connections that are open or being opened
-        self._waiters: deque[tuple[float, asyncio.Future[PooledConnection | None], bool]] = deque()
+        self._waiters: deque[tuple[float, asyncio.Future[PooledConnection], bool]] = deque()
         self._turns = 0
         self._stuck = False
         self._looking: asyncio.TimerHandle | None = None
@@ -108,35 +114,25 @@ class Pool:
         if self._closed:
             raise Unavailable("the database is not open")
         # A line that most statements of a busy server stand in: not through a coroutine more than it takes.
-        return self._wait(hasty) if self._places >= self._limit else self._open_or_wait(hasty)
-
-    async def _open_or_wait(self, hasty: bool) -> PooledConnection:
-        if self._places < self._limit and (not self.slots or self._clock() >= self._open_again_at):
-            self._places += 1
-            if (slot := await self._open()) is not None:
-                return slot
-        return await self._wait(hasty)
+        return self._wait(hasty)
 
     async def _wait(self, hasty: bool) -> PooledConnection:
-        """Stand in line for a connection that comes back, or for the right to open one."""
-        deadline, line_up = self._clock() + self._patience, self._waiters.append
-        while True:
-            if hasty and self._stuck:
-                raise Stuck
-            waiter: asyncio.Future[PooledConnection | None] = self._loop.create_future()
-            line_up((deadline, waiter, hasty))
-            if hasty and self._looking is None:
-                self._watch_line(self._turns)
-            try:
-                slot = await waiter
-            except asyncio.CancelledError:
-                self._pass_on(waiter)
-                raise
-            if slot is None:
-                slot = await self._open()
-            if slot is not None:
-                return slot
-            line_up = self._waiters.appendleft  # it was the first, and still is
+        """Stand in line for a connection that comes back or is opened, whichever is first."""
+        if hasty and self._stuck and self._places >= self._limit:
+            raise Stuck
+        waiter: asyncio.Future[PooledConnection] = self._loop.create_future()
+        self._waiters.append((self._clock() + self._patience, waiter, hasty))
+        if self._places < self._limit:
+            if not self.slots:
+                self._open_again_at = 0.0  # none of ours can come back
+            self._open_for_waiters()
+        if hasty and self._looking is None:
+            self._watch_line(self._turns)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self._pass_on(waiter)
+            raise
 
     def release(self, slot: PooledConnection) -> None:
         """Take back a connection that is ready for the next statement."""
@@ -198,9 +194,11 @@ class Pool:
         else:
             self.in_background(self._drain_and_release(slot))
 
-    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def in_background(
+        self, work: Coroutine[Any, Any, None], context: Context | None = None
+    ) -> asyncio.Task[None]:
         """Run `work` even if its caller is cancelled; `close` waits for it."""
-        task = self._loop.create_task(work)
+        task = self._loop.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -254,10 +252,11 @@ class Pool:
             if slot.retired or slot.con.is_closed() or now - slot.idle_since > self._max_idle:
                 self.free.remove(slot)
                 self.discard(slot)
+        why = "no database connection became free" if self.slots else "the database took no connection"
         while self._waiters and (self._waiters[0][0] < now or self._waiters[0][1].done()):
             _, waiter, _ = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_exception(Unavailable("no database connection became free in time"))
+                waiter.set_exception(Unavailable(f"{why} in time"))
         if self._limit < self.size and now >= self._grow_at:
             self._limit += 1
         self._open_for_waiters()
@@ -281,37 +280,43 @@ class Pool:
 
     # -- inside
 
-    async def _open(self) -> PooledConnection | None:
-        """A new connection; None when the server has no more for us, but others of ours work."""
+    def _open_for_waiters(self) -> None:
+        """Open a connection if more callers wait than are being opened, and there is room for one."""
+        is_needed = len(self._waiters) > self._places - len(self.slots)
+        if is_needed and self._places < self._limit and self._clock() >= self._open_again_at:
+            self._begin_opening()
+
+    def _begin_opening(self) -> None:
+        self._places += 1
+        # A connection keeps the context it is made in, and that of a request would keep the request.
+        self.in_background(self._open(), detached_context())
+
+    async def _open(self) -> None:
+        """Open a connection for the first in the line, who may have got another by then."""
         try:
-            con = await self._connect_detached()
+            con = await self._connect()
         except BaseException as error:
-            is_full = isinstance(error, NoConnectionLeft) and self._waits_for_full_server
-            if self._closed or not (is_full or (self.slots and isinstance(error, Unavailable))):
-                self._vacate()
+            self._give_place_up(error)
+            if not isinstance(error, Exception):
                 raise
-            self._open_again_at = self._clock() + OPEN_AGAIN_AFTER
-            self._places -= 1
-            if is_full:
-                self._make_room()
-            # One that came back while we were asking, when we did not stand in the line.
-            return self.free.pop() if self.free else None
+            return
         slot = self._new_slot(con)
         self.slots.add(slot)
-        if self._closed:
-            self.discard(slot)
-            raise Unavailable("the database was closed")
+        self.release(slot)
         self._open_for_waiters()
-        return slot
 
-    async def _connect_detached(self) -> Connection:
-        # A connection keeps the context it is made in, and that of a request would keep the request.
-        opening = self._loop.create_task(self._connect(), context=detached_context())
-        try:
-            return await opening
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unused)
-            raise
+    def _give_place_up(self, error: BaseException) -> None:
+        """Let callers wait for those of ours that work, or for a full server; else tell the first of them."""
+        is_full = isinstance(error, NoConnectionLeft) and self._waits_for_full_server
+        if self._closed or not (is_full or (self.slots and isinstance(error, Unavailable))):
+            if (waiter := self._next_waiter()) is not None:
+                waiter.set_exception(error)
+            self._vacate()
+            return
+        self._open_again_at = self._clock() + OPEN_AGAIN_AFTER
+        self._places -= 1
+        if is_full:
+            self._make_room()
 
     def _make_room(self) -> None:
         """The server has no connection left: do with fewer for a while, and let other processes have them."""
@@ -334,12 +339,6 @@ class Pool:
         self._asking_again, self._open_again_at = None, 0.0
         self._open_for_waiters()
 
-    def _open_for_waiters(self) -> None:
-        """Let the longest waiting open a connection, while there is room for one."""
-        if self._waiters and self._places < self._limit and self._clock() >= self._open_again_at:
-            self._places += 1
-            self._vacate()
-
     def _new_slot(self, con: Connection) -> PooledConnection:
         # Connections opened in one burst should not all be replaced in one burst.
         retire_at = self._clock() + self._max_lifetime * random.uniform(0.9, 1.0)
@@ -353,26 +352,27 @@ class Pool:
             observe=self.observer,
         )
 
-    def _pass_on(self, waiter: asyncio.Future[PooledConnection | None]) -> None:
+    def _pass_on(self, waiter: asyncio.Future[PooledConnection]) -> None:
         """The waiter was cancelled in the turn of the loop that served it; serve the next."""
-        if not waiter.done() or waiter.cancelled() or waiter.exception() is not None:
-            return
-        slot = waiter.result()
-        if slot is None:
-            self._vacate()
-        else:
-            self.release(slot)
+        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            self.release(waiter.result())
 
-    def _hand_over(self, slot: PooledConnection | None) -> bool:
-        """Give the longest waiting a connection, or with None the right to open one."""
+    def _hand_over(self, slot: PooledConnection) -> bool:
+        """Give the longest waiting a connection."""
+        if (waiter := self._next_waiter()) is None:
+            return False
+        waiter.set_result(slot)
+        return True
+
+    def _next_waiter(self) -> asyncio.Future[PooledConnection] | None:
+        """Take the longest waiting out of the line."""
         while self._waiters:
             _, waiter, _ = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_result(slot)
                 self._turns += 1
                 self._stuck = False
-                return True
-        return False
+                return waiter
+        return None
 
     def _watch_line(self, turns: int) -> None:
         """Look again in a while, and send the hasty away if the line has not moved by then."""
@@ -380,19 +380,23 @@ class Pool:
 
     def _look_at_line(self, turns: int) -> None:
         self._looking = None
-        hasty = [waiter for _, waiter, hasty in self._waiters if hasty and not waiter.done()]
-        self._stuck = bool(hasty) and self._turns == turns
+        opening = self._places - len(self.slots)  # connections, for the first in the line
+        late = [waiter for _, waiter, hasty in islice(self._waiters, opening, None) if hasty]
+        self._stuck = bool(late) and self._turns == turns
         if self._stuck:
-            for waiter in hasty:
-                waiter.set_exception(Stuck())
-        elif hasty:
+            for waiter in late:
+                if not waiter.done():
+                    waiter.set_exception(Stuck())
+        if any(hasty and not waiter.done() for _, waiter, hasty in self._waiters):
             self._watch_line(self._turns)
 
     def _vacate(self) -> None:
-        if self._places > self._limit or not self._hand_over(None):
-            self._places -= 1
-            if not self._places:
-                self._vacant.set()
+        """Give a place up, or open another connection in it for who waits."""
+        self._places -= 1
+        if self._places < self._limit and len(self._waiters) > self._places - len(self.slots):
+            self._begin_opening()
+        elif not self._places:
+            self._vacant.set()
 
     async def _drain_and_release(self, slot: PooledConnection) -> None:
         try:
@@ -407,9 +411,3 @@ class Pool:
 
 async def _ready_slot(slot: PooledConnection) -> PooledConnection:
     return slot
-
-
-def _close_unused(opening: asyncio.Task[Connection]) -> None:
-    """Close a connection that was made although its opener was cancelled."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().terminate()
