@@ -9,6 +9,7 @@ from typing import Any
 from maniflex.db.columns import read_columns
 from maniflex.db.drift import refuse_drift
 from maniflex.db.primary import reading
+from maniflex.db.renames import renamed_columns
 from maniflex.db.schema_differences import Difference, count_outside_enum
 from maniflex.db.version_table import LogEntry, read_heads, read_log
 from maniflex.errors import DeclarationError
@@ -128,8 +129,9 @@ async def _outside_enums(target: MigrationTarget, differences: list[Difference])
         if model.readonly or model.table.name in absent:
             continue
         columns = await read_columns(reading(target.adapter), model)
+        renamed = renamed_columns(model, columns).values()
         for one in model.meta.fields:
-            if one.enum is None or one.column not in columns:
+            if one.enum is None or one.column not in columns or one.column in renamed:
                 continue
             count = await count_outside_enum(reading(target.adapter), model, one)
             if count:
