@@ -15,6 +15,7 @@ from maniflex.db.version_table import LogEntry, read_heads, read_log
 from maniflex.errors import DeclarationError
 from maniflex.migrations.apply import applied_files, pending_steps
 from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.revision_names import missing_file
 from maniflex.migrations.target import MigrationTarget
 
 
@@ -61,10 +62,7 @@ class MigrationStatus:
         for state in self.pending:
             yield f"{state.file.title} is {state.state}; apply it with {command('up @')}"
         for revision in self.missing:
-            yield (
-                f"the database is at revision {revision}, which no file has; get it from the release"
-                " that applied it"
-            )
+            yield missing_file(revision)
         for state in self.files:
             if state.is_changed:
                 yield f"{state.file.title} was changed after it was applied; write a new file instead"
