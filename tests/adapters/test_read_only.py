@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from maniflex import ManiflexError
 from maniflex.config import sqlite_path
 from maniflex.db.port import Adapter
 from maniflex.db.postgres.adapter import PostgresAdapter
+from maniflex.db.postgres.transaction import PostgresTx
 from maniflex.db.sqlite.adapter import SqliteAdapter
 from maniflex.sql.statement import Sql
 from tests.kit.postgres import fetch_value
@@ -88,3 +90,89 @@ async def test_a_schema_that_is_not_there_is_not_made(postgres_url: str) -> None
 
     text = "SELECT count(*) FROM pg_namespace WHERE nspname = 'shop'"
     assert await fetch_value(postgres_url, text) == 0
+
+
+WAYS_OUT = (
+    "SET TRANSACTION READ WRITE",
+    "SET LOCAL transaction_read_only = off",
+    "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
+    "SET default_transaction_read_only = off",
+    "RESET default_transaction_read_only",
+    "RESET ALL",
+    "DISCARD ALL",
+    "SELECT set_config('default_transaction_read_only', 'off', false)",
+    "SELECT set_config('transaction_read_only', 'off', true)",
+    "BEGIN READ WRITE",
+    "COMMIT",
+    "; COMMIT",
+    "/* one /* in */ another */ COMMIT",
+    "/* one /* in */ another */ COMMIT AND CHAIN",
+    "; ROLLBACK AND CHAIN",
+    "; PREPARE TRANSACTION 'left'",
+    "DO $$ BEGIN COMMIT; SET TRANSACTION READ WRITE; DELETE FROM notes; END $$",
+    "DO $$ BEGIN SET TRANSACTION READ WRITE; DELETE FROM notes; END $$",
+)
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+@pytest.mark.parametrize("way_out", WAYS_OUT)
+async def test_no_typed_statement_makes_postgres_write_again(
+    postgres_url: str, way_out: str, pooler: bool
+) -> None:
+    await make_table(postgres_url)
+    adapter = PostgresAdapter(postgres_url, pooler=pooler, pool_size=1)
+    await adapter.open(read_only=True)
+
+    with suppress(ManiflexError):
+        await adapter.execute(Sql(way_out))
+    with pytest.raises(ManiflexError):
+        await adapter.execute(Sql("DELETE FROM notes"))
+    for run in (PostgresTx.execute, PostgresTx.fetch_one, PostgresTx.fetch_named):
+        with suppress(ManiflexError):
+            async with adapter.transaction() as tx:
+                for text in (way_out, "SET TRANSACTION READ WRITE", "DELETE FROM notes"):
+                    with suppress(ManiflexError):
+                        await run(tx, Sql(text))
+
+    rows = await adapter.fetch(Sql("SELECT a FROM notes"))
+    await adapter.close()
+    assert [tuple(row) for row in rows] == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "way_out",
+    [
+        "PRAGMA query_only = OFF",
+        "PRAGMA writable_schema = ON",
+        "ATTACH DATABASE '{path}' AS again",
+        "ATTACH DATABASE 'file:{path}?mode=rwc' AS again",
+    ],
+)
+async def test_no_typed_statement_makes_sqlite_write_again(sqlite_url: str, way_out: str) -> None:
+    await make_table(sqlite_url)
+    adapter = adapter_for(sqlite_url)
+    await adapter.open(read_only=True)
+
+    with suppress(ManiflexError):
+        await adapter.execute(Sql(way_out.format(path=sqlite_path(sqlite_url))))
+    for table in ("notes", "again.notes"):
+        with pytest.raises(ManiflexError):
+            await adapter.execute(Sql(f"DELETE FROM {table}"))
+
+    rows = await adapter.fetch(Sql("SELECT a FROM notes"))
+    await adapter.close()
+    assert rows == [(1,)]
+
+
+async def test_a_sibling_reads_alone_too(database_url: str) -> None:
+    await make_table(database_url)
+    adapter = adapter_for(database_url)
+    await adapter.open(read_only=True)
+    sibling = adapter.sibling(patient=True)
+    await sibling.open()
+
+    with pytest.raises(ManiflexError):
+        await sibling.execute(Sql("DELETE FROM notes"))
+
+    await sibling.close()
+    await adapter.close()

@@ -94,6 +94,29 @@ def test_a_shell_that_only_reads_writes_nothing(commands: Commands) -> None:
     assert commands("shell", "app:server", "--read-only", "-c", "await db(Post).count()") == "1\n"
 
 
+@pytest.mark.parametrize(
+    "way_out",
+    [
+        "SET TRANSACTION READ WRITE",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
+        "SET default_transaction_read_only = off",
+        "BEGIN READ WRITE",
+        "; COMMIT",
+    ],
+)
+def test_a_shell_that_only_reads_cannot_be_told_to_write(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch, way_out: str
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    commands = Commands(tmp_path, postgres_url, monkeypatch)
+    commands("shell", "app:server", "-c", "await db(Post).create(title='a')")
+    writes = (f"await server.raw_exec({way_out!r})", "await server.raw_exec('DELETE FROM posts')")
+    for code in ("\n".join(writes), "async with server.transaction():\n    " + "\n    ".join(writes)):
+        page = commands("shell", "app:server", "--read-only", "-c", code, code=1)
+        assert "nothing was written: --read-only" in page or "transaction()" in page
+    assert commands("shell", "app:server", "-c", "await db(Post).count()") == "1\n"
+
+
 def test_a_shell_that_only_reads_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "app.py").write_text(APP)
     commands = Commands(tmp_path, f"sqlite:///{tmp_path}/none.db", monkeypatch)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from maniflex.testing import client
 from tests.kit.migrations import Application
 
 BOOK = """
@@ -36,6 +37,12 @@ def books(application: Application, **query: Any) -> list[Any]:
             return list(await server.db("Book").list(**query))
 
     return asyncio.run(read())
+
+
+async def search(application: Application, words: str) -> list[str]:
+    async with client(application.server, database=application.url) as http:
+        answer = await http.get(f"/api/books?q={words}")
+        return [one["title"] for one in answer.json()["data"]]
 
 
 @pytest.fixture
@@ -124,6 +131,26 @@ def test_a_drop_is_a_file_of_its_own_that_says_what_is_lost(shop: Application) -
     shop.migrate("up")
     assert "cannot go back" in shop.migrate("down", "--yes", code=1)
     assert [one.title for one in books(shop)] == ["Emma"]
+
+
+SUBTITLE = BOOK + '    subtitle: str = field(default="", searchable=True)\n'
+
+
+@pytest.mark.parametrize("words", [("down", "--yes"), ("up",)])
+def test_a_searched_column_goes_and_the_others_are_searched_on(
+    shop: Application, words: tuple[str, ...]
+) -> None:
+    shop.write(SUBTITLE)
+    make_and_apply(shop, "-m", "subtitle")
+    if words == ("up",):
+        shop.write(BOOK).migrate("make", "--drop")
+    shop.migrate(*words)
+    if words != ("up",):
+        shop.files[-1].unlink()
+    shop.write(BOOK)
+
+    assert asyncio.run(search(shop, "emma")) == ["Emma"]
+    assert "ok" in shop.migrate("check")
 
 
 def test_a_field_that_is_gone_leaves_its_column_and_never_stops_creates(shop: Application) -> None:

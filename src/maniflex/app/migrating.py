@@ -116,9 +116,8 @@ class SchemaTables:
             adapter=adapter,
             models=models,
             statements=lambda dialect: self._statements(adapter, dialect),
-            files=MigrationFiles(self._directory(name)),
+            files=MigrationFiles(self._directory(name), self._application),
             records=records,
-            application=self._application,
             patience=patience or LockPatience(),
         )
 

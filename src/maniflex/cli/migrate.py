@@ -173,7 +173,7 @@ def down(application: str, revision: str, yes: bool, database: str | None) -> No
 @_database
 def status(application: str, as_json: bool, database: str | None) -> None:
     """List the files: applied, pending, changed, missing; drops ahead and two ends."""
-    from maniflex.migrations.report import read_status
+    from maniflex.migrations.report import read_status, without_files
 
     async def work(targets: list[MigrationTarget]) -> None:
         reports = [await read_status(target) for target in targets]
@@ -192,6 +192,8 @@ def status(application: str, as_json: bool, database: str | None) -> None:
                 click.echo(f"  {state.file.revision}  {', '.join(marks):<12}  {state.file.title}")
             for problem in report.problems():
                 click.echo(f"  {problem}")
+            if not report.files and report.heads is None:
+                click.echo(f"  {without_files(report.target)}")
 
     on_targets(application, work, database=database)
 
@@ -205,23 +207,27 @@ def check(application: str, replay: bool, database: str | None) -> None:
     from maniflex.migrations.replay import replay_problems
     from maniflex.migrations.report import check_database
 
-    async def work(targets: list[MigrationTarget]) -> bool:
+    async def work(targets: list[MigrationTarget]) -> tuple[bool, bool]:
         has_problems = False
         for target in targets:
             report = await check_database(target)
             problems = list(report.problems)
             if replay:
-                problems += await replay_problems(target, report.warnings)
+                problems += await replay_problems(target, report)
             for warning in report.warnings:
                 click.echo(f"{_prefix(targets, target)}warning: {warning}")
             for problem in problems:
                 click.echo(f"{_prefix(targets, target)}{problem}", err=True)
             has_problems = has_problems or bool(problems)
-        return has_problems
+        return has_problems, any(target.files.exist for target in targets)
 
-    if on_targets(application, work, database=database):
+    has_problems, has_files = on_targets(application, work, database=database)
+    if has_problems:
         sys.exit(1)
-    click.echo("ok: the database, the files and the models agree")
+    if has_files:
+        click.echo("ok: the database, the files and the models agree")
+    else:
+        click.echo("ok: the database and the models agree; there are no files")
 
 
 @migrate.command(epilog="Example: maniflex migrate stamp app:server head")

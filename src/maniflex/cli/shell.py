@@ -25,7 +25,8 @@ from maniflex.errors import ManiflexError
 from maniflex.pipeline.context import AuthInfo
 
 AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-READ_ONLY_TRANSACTION = "25006"  # the code PostgreSQL refuses a write with
+# With these PostgreSQL refuses a write, and a transaction that would begin to write.
+READ_ONLY_TRANSACTION = frozenset(("25006", "25001"))
 
 
 @click.command(epilog='Example: maniflex shell app:server --read-only -c "await db(Post).count()"')
@@ -53,7 +54,7 @@ def shell(
     with _running(server, read_only) as run, nullcontext() if auth is None else server.speaking_as(auth):
         names = _names(server)
         if code_text is not None:
-            sys.exit(_run_code(code_text, names, run))
+            sys.exit(_run_code(code_text, names, run, read_only))
         _interact(names, run, read_only)
 
 
@@ -109,7 +110,7 @@ async def _looking(server: Server) -> AsyncIterator[None]:
         yield
 
 
-def _run_code(text: str, names: dict[str, Any], run: Run) -> int:
+def _run_code(text: str, names: dict[str, Any], run: Run, read_only: bool) -> int:
     """Run the code; print the value of its last expression, or the traceback of its error."""
     try:
         tree = ast.parse(text, "<code>")
@@ -122,7 +123,7 @@ def _run_code(text: str, names: dict[str, Any], run: Run) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        if _is_refused_write(error):
+        if read_only and _is_refused_write(error):
             click.echo("nothing was written: --read-only", err=True)
         else:
             lines = traceback.format_exception(type(error), error, _own_part(error))
@@ -141,7 +142,7 @@ def _is_refused_write(error: BaseException) -> bool:
     cause = error.__cause__
     code = getattr(cause, "sqlite_errorcode", None)
     is_sqlite = code is not None and code & 0xFF == sqlite3.SQLITE_READONLY
-    return is_sqlite or getattr(cause, "sqlstate", None) == READ_ONLY_TRANSACTION
+    return is_sqlite or getattr(cause, "sqlstate", None) in READ_ONLY_TRANSACTION
 
 
 def _own_part(error: BaseException) -> Any:

@@ -12,7 +12,8 @@ and a number written into a text column comes back as text. So a changed type is
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from maniflex.db.advice import advised_table
 from maniflex.db.columns import COLUMN_TYPES, Column, Columns, has_type, is_derived, read_columns, type_ddl
@@ -29,6 +30,7 @@ from maniflex.sql.statement import by_dialect
 from maniflex.sql.tables import quote
 
 log = logging.getLogger("maniflex.migrate")
+Warn: TypeAlias = Callable[..., None]  # with a text and its values, as a logger takes them
 
 
 async def check_drift(adapter: Adapter, models: Sequence[ModelSql], application: str = "app:server") -> None:
@@ -53,7 +55,11 @@ async def check_drift(adapter: Adapter, models: Sequence[ModelSql], application:
 
 
 async def refuse_drift(
-    run: Executor, tables: Sequence[tuple[ModelSql, Columns]], *, migrates: bool = True
+    run: Executor,
+    tables: Sequence[tuple[ModelSql, Columns]],
+    *,
+    migrates: bool = True,
+    warn: Warn = log.warning,
 ) -> None:
     """`DeclarationError` with every contradiction between the tables and their models; warn of the rest.
 
@@ -62,7 +68,7 @@ async def refuse_drift(
     problems: list[str] = []
     for model, columns in tables:
         lost_marks = await find_lost_marks(run, model, columns)
-        problems += [p async for p in _problems(run, model, columns, lost_marks, migrates)]
+        problems += [p async for p in _problems(run, model, columns, lost_marks, migrates, warn)]
         if not migrates:
             problems += _missing_columns(model, columns, lost_marks)
     if problems:
@@ -108,13 +114,18 @@ _TOLERATED: dict[Kind, tuple[str, ...]] = {
 
 
 async def _problems(
-    run: Executor, model: ModelSql, columns: Columns, lost_marks: Mapping[str, LostMark], migrates: bool
+    run: Executor,
+    model: ModelSql,
+    columns: Columns,
+    lost_marks: Mapping[str, LostMark],
+    migrates: bool,
+    warn: Warn,
 ) -> AsyncIterator[str]:
     fields = {field.column: field for field in model.meta.fields}
     for name, column in columns.items():
         field, own = fields.get(name), f" DROP COLUMN {quote(name, model.dialect)}"
         if field is not None:
-            for problem in _contradiction(model, field, column):
+            for problem in _contradiction(model, field, column, warn):
                 yield problem
             if column.not_null and field.nullable and _none_by_default(field):
                 statements = await nullable_statements(run, model, field)
@@ -122,7 +133,7 @@ async def _problems(
         elif name in lost_marks:
             yield await _deleted_rows(run, model, columns, lost_marks[name], migrates)
         elif not is_derived(column, columns):
-            advice = _unknown_column(model, column, columns)
+            advice = _unknown_column(model, column, columns, warn)
             if advice is not None:
                 yield f"{advice}{_in_migration(await discard_statements(run, model, name), own, migrates)}"
 
@@ -158,14 +169,14 @@ def _in_migration(statements: Sequence[str], own: str, migrates: bool) -> str:
     return f"{again if other_drops and not migrates else ''}: {'; '.join(statements)}"
 
 
-def _unknown_column(model: ModelSql, column: Column, columns: Columns) -> str | None:
+def _unknown_column(model: ModelSql, column: Column, columns: Columns, warn: Warn) -> str | None:
     """Why a column without a field (it was renamed or dropped) stops the start; None if it does not."""
     name, table = model.meta.name, model.table.name
     new = [f for f in model.meta.fields if f.column not in columns and has_type(model, column, f.kind)]
     old = f'field(column="{column.name}")'
     ways = [f"if {name}.{f.name} is its new name, declare it with {old}" for f in new]
     if not column.required:
-        log.warning("%s", "; ".join([f"{table}.{column.name} is in the database but not on {name}", *ways]))
+        warn("%s", "; ".join([f"{table}.{column.name} is in the database but not on {name}", *ways]))
         return None
     if not ways:
         ways = [f"if a field of {name} has taken its place, give that field {old}"]
@@ -176,13 +187,13 @@ def _unknown_column(model: ModelSql, column: Column, columns: Columns) -> str | 
     )
 
 
-def _contradiction(model: ModelSql, field: FieldMeta, column: Column) -> Iterator[str]:
+def _contradiction(model: ModelSql, field: FieldMeta, column: Column, warn: Warn) -> Iterator[str]:
     name, place = model.meta.name, f"{model.table.name}.{column.name}"
     type_name = COLUMN_TYPES[model.dialect][field.kind][0]
     if not has_type(model, column, field.kind):
         difference = f"{place} is {column.type or 'of no type'} in the database, {name} expects {type_name}"
         if _tolerated(model, field, column):
-            log.warning("%s", difference)
+            warn("%s", difference)
         else:
             yield (
                 f"{name}.{field.name}: {difference}; stored values would be read as what they are not."
@@ -190,13 +201,13 @@ def _contradiction(model: ModelSql, field: FieldMeta, column: Column) -> Iterato
                 f" {_beside(field, column)}"
             )
     if column.not_null and field.nullable and not _none_by_default(field):
-        log.warning(
+        warn(
             "%s may not be null in the database, on %s it may: null is refused;"
             " let the column be null in a migration, or the field not",
             *(place, name),
         )
     if not column.not_null and not field.nullable and field.name != "id":
-        log.warning(
+        warn(
             "%s may be null in the database, on %s it may not: rows without a value are shown with null;"
             " fill them in a migration, or declare the field `| None`",
             *(place, name),

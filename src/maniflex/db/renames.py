@@ -14,6 +14,7 @@ from typing import Any
 from maniflex.db.columns import Columns, read_columns
 from maniflex.db.indexes import read_indexes
 from maniflex.db.port import Executor, Tx
+from maniflex.db.search_schema import SEARCH_COMMENT
 from maniflex.sql.decimal_order import decimal_column, order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import SQLITE_PIECES, VECTOR
@@ -55,16 +56,27 @@ async def _rename_columns(tx: Tx, model: ModelSql, columns: Columns) -> None:
 
 
 def renamed_columns(model: ModelSql, columns: Columns) -> dict[str, str]:
-    """New column → old, where the table has the old and no field uses it any more."""
-    declared_names = {field.column for field in model.meta.fields}
-    return {
-        field.column: field.renamed_from
-        for field in model.meta.fields
-        if field.renamed_from is not None
-        and field.column not in columns
-        and field.renamed_from in columns
-        and field.renamed_from not in declared_names
-    }
+    """New column → old, where the table has the old and not the new, in the order to rename them.
+
+    The old name is free again after that, for a new column or for the next that is renamed.
+    """
+    renames: dict[str, str] = {}
+    old_names = set(columns)
+    waiting = [field for field in model.meta.fields if field.renamed_from is not None]
+    while field := next(
+        (f for f in waiting if f.column not in old_names and f.renamed_from in old_names), None
+    ):
+        waiting.remove(field)
+        assert field.renamed_from is not None
+        renames[field.column] = field.renamed_from
+        old_names.remove(field.renamed_from)
+    return renames
+
+
+def columns_when_renamed(model: ModelSql, columns: Columns) -> Columns:
+    """The columns of a table by the names they have once `renamed_columns` are renamed."""
+    new_names = {old: new for new, old in renamed_columns(model, columns).items()}
+    return {new_names.get(name, name): column for name, column in columns.items()}
 
 
 async def _rename_indexes(tx: Tx, model: ModelSql, renames: Mapping[str, str]) -> None:
@@ -135,6 +147,15 @@ async def _vector_comment(run: Executor, table: str, old: str, new: str) -> list
     head, bracket, names = str(row[0]).partition("(")
     text = head + bracket + re.sub(rf"(?<![\w$]){re.escape(old)}(?![\w$])", new, names)
     return [f"COMMENT ON COLUMN {place}.{VECTOR} IS '{text.replace(chr(39), chr(39) * 2)}'"]
+
+
+async def search_column_statements(run: Executor, table: str, column: str) -> list[str]:
+    """Statements that drop the search column of PostgreSQL, where it is made of this column."""
+    place = quote(table, run.dialect)
+    row = await run.fetch_one(Sql(_VECTOR_COMMENT, (place, VECTOR)))
+    head, _, names = str(row[0] if row is not None else "").partition("(")
+    is_made_of = head.startswith(SEARCH_COMMENT) and column in names.removesuffix(")").split(", ")
+    return [f"ALTER TABLE {place} DROP COLUMN {VECTOR}"] if is_made_of else []
 
 
 async def index_statements(run: Executor, old: str, new: str) -> list[str]:

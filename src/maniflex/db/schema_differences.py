@@ -17,7 +17,7 @@ from maniflex.db.columns import COLUMN_TYPES, Column, Columns, has_type, is_deri
 from maniflex.db.engine_objects import EngineObject, engine_objects, read_object_names
 from maniflex.db.indexes import ExistingIndex, index_difference, is_old_index, read_indexes
 from maniflex.db.port import Executor
-from maniflex.db.renames import index_renames, renamed_columns
+from maniflex.db.renames import columns_when_renamed, index_renames, renamed_columns
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.defaults import constant_default
 from maniflex.sql.model import ModelSql
@@ -116,21 +116,19 @@ def _missing_table(model: ModelSql, names: frozenset[str]) -> Difference:
 
 
 def _column_differences(state: TableState) -> Iterator[Difference]:
-    model, columns = state.model, state.columns
+    model, columns = state.model, columns_when_renamed(state.model, state.columns)
     fields = {field.column: field for field in model.meta.fields}
-    renames = renamed_columns(model, columns)
+    for new, old in renamed_columns(model, state.columns).items():
+        text = f"{model.table.name}.{old} is to be renamed to {new!r}"
+        yield Difference(What.RENAMED_COLUMN, text, model, fields[new], columns[new], name=old)
     for field in model.meta.fields:
         if field.column in columns:
             yield from _kept_column(model, field, columns[field.column])
-        elif (old := renames.get(field.column)) is not None:
-            text = f"{model.table.name}.{old} is to be renamed to {field.column!r}"
-            yield Difference(What.RENAMED_COLUMN, text, model, field, columns[old], name=old)
-            yield from _kept_column(model, field, columns[old])
         else:
             text = f"{model.meta.name}.{field.name}: {model.table.name!r} has no column {field.column!r}"
             yield Difference(What.COLUMN, text, model, field)
     for name, column in columns.items():
-        if name not in fields and name not in renames.values() and not is_derived(column, columns):
+        if name not in fields and not is_derived(column, state.columns):
             yield _extra_column(model, column)
 
 
@@ -162,11 +160,11 @@ def _kept_column(model: ModelSql, field: FieldMeta, column: Column) -> Iterator[
 
 async def _default_differences(run: Executor, state: TableState) -> list[Difference]:
     """Constant defaults that differ; tables of earlier releases have none, and code does without."""
-    renames = renamed_columns(state.model, state.columns)
+    columns = columns_when_renamed(state.model, state.columns)
     pairs = [
         (field, column, declared_default)
         for field in state.model.meta.fields
-        if (column := state.columns.get(renames.get(field.column, field.column))) is not None
+        if (column := columns.get(field.column)) is not None
         and column.default is not None
         and (declared_default := constant_default(field, run.dialect)) is not None
         and _bare(column.default) != declared_default

@@ -30,7 +30,7 @@ from maniflex.sql.tables import index_name, quote
 
 log = logging.getLogger("maniflex.migrate")
 
-_OURS = "maniflex search: "
+SEARCH_COMMENT = "maniflex search: "
 
 
 async def migrate_search(tx: Tx, model: ModelSql) -> None:
@@ -156,7 +156,7 @@ async def _on_postgres(tx: Tx, model: ModelSql) -> None:
     definition = _definition(model) if searchable_fields(model.meta) else None
     row = await _read_vector(tx, model)
     comment, is_generated = row if row is not None else (None, False)
-    ours = is_generated and str(comment or "").startswith(_OURS)
+    ours = is_generated and str(comment or "").startswith(SEARCH_COMMENT)
     if row is not None and not ours:
         if definition is not None:
             raise DeclarationError(
@@ -174,7 +174,7 @@ async def _on_postgres(tx: Tx, model: ModelSql) -> None:
 def _definition(model: ModelSql) -> str:
     """The comment on the column: it tells at the next start whether it is still right."""
     columns = ", ".join(f.column for f in searchable_fields(model.meta))
-    return f"{_OURS}2 {language(model.meta)} ({columns})"
+    return f"{SEARCH_COMMENT}2 {language(model.meta)} ({columns})"
 
 
 async def _check_language(tx: Tx, model: ModelSql) -> None:

@@ -30,9 +30,9 @@ def write_alembic_files(target: MigrationTarget) -> list[Path]:
         if path.exists():
             raise MigrationError(f"{path} is there already")
     ini.write_text(_INI.format(directory=directory.name, versions=f"{directory.name}/versions"), "utf-8")
-    module, _, variable = target.application.partition(":")
+    module, _, variable = target.files.application.partition(":")
     text = _ENV.format(
-        application=target.application,
+        application=target.files.application,
         module=module,
         variable=variable or "server",
         database=target.name,

@@ -60,6 +60,7 @@ class Migrator:
     async def up(self, revision: str = "head") -> int:
         """Apply pending files up to a revision; returns how many files that were."""
         await self._refuse_interrupted(back=True)
+        revision = await self._goal_ahead(revision)
         made_by_start = await find_file_of_tables(self.target, _up_to)
         return await self._run(lambda heads: self._pending(heads, revision), made_by_start)
 
@@ -101,6 +102,14 @@ class Migrator:
         steps = self.target.files.steps_down(heads, revision)
         down: Any = steps[-1][0].script.down_revision if steps else heads[0]
         return "base" if down is None else down if isinstance(down, str) else str(down[0])
+
+    async def _goal_ahead(self, revision: str) -> str:
+        """A relative revision such as +1 as the one it means; each file that is applied would move it on."""
+        if not revision.startswith("+"):
+            return revision
+        heads = await read_heads(reading(self.target.adapter)) or ()
+        steps = self.target.files.steps_up(heads, revision)
+        return steps[-1][0].revision if steps else revision
 
     def _pending(self, heads: tuple[str, ...], revision: str) -> list[FileJob]:
         steps = self.target.files.steps_up(heads, revision)

@@ -21,6 +21,16 @@ def using_text(using: str | ByDatabase, dialect: Dialect) -> str:
     return using.text(dialect) if isinstance(using, ByDatabase) else using
 
 
+def rows_of(count: int, table: str, one: str, several: str) -> str:
+    """A number of rows and the verb it needs: `1 row of books has`."""
+    return f"1 row of {table} {one}" if count == 1 else f"{count} rows of {table} {several}"
+
+
+def them(count: int) -> str:
+    """The word for so many rows in what follows."""
+    return "it" if count == 1 else "them"
+
+
 def null_check(table: str, column: str, dialect: Dialect, using: Any = None) -> StoredRowsCheck:
     """No row may be without a value in a column that is about to need one."""
     name = quote(column, dialect)
@@ -29,7 +39,8 @@ def null_check(table: str, column: str, dialect: Dialect, using: Any = None) -> 
     return StoredRowsCheck(
         Sql(query),
         lambda row: (
-            f"{row[0]} rows of {table} have no value in {column}; fill them in the file before this step,"
+            f"{rows_of(row[0], table, 'has', 'have')} no value in {column};"
+            f" fill {them(row[0])} in the file before this step,"
             f' such as op.backfill("{table}", set={{"{column}": "…"}}, where="{column} IS NULL")'
         ),
     )
@@ -43,7 +54,10 @@ def number_check(table: str, column: str) -> StoredRowsCheck:
         Sql(
             f"SELECT count(*) FROM {quote(table, Dialect.SQLITE)} WHERE {is_other} HAVING count(*) > 0",
         ),
-        lambda row: f"{row[0]} rows of {table} hold a text in {column} that is no number; change them first",
+        lambda row: (
+            f"{rows_of(row[0], table, 'holds', 'hold')} a text in {column} that is no number;"
+            f" change {them(row[0])} first"
+        ),
     )
 
 
@@ -86,7 +100,8 @@ def value_check(operation: RequireValues, dialect: Dialect) -> StoredRowsCheck:
     return StoredRowsCheck(
         Sql(query),
         lambda row: (
-            f"{row[0]} rows of {operation.table} hold a value in {operation.column} that is declared no"
-            f" longer; change them first, for example with op.backfill, to one of {names}"
+            f"{rows_of(row[0], operation.table, 'holds', 'hold')} a value in {operation.column} that is"
+            f" declared no longer; change {them(row[0])} first, for example with op.backfill, to one of"
+            f" {names}"
         ),
     )

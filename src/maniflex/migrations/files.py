@@ -18,6 +18,7 @@ from alembic.util import CommandError
 
 from maniflex.migrations.errors import Irreversible, MigrationError
 from maniflex.migrations.recorder import record
+from maniflex.migrations.revision_names import explain
 from maniflex.sql.statement import Dialect
 
 _SLUG = re.compile(r"[^a-z0-9]+")
@@ -78,8 +79,9 @@ class MigrationFile:
 class MigrationFiles:
     """The files of one database."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, application: str = "app:server") -> None:
         self.directory = directory
+        self.application = application  # as it is typed behind a command
         self.versions = directory / "versions"
 
     @property
@@ -91,12 +93,18 @@ class MigrationFiles:
     def _scripts(self) -> ScriptDirectory:
         return ScriptDirectory(self.directory, version_locations=[self.versions])
 
+    def command(self, words: str) -> str:
+        """A command as it would be typed for this application."""
+        return f"`maniflex migrate {words.replace('@', self.application, 1)}`"
+
     @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _reading(self, name: str = "", heads: Sequence[str] = ()) -> Iterator[None]:
         try:
             yield
         except CommandError as error:
-            raise MigrationError(f"{self.directory}: {error}") from None
+            known = [(file.revision, file.title) for file in self.all()] if name else []
+            sentence = explain(error, name, heads, known, self.command) if name else None
+            raise MigrationError(sentence or f"{self.directory}: {error}") from None
         except SyntaxError as error:
             raise MigrationError(f"{error.filename}, line {error.lineno}: {error.msg}") from None
 
@@ -125,13 +133,19 @@ class MigrationFiles:
 
     def find(self, name: str) -> MigrationFile:
         """The file of a revision, of the beginning of one, or of `head`."""
-        if not self.exist:
-            raise MigrationError(f"there are no migration files in {self.versions}")
-        with self._reading():
+        self.require_some()
+        with self._reading(name):
             script = self._scripts.get_revision(name)
         if script is None:
-            raise MigrationError(f"there is no revision {name!r} in {self.versions}")
+            raise MigrationError(f"{name!r} is before the first file, so it has none")
         return MigrationFile(script)
+
+    def require_some(self) -> None:
+        """Refuse where there is no file at all."""
+        if not self.exist:
+            raise MigrationError(
+                f"there are no migration files; write the first with {self.command('make @')}"
+            )
 
     def steps_up(
         self, heads: Sequence[str], target: str = "head"
@@ -139,19 +153,21 @@ class MigrationFiles:
         """The files to apply to come from the revisions `heads` to `target`, with their steps."""
         if not self.exist:
             return []
-        with self._reading():
+        with self._reading(target, heads):
             steps = self._scripts._upgrade_revs(target, tuple(heads))  # type: ignore[arg-type]  # theirs
         return [(MigrationFile(step.revision), step) for step in steps]
 
     def steps_down(self, heads: Sequence[str], target: str) -> list[tuple[MigrationFile, RevisionStep]]:
         """The files to undo to come from the revisions `heads` back to `target`, with their steps."""
-        with self._reading():
+        self.require_some()
+        with self._reading(target, heads):
             steps = self._scripts._downgrade_revs(target, tuple(heads))  # type: ignore[arg-type]  # theirs
         return [(MigrationFile(step.revision), step) for step in steps]
 
     def steps_to_stamp(self, heads: Sequence[str], target: str) -> list[StampStep]:
         """The steps that note `target` without applying anything."""
-        with self._reading():
+        self.require_some()
+        with self._reading(target, heads):
             return list(self._scripts._stamp_revs(target, tuple(heads)))
 
     def new_path(self, stamp: str, title: str) -> Path:

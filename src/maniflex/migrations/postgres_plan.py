@@ -17,7 +17,12 @@ from sqlalchemy.schema import DefaultClause
 
 from maniflex.db.columns import COLUMN_TYPES
 from maniflex.db.port import Executor
-from maniflex.db.renames import column_statements, index_statements, table_statements
+from maniflex.db.renames import (
+    column_statements,
+    index_statements,
+    search_column_statements,
+    table_statements,
+)
 from maniflex.migrations.actions import (
     Action,
     Commit,
@@ -78,6 +83,9 @@ async def plan_on_postgres(
             )
         case ops.DropIndexOp():
             return [StatementAction(f"DROP INDEX IF EXISTS {_name(str(operation.index_name))}")]
+        case ops.DropColumnOp():
+            search = await search_column_statements(run, operation.table_name, operation.column_name)
+            return [*statement_actions(search), *plan_alike(operation, POSTGRES)]
         case RenameIndex():
             return statement_actions(await index_statements(run, operation.old, operation.new))
         case ops.RenameTableOp():

@@ -150,6 +150,8 @@ async def files_to_undo(target: MigrationTarget, revision: str) -> list[Migratio
     """The files that `down` would undo, each of which can go back."""
     heads = await read_heads(reading(target.adapter)) or ()
     if not heads:
+        if revision != "base" and not revision.startswith("-"):
+            target.files.find(revision)  # one that is mistyped is told, even if there is nothing to undo
         return []
     goal = await Migrator(target).goal(revision)
     files = [file for file, _ in target.files.steps_down(heads, goal)]

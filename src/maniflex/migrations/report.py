@@ -9,11 +9,14 @@ from typing import Any
 from maniflex.db.columns import read_columns
 from maniflex.db.drift import refuse_drift
 from maniflex.db.primary import reading
-from maniflex.db.schema_differences import Difference, count_outside_enum
+from maniflex.db.renames import renamed_columns
+from maniflex.db.schema_differences import Difference, What, count_outside_enum
 from maniflex.db.version_table import LogEntry, read_heads, read_log
 from maniflex.errors import DeclarationError
 from maniflex.migrations.apply import applied_files, pending_steps
+from maniflex.migrations.checks import rows_of, them
 from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.revision_names import missing_file
 from maniflex.migrations.target import MigrationTarget
 
 
@@ -60,10 +63,7 @@ class MigrationStatus:
         for state in self.pending:
             yield f"{state.file.title} is {state.state}; apply it with {command('up @')}"
         for revision in self.missing:
-            yield (
-                f"the database is at revision {revision}, which no file has; get it from the release"
-                " that applied it"
-            )
+            yield missing_file(revision)
         for state in self.files:
             if state.is_changed:
                 yield f"{state.file.title} was changed after it was applied; write a new file instead"
@@ -100,6 +100,15 @@ class CheckReport:
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)  # of the database, which both lists tell
+
+
+def without_files(target: MigrationTarget) -> str:
+    """Who keeps a database that has no files and never had one."""
+    return (
+        "there are no migration files: a start with auto_migrate makes the tables and columns that are"
+        f" missing; to change them by files instead, write the first with {target.command('make @')}"
+    )
 
 
 async def check_database(target: MigrationTarget) -> CheckReport:
@@ -108,34 +117,38 @@ async def check_database(target: MigrationTarget) -> CheckReport:
     report = CheckReport([*status.problems()])
     if status.heads is None and target.files.exist and not status.pending:
         report.problems.append(f"{target.adapter.label} is at no revision")
-    differences = await target.differences()
+    report.differences.extend(differences := await target.differences())
     for difference in differences:
         (report.warnings if difference.harmless else report.problems).append(difference.text)
     report.problems.extend(await _outside_enums(target, differences))
     for problem in await _contradictions(target):
         if not any(_same_place(problem, difference) for difference in differences):
             report.problems.append(problem)
+    if report.problems and status.heads is None and not target.files.exist:
+        report.problems.append(without_files(target))
     return report
 
 
 async def _outside_enums(target: MigrationTarget, differences: list[Difference]) -> list[str]:
     """Rows whose value is none of its enum any more."""
     absent = {
-        d.model.table.name for d in differences if d.model is not None and d.field is None and not d.index
+        d.model.table.name for d in differences if d.model and d.what in (What.TABLE, What.RENAMED_TABLE)
     }
     problems = []
     for model in target.models:
         if model.readonly or model.table.name in absent:
             continue
         columns = await read_columns(reading(target.adapter), model)
+        renamed = renamed_columns(model, columns).values()
         for one in model.meta.fields:
-            if one.enum is None or one.column not in columns:
+            if one.enum is None or one.column not in columns or one.column in renamed:
                 continue
             count = await count_outside_enum(reading(target.adapter), model, one)
             if count:
                 problems.append(
-                    f"{count} rows of {model.table.name} hold a value in {one.column} that {model.meta.name}"
-                    " declares no longer; change them with op.backfill, or declare the value again"
+                    f"{rows_of(count, model.table.name, 'holds', 'hold')} a value in {one.column} that"
+                    f" {model.meta.name} declares no longer; change {them(count)} with op.backfill, or"
+                    " declare the value again"
                 )
     return problems
 
@@ -145,10 +158,15 @@ async def _contradictions(target: MigrationTarget) -> tuple[str, ...]:
     run = reading(target.adapter)
     tables = [(model, await read_columns(run, model)) for model in target.models if not model.readonly]
     try:
-        await refuse_drift(run, [(model, columns) for model, columns in tables if columns], migrates=False)
+        present = [(model, columns) for model, columns in tables if columns]
+        await refuse_drift(run, present, migrates=False, warn=_say_nothing)
     except DeclarationError as error:
         return error.problems
     return ()
+
+
+def _say_nothing(*_: object) -> None:
+    """In the place of a warning of the start: the comparison has told it already."""
 
 
 def _same_place(problem: str, difference: Difference) -> bool:

@@ -26,7 +26,7 @@ from maniflex.db.renames import (
     table_statements,
 )
 from maniflex.migrations.actions import Action, StoredRowsCheck
-from maniflex.migrations.checks import duplicate_check, null_check, number_check, using_text
+from maniflex.migrations.checks import duplicate_check, null_check, number_check, rows_of, using_text
 from maniflex.migrations.errors import MigrationError
 from maniflex.migrations.operations import (
     IndexByDatabase,
@@ -256,5 +256,7 @@ def foreign_key_check() -> StoredRowsCheck:
     """No row may be left that refers to none."""
     return StoredRowsCheck(
         Sql('SELECT "table", parent, count(*) FROM pragma_foreign_key_check() GROUP BY 1, 2'),
-        lambda row: f"{row[2]} rows of {row[0]} would refer to rows of {row[1]} that are not there",
+        lambda row: (
+            f"{rows_of(row[2], row[0], 'would', 'would')} refer to rows of {row[1]} that are not there"
+        ),
     )

@@ -35,7 +35,6 @@ class MigrationTarget:
     # The records of a model by its name. None where they are those of another database than `adapter`, as
     # beside a scratch database: functions of files are not called then.
     records: Callable[[str], Any] | None
-    application: str = "app:server"  # as it is typed behind a command
     patience: LockPatience = field(default_factory=LockPatience)
 
     @property
@@ -44,7 +43,7 @@ class MigrationTarget:
 
     def command(self, words: str) -> str:
         """A command as it would be typed for this application."""
-        return f"`maniflex migrate {words.replace('@', self.application, 1)}`"
+        return self.files.command(words)
 
     async def differences(self) -> list[Difference]:
         """How the database differs from the models."""

@@ -45,6 +45,7 @@ from maniflex.db.postgres.hangs import HangWatch
 from maniflex.db.postgres.hosts import Hosts
 from maniflex.db.postgres.listener import Listener
 from maniflex.db.postgres.pool import Pool, Stuck
+from maniflex.db.postgres.read_only import ReadOnlyTx
 from maniflex.db.postgres.refusals import NoConnectionLeft
 from maniflex.db.postgres.session import STEADY, session_settings, set_local
 from maniflex.db.postgres.start_checks import check_settings, make_schema, report_needs
@@ -118,6 +119,7 @@ class PostgresAdapter:
         )
         self._pooler = pooler = pooler or self._address.is_pooler
         self._opened = False
+        self._read_only = False
         self._free_for_all = 0  # connections of the server, for all its processes; 0 behind a pooler
         self._in_blocks = pooler and schema is not None  # each statement, to have its settings
         self._set_local = set_local(self._session) if pooler else ""
@@ -280,6 +282,8 @@ class PostgresAdapter:
     def _transaction(
         self, pool: Pool, isolation: Isolation | None = None, *, read_only: bool = False, late: bool = False
     ) -> PostgresTx:
+        if self._read_only:
+            return ReadOnlyTx(pool, _BEGIN[isolation, True] + self._set_local)
         begin = _BEGIN[isolation, read_only] + self._set_local
         return PostgresTx(pool, begin, read_only=read_only, late=late and not self._pooler)
 
@@ -325,6 +329,7 @@ class PostgresAdapter:
 
     def sibling(self, *, steady: bool = False, patient: bool = False, **own: Any) -> PostgresAdapter:
         sibling = self._sibling(**(_PATIENT if patient else {}), **own)
+        sibling._read_only = self._read_only
         if steady:
             sibling._session |= STEADY
             if self._pooler:  # behind one, no setting outlives its transaction
@@ -333,17 +338,13 @@ class PostgresAdapter:
 
     async def open(self, *, read_only: bool = False) -> None:
         """Connect once; a login that is refused stops the start."""
-        if read_only:
-            # Behind a pooler a setting holds for its transaction, which has begun by then.
-            name = "transaction_read_only" if self._pooler else "default_transaction_read_only"
-            self._session[name] = "on"
-            if self._pooler:
-                self._set_local, self._in_blocks = set_local(self._session), True
+        if read_only or self._read_only:
+            self._read_only = self._in_blocks = True
         for pool in self._pools:
             pool.open()
         try:
             self._writes.release(await self._writes.acquire())
-            if not read_only:
+            if not self._read_only:
                 await make_schema(self._ask, self.label, self.schema)
                 size = self._writes.size
                 self._free_for_all = await check_settings(self._ask, self.label, size, pooler=self._pooler)

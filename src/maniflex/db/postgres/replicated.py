@@ -121,7 +121,7 @@ class ReplicatedAdapter(PostgresAdapter):
         self, position: int, sql: Sql, pick: Pick[T], limit: int, budget: Budget | None
     ) -> T:
         """Read on a connection whose server has got to `position`; an address may stand for several."""
-        if self._pooler:  # and a pooler may use another one for each transaction
+        if self._pooler or self._in_blocks:  # and a pooler may use another one for each transaction
             async with self._transaction(self._reads, read_only=True) as tx:
                 await _require(tx, position)
                 return await tx.run(sql, pick, limit, budget)

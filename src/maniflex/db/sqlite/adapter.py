@@ -76,6 +76,7 @@ class SqliteAdapter:
         self._pool_timeout = pool_timeout.total_seconds()
         self._durable = durable
         self._cache_statements = cache_statements
+        self._read_only = False
         self._shared_file: str | None = None  # the private file of another adapter, which removes it
         self._engine: _Engine | None = None
         self._observer: StatementObserver | None = None
@@ -99,6 +100,7 @@ class SqliteAdapter:
         if self._engine is not None:
             return
         in_memory = self._path == MEMORY
+        self._read_only |= read_only and not in_memory
         if not in_memory:
             check_location(self._path)
         own_file = private_file() if in_memory and self._shared_file is None else None
@@ -107,7 +109,7 @@ class SqliteAdapter:
             "OFF" if in_memory else "FULL" if self._durable else "NORMAL",
             self._lock_timeout,
             self._cache_statements,
-            read_only=read_only and not in_memory,
+            read_only=self._read_only,
         )
         limits = self._limit, self._statement_timeout, self._pool_timeout
         engine = _Engine(source, asyncio.get_running_loop(), *limits, self._observer)
@@ -188,6 +190,7 @@ class SqliteAdapter:
             durable=self._durable,
             cache_statements=self._cache_statements,
         )
+        sibling._read_only = self._read_only
         if self._path == MEMORY:
             sibling._shared_file = self._open_engine().path
         return sibling

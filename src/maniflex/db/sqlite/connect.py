@@ -66,6 +66,9 @@ class ConnectionSource:
             check_same_thread=False,
             cached_statements=self.cache_statements,
         )
+        if self.read_only:
+            # A file that is attached is opened for writing, even the one that is open already.
+            connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         connection.create_collation("decimal", compare_decimals)
         numbers.install(connection)
         connection.execute("PRAGMA foreign_keys = ON")
