@@ -175,7 +175,7 @@ def test_a_required_field_waits_for_its_backfill(shop: Application) -> None:
     path = shop.files[-1]
     text = path.read_text()
 
-    assert "1 rows of books have no value in isbn" in shop.migrate("up", code=1)
+    assert "1 row of books has no value in isbn" in shop.migrate("up", code=1)
     place = next(line for line in text.splitlines() if line.strip().startswith("# op.backfill"))
     call = place.replace("# ", "").replace('"…"', "\"'none-' || title\"")
     path.write_text(text.replace(place, call))
