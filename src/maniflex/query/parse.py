@@ -10,8 +10,9 @@ they look like a misspelt one of ours.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from string import punctuation, whitespace
 from urllib.parse import unquote_plus
 
 from maniflex._limits import DEFAULT_LIMITS, Limits
@@ -217,13 +218,29 @@ _PARAMETERS: dict[str, Callable[[_QueryReader, str], None]] = {
 }
 
 
+def _slips(name: str) -> Iterator[str]:
+    """A short name with two letters swapped, one doubled, or one after the first left out."""
+    for i, letter in enumerate(name):
+        yield name[:i] + name[i + 1 : i + 2] + letter + name[i + 2 :]
+        yield name[:i] + letter + name[i:]
+        if i:
+            yield name[:i] + name[i + 1 :]
+
+
+# Any other letter in a name of four makes another word: age, pace, port, short. So does this slip, in Dutch.
+_SHORT_NAMES = {slip: name for name in ("page", "sort") for slip in _slips(name) if slip != "soort"}
+_LONG_NAMES = [name for name in _PARAMETERS if len(name) > 4]
+_AROUND = punctuation + whitespace  # _page, $sort
+
+
 def _misspelt(key: str) -> str | None:
     """The parameter that was surely meant; others, such as `age`, are left to the application."""
-    name = key.lower()
-    if name in _PARAMETERS or name.removesuffix("s") in _PARAMETERS:
-        return name if name in _PARAMETERS else name.removesuffix("s")
-    long_names = [known for known in _PARAMETERS if len(known) > 4 and abs(len(known) - len(name)) < 2]
-    return next(iter(get_close_matches(name, long_names, n=1, cutoff=0.8)), None)
+    name = key.lower().partition("[")[0].strip(_AROUND)
+    for meant in (name, name.removesuffix("s"), _SHORT_NAMES.get(name)):
+        if meant in _PARAMETERS:
+            return meant
+    near = [known for known in _LONG_NAMES if abs(len(known) - len(name)) < 2]
+    return next(iter(get_close_matches(name, near, n=1, cutoff=0.8)), None)
 
 
 def _number(key: str, text: str, most: int) -> int:
