@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from maniflex.background.outbox.inbox import Inbox
-from maniflex.errors import DatabaseError, TransactionError
+from maniflex.background.outbox.api import Outbox
+from maniflex.errors import DeclarationError, TransactionError
 from maniflex.testing.clock import FakeClock
 from tests.kit.outbox import Bench, Order, a_bench
 
@@ -53,8 +53,8 @@ async def test_of_many_at_once_one_is_the_first(database_url: str) -> None:
 
 
 async def test_it_needs_a_transaction_and_a_started_server(database_url: str) -> None:
-    with pytest.raises(DatabaseError, match="started"):
-        await Inbox().once("a")
+    with pytest.raises(DeclarationError, match="started"):
+        await Outbox().inbox.once("a")
     async with a_bench(database_url) as bench:
         with pytest.raises(TransactionError, match="transaction") as refused:
             await bench.outbox.inbox.once("a")

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 
 from maniflex._service import Service
 from maniflex.background.environment import Environment
-from maniflex.errors import DeclarationError, ManiflexError
+from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.sql.statement import Dialect, Sql
 
@@ -45,7 +45,6 @@ class DeclaredPart(Part):
     too_late: ClassVar[str] = ""  # the message for a declaration after that
     too_early: ClassVar[str]  # the message for work before that
     not_used: ClassVar[str] = ""  # the message for work on a part that nothing was declared for
-    refusal: ClassVar[type[ManiflexError]] = DeclarationError  # the error of the last two
 
     def __init__(self) -> None:
         self._enabled = False
@@ -64,9 +63,9 @@ class DeclaredPart(Part):
     def require_sealed(self) -> Environment:
         """The environment of a part that is at work."""
         if self._environment is None:
-            raise self.refusal(self.too_early)
+            raise DeclarationError(self.too_early)
         if not self.used:
-            raise self.refusal(self.not_used)
+            raise DeclarationError(self.not_used)
         return self._environment
 
     def attach(self, environment: Environment) -> None:

@@ -43,7 +43,7 @@ from maniflex.background.partitions.layout import MESSAGES
 from maniflex.background.subject import subject_of
 from maniflex.db.current import current_tx
 from maniflex.db.port import Tx
-from maniflex.errors import DatabaseError, DeclarationError, TransactionError, ValidationFailed
+from maniflex.errors import DeclarationError, TransactionError, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.statement_files import schema_statements
@@ -59,13 +59,15 @@ class Outbox(DeclaredPart):
 
     too_late = "the server is sealed; outbox handlers are declared before it starts"
     too_early = "the outbox is used once the server is started"
-    not_used = "the outbox is not in use: declare a handler, or call server.outbox.enable() before the start"
-    refusal = DatabaseError
+    not_used = (
+        "the outbox is not in use: declare a handler with @server.outbox.handler(kind), or call"
+        " server.outbox.enable() before the start"
+    )
     store: OutboxStore  # from the moment the server is sealed
 
     def __init__(self) -> None:
         super().__init__()
-        self.inbox = Inbox()
+        self.inbox = Inbox(self.require_sealed)
         self._handlers = MessageHandlers()
         self.admin_role, self.routes = "admin", True
         self._workers: WeakSet[OutboxWorker] = WeakSet()
@@ -136,12 +138,11 @@ class Outbox(DeclaredPart):
 
     def attach(self, environment: Environment) -> None:
         super().attach(environment)
-        self.store = OutboxStore(environment.adapter)
+        self.store = self.inbox.store = OutboxStore(environment.adapter)
         self._handlers.bind_caller = environment.runs.bind_caller
         self._handlers.tracing = environment.runs.tracing
         self._workers.clear()
         if self.used:
-            self.inbox.attach(environment, self.store)
             environment.metrics.gauge("outbox_pending", self._pending)
             environment.metrics.gauge("outbox_unhandled", self._unhandled_by_kind)
             environment.metrics.gauge("outbox_oldest_seconds", self._oldest)
