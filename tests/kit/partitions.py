@@ -86,9 +86,9 @@ def partitioned_tables() -> Iterator[None]:
         adapter = self._assembly.runtime.adapter
         if adapter.dialect is Dialect.POSTGRES:
             await partition_all(adapter)
-            if self._durable.work.used:
+            if self._durable.work.is_used:
                 await open_all(self._durable.work, adapter)
-            if self._durable.outbox.used:
+            if self._durable.outbox.is_used:
                 await open_present(self._durable.outbox, adapter)
 
     with patch.object(SchemaTables, "prepare", prepare_in_partitions):

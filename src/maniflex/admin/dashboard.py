@@ -81,7 +81,7 @@ async def show_dashboard(visit: Visit) -> Response:
         CardTile(title=c.title, size=c.size, load_url=visit.url("-", "card", c.name), refresh=c.refresh)
         for c in visit.panel.admin.cards
     ]
-    if visit.sees_work and visit.panel.durable is not None and visit.panel.durable.work.used:
+    if visit.sees_work and visit.panel.durable is not None and visit.panel.durable.work.is_used:
         failed_url = visit.url("-", "operations", "failed")
         cards.append(
             CardTile(title=visit.t("ops_failed_work"), size="small", load_url=failed_url, refresh=30)

@@ -253,7 +253,7 @@ class Visit:
     def sees_work(self) -> bool:
         """Whether this person sees durable work, if there is any in the application."""
         durable = self.panel.durable
-        is_used = durable is not None and durable.processes.used
+        is_used = durable is not None and durable.processes.is_used
         return is_used and may_see(self.panel.operation_rules, self.signed_in)
 
     async def _navigation(self) -> list[NavGroup]:

@@ -129,9 +129,9 @@ class Durable:
     def _repairs(self, environment: Environment) -> Iterator[tuple[str, Repair]]:
         if len(self.work.handlers):
             yield "runs", repair_runs(environment)
-        if self.outbox.used:
+        if self.outbox.is_used:
             yield "messages", repair_messages(environment)
-        if self.schedules.used:
+        if self.schedules.is_used:
             yield "schedules", repair_schedules(environment)
 
     def services(self) -> list[Service]:

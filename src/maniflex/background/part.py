@@ -51,7 +51,7 @@ class DeclaredPart(Part):
         self._environment: Environment | None = None
 
     @property
-    def used(self) -> bool:
+    def is_used(self) -> bool:
         """Whether the application uses this part."""
         return self._enabled
 
@@ -64,7 +64,7 @@ class DeclaredPart(Part):
         """The environment of a part that is at work."""
         if self._environment is None:
             raise DeclarationError(self.too_early)
-        if not self.used:
+        if not self.is_used:
             raise DeclarationError(self.not_used)
         return self._environment
 

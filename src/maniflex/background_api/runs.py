@@ -160,7 +160,7 @@ class RunRoutes:
         }
 
     def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
-        if not (self._work.used and self._work.has_routes and WorkflowRun in routes.runtime.stores):
+        if not (self._work.is_used and self._work.has_routes and WorkflowRun in routes.runtime.stores):
             return usual
         remaining = [
             e

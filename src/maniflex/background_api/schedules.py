@@ -56,7 +56,7 @@ class ScheduleRoutes:
         }
 
     def replace_routes(self, routes: RouteBuilder, usual: list[Endpoint]) -> list[Endpoint]:
-        if not (self._schedules.used and self._schedules.routes and Schedule in routes.runtime.stores):
+        if not (self._schedules.is_used and self._schedules.routes and Schedule in routes.runtime.stores):
             return usual
         remaining = [_with_codes(e) for e in usual if not _is_replaced(e)]
         meta = routes.runtime.models[Schedule]

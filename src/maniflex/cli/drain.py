@@ -45,7 +45,7 @@ def drain(target: str, only: str | None) -> None:
 async def _drain(server: Server, only: str | None) -> None:
     """In turn, until none has anything: a message may submit a run, and a run may leave a message."""
     does_runs = only in (None, "runs") and len(server.work.handlers) > 0
-    does_outbox = only in (None, "outbox") and server.outbox.used
+    does_outbox = only in (None, "outbox") and server.outbox.is_used
     worker = server.work.worker() if does_runs else None
     drainer = server.outbox.drainer() if does_outbox else None
     jobs = server.jobs.worker() if _does_jobs(server, only) else None

@@ -47,7 +47,7 @@ def partition(target: str, what: str, period: str, tries: int) -> None:
 
 def _tables(server: Server, what: str) -> list[PartitionedTable]:
     """The tables that the application has."""
-    parts = {"runs": server.work.used, "messages": server.outbox.used}
+    parts = {"runs": server.work.is_used, "messages": server.outbox.is_used}
     names = [name for name in TABLES if what in (name, _ALL) and parts[name]]
     if not names:
         raise click.ClickException(

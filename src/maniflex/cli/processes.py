@@ -77,9 +77,9 @@ def top(target: str, interval: float, once: bool, as_json: bool) -> None:
 
 def _tables(server: Server) -> list[str]:
     is_used_by_table = {
-        "workflow_run": server.work.used,
-        "outbox_event": server.outbox.used,
-        "schedules": server.schedules.used,
+        "workflow_run": server.work.is_used,
+        "outbox_event": server.outbox.is_used,
+        "schedules": server.schedules.is_used,
     }
     return [*TABLES, *(table for table, is_used in is_used_by_table.items() if is_used)]
 

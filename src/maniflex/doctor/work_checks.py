@@ -88,14 +88,14 @@ class _Takers:
 
 async def _due_runs(database: OpenDatabase) -> list[tuple[str, int, datetime]]:
     work = database.subject.work
-    if not database.is_default or not work.used or not await _has_table(database, WorkflowRun):
+    if not database.is_default or not work.is_used or not await _has_table(database, WorkflowRun):
         return []
     return (await work.engine.store.depth(work.clock.now()))[:_SHOWN]
 
 
 async def _waiting_messages(database: OpenDatabase) -> list[tuple[str, int, datetime]]:
     outbox = database.subject.outbox
-    if not database.is_default or not outbox.used or not await _has_table(database, OutboxMessage):
+    if not database.is_default or not outbox.is_used or not await _has_table(database, OutboxMessage):
         return []
     return (await outbox.store.depth())[:_SHOWN]
 
@@ -121,7 +121,7 @@ async def broken_schedules(database: OpenDatabase) -> AsyncIterator[Problem]:
 
 
 async def _has_schedules(database: OpenDatabase) -> bool:
-    is_used = database.is_default and database.subject.schedules.used
+    is_used = database.is_default and database.subject.schedules.is_used
     return is_used and await _has_table(database, Schedule)
 
 
@@ -147,7 +147,7 @@ async def late_schedules(database: OpenDatabase) -> AsyncIterator[Problem]:
 
 async def dead_letters(database: OpenDatabase) -> AsyncIterator[Problem]:
     outbox = database.subject.outbox
-    if not database.is_default or not outbox.used or not await _has_table(database, OutboxMessage):
+    if not database.is_default or not outbox.is_used or not await _has_table(database, OutboxMessage):
         return
     count = await outbox.store.dead()
     if count:
@@ -223,8 +223,8 @@ async def endless_retention(database: OpenDatabase) -> AsyncIterator[Problem]:
     endless = [
         (name, model, what)
         for name, model, what, is_used in (
-            ("work_retention", WorkflowRun, "runs", subject.work.used),
-            ("outbox_retention", OutboxMessage, "messages", subject.outbox.used),
+            ("work_retention", WorkflowRun, "runs", subject.work.is_used),
+            ("outbox_retention", OutboxMessage, "messages", subject.outbox.is_used),
         )
         if is_used and not getattr(config, name) and database.is_default
     ]

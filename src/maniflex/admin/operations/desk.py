@@ -67,7 +67,7 @@ def read_instant(moment: datetime | str | None) -> datetime | None:
 def desk_of(visit: Visit) -> WorkDesk | None:
     """The desk of a person who sees durable work; None for others."""
     parts, rules = visit.panel.durable, visit.panel.operation_rules
-    if parts is None or rules is None or not parts.processes.used or visit.person is None:
+    if parts is None or rules is None or not parts.processes.is_used or visit.person is None:
         return None
     if not may_see(rules, visit.person):
         return None
@@ -85,7 +85,7 @@ def desk_of(visit: Visit) -> WorkDesk | None:
 def require_desk(visit: Visit, *, all_tenants: bool = False, acts: bool = False) -> WorkDesk:
     """The desk, or 403 for people who may not see, or do, what the page is about."""
     parts = visit.panel.durable
-    if parts is None or not parts.processes.used:
+    if parts is None or not parts.processes.is_used:
         raise NotFound(visit.t("ops_unused"))
     desk = desk_of(visit)
     if desk is None or (all_tenants and not desk.sees_all) or (acts and not desk.can_act):

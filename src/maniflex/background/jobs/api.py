@@ -141,13 +141,13 @@ class Jobs(DeclaredPart):
         self._problems += [f"jobs.mount_status: {problem}" for problem in option_problems]
         self.status = (admin_role, public)
         self.types.update((types,) if isinstance(types, str) else types)
-        if self.uses_runs and not self._work.used:
+        if self.uses_runs and not self._work.is_used:
             self._work.enable()
 
     # -- being wired
 
     @property
-    def used(self) -> bool:
+    def is_used(self) -> bool:
         return True  # jobs are enqueued without a declaration where other processes handle them
 
     @property

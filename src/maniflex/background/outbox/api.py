@@ -123,14 +123,14 @@ class Outbox(DeclaredPart):
         return self._handlers
 
     @property
-    def used(self) -> bool:
+    def is_used(self) -> bool:
         return self._enabled or bool(self._handlers)
 
     def models(self) -> Sequence[type[Model]]:
-        return (OutboxMessage, InboxMessage) if self.used else ()
+        return (OutboxMessage, InboxMessage) if self.is_used else ()
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        return schema_statements(PACKAGE, "outbox", dialect) if self.used else ()
+        return schema_statements(PACKAGE, "outbox", dialect) if self.is_used else ()
 
     def problems(self) -> list[str]:
         option_problems = [*role_problems(self.admin_role), *switch_problems(routes=self.routes)]
@@ -142,14 +142,14 @@ class Outbox(DeclaredPart):
         self._handlers.bind_caller = environment.runs.bind_caller
         self._handlers.tracing = environment.runs.tracing
         self._workers.clear()
-        if self.used:
+        if self.is_used:
             environment.metrics.gauge("outbox_pending", self._pending)
             environment.metrics.gauge("outbox_unhandled", self._unhandled_by_kind)
             environment.metrics.gauge("outbox_oldest_seconds", self._oldest)
             environment.metrics.gauge("outbox_dead", self._dead)
 
     def services(self) -> Sequence[Service]:
-        if not self.used:
+        if not self.is_used:
             return ()
         environment = self.require_sealed()
         services: list[Service] = [self.worker()] if self._handlers else []

@@ -71,11 +71,11 @@ class Processes(DeclaredPart):
         self.requests: RequestTotals | None = None
 
     @property
-    def used(self) -> bool:
-        return self._work.used or self._outbox.used or self._schedules.used
+    def is_used(self) -> bool:
+        return self._work.is_used or self._outbox.is_used or self._schedules.is_used
 
     def models(self) -> Sequence[type[Model]]:
-        return (WorkProcess, WorkStat) if self.used else ()
+        return (WorkProcess, WorkStat) if self.is_used else ()
 
     def attach(self, environment: Environment) -> None:
         super().attach(environment)
@@ -83,7 +83,7 @@ class Processes(DeclaredPart):
 
     def keeper(self, services: Sequence[Service], role: str) -> ProcessKeeper | None:
         """The service that keeps the row of this process, whose other services are these."""
-        if not self.used:
+        if not self.is_used:
             return None
         kinds = self._outbox.kinds
         return ProcessKeeper(
@@ -93,13 +93,13 @@ class Processes(DeclaredPart):
             role=self.role or role,
             services=services,
             kinds=("*",) if kinds is None else kinds,
-            counts_runs=self._work.used,
+            counts_runs=self._work.is_used,
             requests=self.requests,
         )
 
     async def write_counts(self) -> None:
         """Write what this process did and no keeper wrote; for processes that end at once."""
-        if self.used and self._environment is not None:
+        if self.is_used and self._environment is not None:
             await write_counts(self.store, self._environment, new_id())
 
     # -- asking
@@ -121,9 +121,9 @@ class Processes(DeclaredPart):
             self.store,
             await self.list(),
             environment.clock.now(),
-            runs=environment.runs.store if self._work.used else None,
-            schedules=self._schedules.store if self._schedules.used else None,
-            has_outbox=self._outbox.used,
+            runs=environment.runs.store if self._work.is_used else None,
+            schedules=self._schedules.store if self._schedules.is_used else None,
+            has_outbox=self._outbox.is_used,
         )
 
     async def plot(

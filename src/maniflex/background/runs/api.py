@@ -134,14 +134,14 @@ class Work(DeclaredPart):
         return self.access.routes and (self._enabled or len(self.handlers) > len(self._internal_types))
 
     @property
-    def used(self) -> bool:
+    def is_used(self) -> bool:
         return self._enabled or len(self.handlers) > 0
 
     def models(self) -> Sequence[type[Model]]:
-        return (WorkflowRun, WorkflowEvent, WorkflowStep, WorkflowSignal) if self.used else ()
+        return (WorkflowRun, WorkflowEvent, WorkflowStep, WorkflowSignal) if self.is_used else ()
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        return schema_statements(PACKAGE, "runs", dialect) if self.used else ()
+        return schema_statements(PACKAGE, "runs", dialect) if self.is_used else ()
 
     def problems(self) -> builtins.list[str]:
         return [*self.handlers.problems(), *self.access.problems(self.handlers)]
@@ -151,7 +151,7 @@ class Work(DeclaredPart):
         self.environment = environment
         self.engine = environment.runs
         self.clock = environment.clock
-        if self.used:
+        if self.is_used:
             environment.metrics.add("runs_poll_errors_total", 0)
             environment.metrics.gauges_of(("runs_due", "runs_oldest_due_seconds"), self._depth)
 

@@ -31,7 +31,7 @@ class Scheduled(DeclaredPart):
     """Scheduled fields of one server; they have no tables of their own, and models may have them or not."""
 
     too_early = "the server is not sealed yet; a sweep needs to know its models"
-    used = True
+    is_used = True
     _runner: Runner  # from the moment the server is sealed
 
     def __init__(self, work: Work) -> None:

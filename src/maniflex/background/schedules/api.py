@@ -146,10 +146,10 @@ class Schedules(DeclaredPart):
     # -- being wired
 
     def models(self) -> Sequence[type[Model]]:
-        return (Schedule, ScheduleFiring) if self.used else ()
+        return (Schedule, ScheduleFiring) if self.is_used else ()
 
     def schema(self, dialect: Dialect) -> Sequence[Sql]:
-        return schema_statements(PACKAGE, "schedules", dialect) if self.used else ()
+        return schema_statements(PACKAGE, "schedules", dialect) if self.is_used else ()
 
     def problems(self) -> builtins.list[str]:
         targets = KnownTargets(self.work.handlers, self._actions)
@@ -159,12 +159,12 @@ class Schedules(DeclaredPart):
         super().attach(environment)
         self.store = ScheduleStore(environment.adapter)
         self._schedulers.clear()
-        if self.used:
+        if self.is_used:
             environment.metrics.gauge("schedules_due", self._due_count)
             environment.metrics.gauge("schedules_oldest_due_seconds", self._oldest)
 
     def services(self) -> Sequence[Service]:
-        if not self.used:
+        if not self.is_used:
             return ()
         return (self.scheduler(), FiringPruner(self.require_sealed(), self.store))
 
