@@ -41,8 +41,10 @@ def new(*arguments: str) -> Result:
 
 
 @pytest.fixture(scope="session")
-def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tmp_path_factory.mktemp("mypy"))
+def mypy_cache(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> str:
+    # Kept from one run to the next: mypy compares what it has with the files. Most of it is about libraries.
+    cache = getattr(pytestconfig, "cache", None)  # pytest may be told to have none
+    return str(cache.mkdir("mypy_of_new_projects") if cache else tmp_path_factory.mktemp("mypy"))
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the page shows curl lines")
