@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Literal
 
 import pytest
@@ -13,8 +13,10 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import JSONResponse, StreamingResponse
 
 from maniflex import AuthInfo, Context, Model, Next, Operation, Server, field
+from maniflex.http.streaming import Aborted
 from maniflex.middleware import auth, db, response, service, validate, workflow
 from maniflex.pipeline.callbacks import MEANT_FOR_TASKS
+from maniflex.pipeline.response import Response
 from maniflex.testing import client
 from tests.kit.http import error_of
 
@@ -241,11 +243,15 @@ async def test_an_answer_that_fails_while_it_is_written_is_answered(sqlite_url: 
         raise raised.error
 
     async with client(server, database=sqlite_url) as http:
-        for raised.error in (Own(), SystemExit(3), asyncio.CancelledError()):
+        for raised.error in (Own(), SystemExit(3), asyncio.CancelledError(), GeneratorExit()):
             error_of(await http.get("/api/numbers"), 500, "PANIC")
 
 
-async def test_a_stream_of_starlette_that_exits_is_broken_off(sqlite_url: str) -> None:
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(3)], ids=["exit", "generator exit"])
+@pytest.mark.parametrize("chunks", [0, 1])
+async def test_a_stream_of_starlette_that_exits_is_broken_off(
+    sqlite_url: str, error: BaseException, chunks: int
+) -> None:
     server = Server()
 
     @server.action("GET", "/stream")
@@ -253,13 +259,51 @@ async def test_a_stream_of_starlette_that_exits_is_broken_off(sqlite_url: str) -
         return StreamingResponse(some())
 
     async def some() -> AsyncIterator[bytes]:
-        yield b"some"
-        raise SystemExit(3)
+        for _ in range(chunks):
+            yield b"some"
+        raise error
 
     async with client(server, database=sqlite_url) as http:
-        with pytest.raises(RuntimeError, match="SystemExit: 3 was raised"):  # a server closes the connection
+        words = f"{type(error).__name__}: 3 was raised"  # a server closes the connection
+        with pytest.raises(RuntimeError, match=words):
             await http.get("/api/stream")
         assert (await http.get("/ready")).status_code == 200
+
+
+async def test_a_stream_of_our_own_that_exits_is_answered_or_broken_off(sqlite_url: str) -> None:
+    server, raised = Server(), Raised()
+
+    @server.action("GET", "/stream/{chunks}")
+    async def stream(ctx: Context) -> Response:
+        return Response(200, stream=some(int(ctx.params["chunks"])))
+
+    async def some(chunks: int) -> AsyncGenerator[bytes, None]:
+        for _ in range(chunks):
+            yield b"some"
+        assert raised.error is not None
+        raise raised.error
+
+    async with client(server, database=sqlite_url) as http:
+        for raised.error in RAISED[:6]:
+            error_of(await http.get("/api/stream/0"), 500, "PANIC")
+            with pytest.raises(Aborted):
+                await http.get("/api/stream/1")
+
+
+async def test_an_answer_of_starlette_can_be_sent_again(sqlite_url: str) -> None:
+    class Pieces:
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"one "
+            yield b"two"
+
+    server, answer = Server(), StreamingResponse(Pieces())
+
+    @server.action("GET", "/stream")
+    async def stream(ctx: Context) -> StreamingResponse:
+        return answer
+
+    async with client(server, database=sqlite_url) as http:
+        assert [(await http.get("/api/stream")).text for _ in range(3)] == ["one two"] * 3
 
 
 @pytest.mark.parametrize("place", ["work after the answer", "layer"])

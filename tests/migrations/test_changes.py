@@ -241,10 +241,10 @@ def test_a_new_value_of_an_enum_needs_no_file_and_one_that_is_gone_is_looked_for
 
     shop.sql("UPDATE books SET state = 'lost'")
     shop.write(ENUM.replace(', "lost"]', "]"))
-    assert "1 rows of books hold a value in state" in shop.migrate("check", code=1)
+    assert "1 row of books holds a value in state" in shop.migrate("check", code=1)
     shop.migrate("make")
     assert "op.require_values" in shop.files[-1].read_text()
-    assert "hold a value in state" in shop.migrate("up", code=1)
+    assert "holds a value in state" in shop.migrate("up", code=1)
 
     shop.sql("UPDATE books SET state = 'used'")
     shop.migrate("up")

@@ -9,7 +9,7 @@ from maniflex._fence import Fence
 from maniflex.errors import MethodNotAllowed, NotFound, OwnAnswerTooLarge, RequestError
 from maniflex.http.inbound import Inbound, unread_body
 from maniflex.http.routing import Route, Router
-from maniflex.http.streaming import Send, deliver, fence_chunks, quiet_aborts, send_fenced
+from maniflex.http.streaming import FencedChunks, Send, deliver, quiet_aborts, send_fenced
 from maniflex.model.value_rules import text_trouble
 from maniflex.pipeline.answer import answer, failure
 from maniflex.pipeline.answer_headers import Header
@@ -87,8 +87,9 @@ class HttpApp:
                 await self._stream(response, response.stream, ctx, request_id, send)
         else:
             self._complete_headers(response, request_id)
-            if (chunks := getattr(response, "body_iterator", None)) is not None:
-                response.body_iterator = fence_chunks(chunks)
+            chunks = getattr(response, "body_iterator", None)
+            if chunks is not None and not isinstance(chunks, FencedChunks):  # it may be sent again
+                response.body_iterator = FencedChunks(chunks)
             await send_fenced(response, scope, receive, send)
 
     def _complete_headers(self, response: Any, request_id: bytes) -> None:

@@ -84,19 +84,29 @@ async def _pump(
     return None
 
 
-async def fence_chunks(chunks: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
-    """The same chunks, of an answer of Starlette: in its tasks `SystemExit` would end the event loop."""
-    fence = Fence()
-    try:
-        async for chunk in chunks:
-            yield chunk
-    except (Exception, GeneratorExit):
-        raise
-    except BaseException as error:
-        raise fence.absorb(error) from error
-    finally:
-        if isinstance(chunks, AsyncGenerator):
-            await chunks.aclose()
+class FencedChunks:
+    """The chunks of an answer of Starlette, each time anew: in its tasks `SystemExit` would end the loop."""
+
+    def __init__(self, chunks: AsyncIterable[Any]) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncGenerator[Any, None]:
+        fence, chunks = Fence(), aiter(self._chunks)
+        try:
+            while True:
+                try:
+                    chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    return
+                except BaseException as error:
+                    failed = fence.absorb(error)
+                    if failed is error:
+                        raise
+                    raise failed from error
+                yield chunk
+        finally:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()
 
 
 async def send_fenced(response: App, scope: AsgiScope, receive: Receive, send: Send) -> None:

@@ -41,7 +41,8 @@ async def write_answer(response: Response, runtime: Runtime, simplify: Simplify 
         return response.encode(encode)
     most, size = runtime.config.limits.answer_size, 0
     pieces = [b'{"data":']
-    for piece in AnswerWriter(encode, simplify or runtime.simplify).pieces(data):
+    writing = AnswerWriter(encode, simplify or runtime.simplify).pieces(data)
+    while (piece := _next_piece(writing)) is not None:
         pieces.append(piece)
         size += len(piece)
         if size > most:
@@ -52,6 +53,13 @@ async def write_answer(response: Response, runtime: Runtime, simplify: Simplify 
         pieces.append(b',"meta":' + runtime.encode(response._meta))
     pieces.append(b"}")
     return b"".join(pieces)
+
+
+def _next_piece(pieces: Iterator[bytes]) -> bytes | None:
+    try:
+        return next(pieces, None)
+    except GeneratorExit as error:  # of the application's iterator: nothing is awaited here
+        raise RuntimeError("GeneratorExit was raised") from error
 
 
 def too_large(most: int) -> OwnAnswerTooLarge:
