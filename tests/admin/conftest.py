@@ -1,4 +1,4 @@
-"""Databases of the sites that browsers visit."""
+"""The browser of a file of tests, and the databases of the sites that it visits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from playwright.sync_api import Browser
+
+from tests.kit.chromium import chromium
 
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
@@ -19,3 +22,10 @@ def site_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         name = beside.submit(pool.take).result()
     yield pool.url(name)
     pool.give_back(name)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests of a file, which make contexts of their own."""
+    with chromium() as one:
+        yield one

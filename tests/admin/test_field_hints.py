@@ -79,7 +79,7 @@ async def test_rules_stand_in_the_markup_and_the_server_holds_them(sqlite_url: s
         page = await browser.get("/teas/new")
         assert 'pattern="[A-Z]{2}-[0-9]+"' in control(page, "code")
         assert "pattern" not in control(page, "slug")  # \w is another set of letters in a browser
-        assert 'maxlength="40"' in control(page, "name")
+        assert 'data-longest="40"' in control(page, "name")
         assert 'data-min="1" data-max="5000"' in control(page, "grams")
         assert "1 to 5000" in text_of(page)
         assert "at least 0" in text_of(page)

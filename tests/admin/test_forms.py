@@ -423,3 +423,54 @@ async def test_who_may_not_list_a_model_types_the_id(sqlite_url: str) -> None:
         assert 'name="f.author_id"' in page
         assert "/-/pick/authors" not in page
         assert "/-/pick/tags" not in page
+
+
+async def test_all_mistakes_of_a_form_are_shown_at_once(database_url: str) -> None:
+    server = make_shop()
+    writes: list[str] = []
+
+    @server.pipeline.db.middleware(models=[Book], operations=["create", "update"])
+    async def note(ctx: Context, next: Next) -> None:
+        writes.append(str(ctx.operation))
+        await next()
+
+    wrong = {"f.extra": '{"a": }', "f.title": "x", "f.price": "-1"}
+    async with visiting(server, database_url) as browser:
+        book_id = await make_book(server)
+        for path in ("/books", f"/books/{book_id}"):
+            page = await browser.get("/books/new" if path == "/books" else f"{path}/edit")
+            answers = [await browser.post(path, controls_of(page) | wrong)]
+            answers.append(
+                await browser.post(path, controls_of(page) | wrong, files={"f.cover": ("a.txt", b"x")})
+            )
+            answers.append(await browser.post(path, controls_of(page) | wrong | {"_then": "copy"}))
+            for refused in answers:
+                assert refused.status_code == 422, path
+                text = text_of(refused.text)
+                for words in ("Line 1, column 7", "Title:", "Price:"):
+                    assert words in text, (path, words)
+                assert refused.text.count('aria-invalid="true"') in (3, 4), path
+                assert "Extra: is required" not in text
+        assert (await server.db(Book).count(), writes) == (1, [])
+        assert (await server.db(Book).read(book_id)).title == "A book"
+
+
+class Recipe(Model):
+    name: str = field(min_length=2)
+    steps: dict[str, Any] = field()
+
+
+async def test_a_field_that_cannot_be_read_is_not_called_missing(sqlite_url: str) -> None:
+    server = Server()
+    server.register(Recipe)
+    server.admin()
+    async with visiting(server, sqlite_url) as browser:
+        page = await browser.get("/recipes/new")
+        refused = await browser.post("/recipes", controls_of(page) | {"f.steps": "{", "f.name": "x"})
+        text = text_of(refused.text)
+        assert "Name:" in text
+        assert text.count("Steps:") == 1
+        assert "required" not in text.partition("Steps:")[2].partition("Name")[0]
+        refused = await browser.post("/recipes", controls_of(page) | {"f.steps": "{", "f.name": "good"})
+        assert refused.status_code == 422
+        assert refused.text.count('aria-invalid="true"') == 1

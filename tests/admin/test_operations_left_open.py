@@ -9,9 +9,11 @@ from pathlib import Path
 
 from playwright.sync_api import CDPSession, Page, expect
 
-from tests.admin.test_operations_browser import APP, SEED, Site, sign_in
+from tests.admin.test_operations_browser import APP
 from tests.kit.chromium import chromium
-from tests.kit.processes import MANIFLEX, Served, free_port, run_program, start_process
+from tests.kit.panel_site import PanelSite, seed_site, sign_in
+from tests.kit.processes import MANIFLEX, Served, free_port, start_process
+from tests.kit.workshop import OPERATIONS
 
 REFRESH = 2100  # milliseconds of the page's clock
 QUARTER = 15 * 60 * 1000 // REFRESH  # of an hour
@@ -40,17 +42,15 @@ def memory(session: CDPSession) -> tuple[float, float, float]:
 
 
 def test_a_live_page_stays_small_and_survives_a_restart(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(APP)
-    with run_program(SEED, tmp_path) as program:
-        ids = program.hear_rest()[-1].split()
+    ids = seed_site(APP, tmp_path)
     port = free_port()
-    site = Site(f"http://127.0.0.1:{port}", ids)
+    site = PanelSite(f"http://127.0.0.1:{port}", ids)
     with chromium() as browser:
         page = browser.new_page()
         page.clock.install()
         with serving(tmp_path, port) as served:
             sign_in(page, site)
-            page.goto(site.page(""))
+            page.goto(site.page(f"{OPERATIONS}/"))
             page.evaluate("window.loaded = 1")
             session = page.context.new_cdp_session(page)
             refresh(page, 100)

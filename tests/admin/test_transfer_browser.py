@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.kit.chromium import Watch, accessibility_problems, chromium
-from tests.kit.panel import EMAIL, PASSWORD
-from tests.kit.processes import run_program, serve_process
+from tests.kit.chromium import NARROW, WIDE, Watch, accessibility_problems
+from tests.kit.panel_site import PanelSite, serve_site, sign_in
 
-ROOT = Path(__file__).parents[2]
-APP = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
+APP = """
 from typing import Literal
 from maniflex import Model, Server, field
 from maniflex.admin import ModelAdmin
@@ -27,53 +22,25 @@ class Part(Model, export=True, max_export_rows=100):
     stock: int = field(default=0, min=0, filterable=True)
     state: Literal["new", "old"] = field(default="new", filterable=True)
 
-server = Server(database="sqlite:///parts.db", access_log=False)
+server = Server(database=DATABASE, access_log=False)
 server.register(Part)
 server.admin(title="Parts").add(ModelAdmin(Part, can_import=True))
-"""
-SEED = """
-import asyncio, os, sys
-os.chdir(sys.argv[1])
-sys.path.insert(0, sys.argv[1])
-from app import server
-from tests.kit.panel import add_superuser
 
-async def main():
-    async with server.lifespan(role="client"):
-        await add_superuser(server)
-
-asyncio.run(main())
+async def seed():
+    return {}
 """
 XSS = '<script>window.marker=1</script><img src=x onerror="window.marker=1">'
 LINES = [f"p{n:04},Part {n},{n},new" for n in range(300)]
 
 
 @pytest.fixture(scope="module")
-def url(site_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("transfer")
-    (directory / "app.py").write_text(APP.replace("sqlite:///parts.db", site_database))
-    with run_program(SEED, directory) as program:
-        program.hear_rest()
-    with serve_process(directory) as served:
-        yield f"http://127.0.0.1:{served.port}/admin"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as one:
+def site(site_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PanelSite]:
+    with serve_site(APP, tmp_path_factory.mktemp("transfer"), site_database) as one:
         yield one
 
 
-def sign_in(page: Page, url: str) -> None:
-    page.goto(f"{url}/")
-    page.fill("#username", EMAIL)
-    page.fill("#password", PASSWORD)
-    page.press("#password", "Enter")
-    page.wait_for_url("**/admin/")
-
-
-def choose_file(page: Page, url: str, *lines: str, head: str = "Code,Name,Stock,State") -> None:
-    page.goto(f"{url}/parts")
+def choose_file(page: Page, site: PanelSite, *lines: str, head: str = "Code,Name,Stock,State") -> None:
+    page.goto(site.page("/parts"))
     page.click("text=Import")
     content = "\r\n".join([head, *lines, ""]).encode()
     page.set_input_files("#file", {"name": f"{XSS[:40]}.csv", "mimeType": "text/csv", "buffer": content})
@@ -90,17 +57,17 @@ def look_at(page: Page, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("look", ["light", "dark", "narrow"])
-def test_a_file_is_imported_with_the_mouse(url: str, browser: Browser, look: str) -> None:
-    size = {"width": 390, "height": 844} if look == "narrow" else {"width": 1280, "height": 860}
-    scheme = "dark" if look == "dark" else "light"
-    context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+def test_a_file_is_imported_with_the_mouse(site: PanelSite, browser: Browser, look: str) -> None:
+    context = browser.new_context(
+        viewport=NARROW if look == "narrow" else WIDE, color_scheme="dark" if look == "dark" else "light"
+    )
     page = context.new_page()
-    watch = Watch(page, url.removesuffix("/admin"))
-    sign_in(page, url)
-    page.goto(f"{url}/parts/import")
+    watch = Watch(page, site.url)
+    sign_in(page, site)
+    page.goto(site.page("/parts/import"))
     problems = look_at(page, f"{look}-upload")
     choose_file(
-        page, url, f"{look}1,{XSS},3,new", "x,Short,1,new", f"{look}2,Old,-1,ancient", f"{look}3,=1+1,1,old"
+        page, site, f"{look}1,{XSS},3,new", "x,Short,1,new", f"{look}2,Old,-1,ancient", f"{look}3,=1+1,1,old"
     )
     problems += look_at(page, f"{look}-columns")
     page.click("text=Check all lines")
@@ -109,7 +76,7 @@ def test_a_file_is_imported_with_the_mouse(url: str, browser: Browser, look: str
     page.click("text=Import the good lines")
     expect(page.locator("main")).to_contain_text("Done.")
     problems += look_at(page, f"{look}-done")
-    page.goto(f"{url}/-/transfers")
+    page.goto(site.page("/-/transfers"))
     problems += look_at(page, f"{look}-transfers")
     assert page.evaluate("window.marker") is None
     context.close()
@@ -117,16 +84,16 @@ def test_a_file_is_imported_with_the_mouse(url: str, browser: Browser, look: str
     assert watch.trouble == []
 
 
-def test_a_large_import_shows_its_progress_and_ends_by_itself(url: str, browser: Browser) -> None:
+def test_a_large_import_shows_its_progress_and_ends_by_itself(site: PanelSite, browser: Browser) -> None:
     page = browser.new_context().new_page()
-    watch = Watch(page, url.removesuffix("/admin"))
-    sign_in(page, url)
-    choose_file(page, url, *LINES)
+    watch = Watch(page, site.url)
+    sign_in(page, site)
+    choose_file(page, site, *LINES)
     page.click("text=Check all lines")
     expect(page.locator("main")).to_contain_text("Nothing has been written yet", timeout=60_000)
     page.click("text=Import the good lines: 300")
     expect(page.locator("main")).to_contain_text("Done.", timeout=60_000)
-    page.goto(f"{url}/parts")
+    page.goto(site.page("/parts"))
     page.check("input[name=ids] >> nth=0")
     page.check("input[name=all]")
     page.select_option("#bulk-field", "state")
@@ -136,7 +103,7 @@ def test_a_large_import_shows_its_progress_and_ends_by_itself(url: str, browser:
     expect(page.locator("button.primary")).to_be_visible(timeout=60_000)
     page.click("button.primary")
     expect(page.locator("main")).to_contain_text("Done.", timeout=60_000)
-    page.goto(f"{url}/parts/export?format=csv")
+    page.goto(site.page("/parts/export?format=csv"))
     expect(page.locator("main")).to_contain_text("Make the file in the background")
     page.click("button.primary")
     with page.expect_download() as download:
@@ -146,11 +113,11 @@ def test_a_large_import_shows_its_progress_and_ends_by_itself(url: str, browser:
     assert [one for one in watch.trouble if "413" not in one] == []
 
 
-def test_an_import_needs_no_scripts(url: str, browser: Browser) -> None:
+def test_an_import_needs_no_scripts(site: PanelSite, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    sign_in(page, url)
-    choose_file(page, url, "noscript1,No script,1,new")
+    sign_in(page, site)
+    choose_file(page, site, "noscript1,No script,1,new")
     page.select_option("[name='map.Name']", "")
     page.click("text=Check all lines")
     page.click("text=Import the good lines: 1")

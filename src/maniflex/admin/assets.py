@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -25,12 +27,16 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 
 class Assets:
-    """The files below `static/`: ours, and those of the application in front of them."""
+    """The files below `static/`: ours, and those of the application in front of them.
 
-    def __init__(self, own: str | Path | None) -> None:
+    Our module begins with `texts`, the words of this panel that it shows.
+    """
+
+    def __init__(self, own: str | Path | None, texts: Mapping[str, str]) -> None:
         contents = {
             name: (files("maniflex.admin") / "assets" / name).read_bytes() for name in (STYLE, MODULE, ICON)
         }
+        contents[MODULE] = f"const texts = {json.dumps(dict(texts))};\n".encode() + contents[MODULE]
         if own is not None:
             contents |= {p.name: p.read_bytes() for p in sorted(Path(own).iterdir()) if p.is_file()}
         self._plain = contents

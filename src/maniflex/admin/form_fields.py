@@ -210,7 +210,8 @@ def _attributes(field_meta: FieldMeta, kind: str) -> dict[str, str]:
         if field_meta.min_length:
             attributes["minlength"] = str(field_meta.min_length)
         if field_meta.max_length:
-            attributes["maxlength"] = str(field_meta.max_length)
+            # Not `maxlength`: a browser counts an emoji as two, and cuts what is pasted without a word.
+            attributes["data-longest"] = str(field_meta.max_length)
     if kind == "text":
         pattern = html_pattern(field_meta.pattern) if field_meta.pattern else None
         attributes |= {"pattern": pattern} if pattern is not None else {}

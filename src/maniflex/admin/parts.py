@@ -55,7 +55,7 @@ class PanelParts:
         self.operation_rules = rules_of(admin)
         self.runtime: Runtime = routes.runtime
         self.texts = Texts(admin.texts)
-        self.assets = Assets(admin.assets)
+        self.assets = Assets(admin.assets, self.texts.of_module())
         self.private = PrivateRoutes(routes, [site for site in sites.all if site.meta.options.headless])
         self.trail = Trail(self.runtime, self.runtime.config.admin_retention)
         self.views = Views(self.runtime)

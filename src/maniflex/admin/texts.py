@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from maniflex.admin.operation_texts import OPERATION_TEXTS
+from maniflex.admin.script_texts import SCRIPT_TEXTS, SHARED_KEYS
 
 TEXTS: dict[str, str] = {
     # entry
@@ -50,6 +51,8 @@ TEXTS: dict[str, str] = {
     "change_tenant": "Change tenant",
     # operations
     **OPERATION_TEXTS,
+    # the module
+    **SCRIPT_TEXTS,
     # account
     "theme": "Theme",
     "theme_system": "As the system",
@@ -376,3 +379,7 @@ class Texts:
         """The text of a key, with values in their places."""
         text = self._texts[key]
         return text.format_map({name: str(value) for name, value in values.items()}) if values else text
+
+    def of_module(self) -> dict[str, str]:
+        """The texts that the module in the browser shows."""
+        return {key: self._texts[key] for key in (*SCRIPT_TEXTS, *SHARED_KEYS)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from maniflex._names import did_you_mean
 from maniflex.app.databases import Databases, Stores, link_stores, make_stores, observe_statements
@@ -45,6 +45,9 @@ from maniflex.pipeline.scope_rules import ScopeRule, scope_table
 from maniflex.pipeline.scope_table import ScopeTable
 from maniflex.sql.model import ModelSql
 from maniflex.sql.search import searchable_fields
+
+if TYPE_CHECKING:
+    from maniflex.admin.panel import Panel
 
 Prefixed = list[tuple[str, Endpoint]]
 
@@ -85,6 +88,7 @@ class Assembly:
     guards: GuardsByRoute
     placement: Placement
     report: StartReport
+    panel: Panel | None
 
     def schemas(self) -> Iterator[tuple[Adapter, list[ModelSql]]]:
         """The models of each database."""
@@ -168,6 +172,7 @@ def _build(declaration: Declaration) -> Assembly:
         guards=guards,
         placement=placement,
         report=report,
+        panel=draft.panel,
     )
 
 

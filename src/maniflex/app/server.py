@@ -161,6 +161,8 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
         assembly = self._seal()
         assembly.runtime.tasks.attach()
         assembly.runtime.watch.attach()
+        if assembly.panel is not None and role == "server":
+            assembly.panel.read_sources()
 
         async def prepare_tables() -> None:
             if self.config.is_strict:

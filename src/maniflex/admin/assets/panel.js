@@ -4,6 +4,8 @@ const csrf = document.body.dataset.csrf;
 const live = document.getElementById("live");
 const policy = window.trustedTypes?.createPolicy("maniflex", { createHTML: (text) => text });
 
+/** A text of the panel; `texts` stands before this module when it is served. */
+const t = (key, values = {}) => texts[key].replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
 const say = (text) => { if (live) live.textContent = text; };
 const make = (name, attributes = {}, text = "") => {
   const element = document.createElement(name);
@@ -18,7 +20,7 @@ async function fragment(url, signal) {
   if (target.origin !== location.origin || !target.pathname.startsWith(root)) return null;
   try {
     const response = await fetch(target, { headers: { "X-Fragment": "1" }, signal, credentials: "same-origin" });
-    if (response.status === 401) { say("The session has ended; load the page again."); return null; }
+    if (response.status === 401) { say(t("session_ended")); return null; }
     return response;
   } catch { return null; }
 }
@@ -42,13 +44,15 @@ if (drawer) {
   wide.addEventListener("change", follow);
 }
 
-// -- numbers are texts to a browser, so their bounds are looked at here; the server is who refuses
+// -- numbers are texts to a browser, and it counts a letter beyond the first 65,536 as two, so bounds and lengths are
+//    looked at here; the server is who refuses
 
 document.addEventListener("input", ({ target }) => {
-  const { min, max } = target.dataset ?? {};
-  if (min === undefined && max === undefined) return;
+  const { min, max, longest } = target.dataset ?? {};
+  if (min === undefined && max === undefined && longest === undefined) return;
   const isOutside = target.value.trim() && (Number(target.value) < Number(min) || Number(target.value) > Number(max));
-  target.setCustomValidity(isOutside ? "outside" : "");
+  const isTooLong = [...target.value].length > Number(longest);
+  target.setCustomValidity(isOutside ? t("outside_bounds") : isTooLong ? t("too_long", { count: longest }) : "");
 });
 
 // -- menus close when something else is meant
@@ -69,12 +73,12 @@ class Combo {
     this.box = make("div", { class: "combo" });
     this.input = make("input", {
       type: "text", role: "combobox", autocomplete: "off", spellcheck: "false", "aria-expanded": "false",
-      "aria-autocomplete": "list", "aria-controls": this.id, "aria-label": label?.textContent.trim() ?? "Search",
+      "aria-autocomplete": "list", "aria-controls": this.id, "aria-label": label?.textContent.trim() ?? t("search"),
     });
     if (field.getAttribute("aria-describedby")) this.input.setAttribute("aria-describedby", field.getAttribute("aria-describedby"));
     if (field.getAttribute("aria-invalid")) this.input.setAttribute("aria-invalid", "true");
-    this.input.placeholder = this.many ? "Add …" : "Type to search";
-    this.list = make("ul", { id: this.id, role: "listbox", "aria-label": label?.textContent.trim() ?? "Hits" });
+    this.input.placeholder = this.many ? t("pick_another") : t("pick_hint");
+    this.list = make("ul", { id: this.id, role: "listbox", "aria-label": label?.textContent.trim() ?? t("hits") });
     this.list.hidden = true;
     this.box.append(this.input, this.list);
     field.before(this.box);
@@ -111,9 +115,9 @@ class Combo {
       return item;
     }));
     this.at = -1;
-    if (!hits.length) this.list.append(make("li", { role: "option", "aria-disabled": "true", class: "null" }, "Nothing matches."));
+    if (!hits.length) this.list.append(make("li", { role: "option", "aria-disabled": "true", class: "null" }, t("nothing_matches")));
     this.open(true);
-    say(`${hits.length} found`);
+    say(t("hits_found", { count: hits.length }));
   }
   open(is) {
     this.list.hidden = !is;
@@ -174,7 +178,7 @@ class Combo {
     this.chips.replaceChildren(...this.ids().map((id) => {
       const text = this.labels?.[id] ?? id;
       const chip = make("span", { class: "chip" }, text);
-      const remove = make("button", { type: "button", "aria-label": `Remove ${text}` }, "×");
+      const remove = make("button", { type: "button", "aria-label": t("remove_hit", { name: text }) }, "×");
       remove.addEventListener("click", () => { this.set(this.ids().filter((one) => one !== id)); this.input.focus(); });
       chip.append(remove);
       if (!this.labels?.[id]) this.name(id, chip);
@@ -184,7 +188,10 @@ class Combo {
   async name(id, chip) {
     const response = await fragment(`${this.field.dataset.pick}?q=${encodeURIComponent(id)}`);
     const hit = response?.ok ? (await response.json()).find((one) => one.id === id) : null;
-    if (hit) { this.labels = { ...this.labels, [id]: hit.label }; chip.firstChild.textContent = hit.label; }
+    if (!hit) return;
+    this.labels = { ...this.labels, [id]: hit.label };
+    chip.firstChild.textContent = hit.label;
+    chip.lastChild.setAttribute("aria-label", t("remove_hit", { name: hit.label }));
   }
 }
 
@@ -222,7 +229,7 @@ function enhance(part) {
 enhance(document);
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.hidden = false;
-  button.addEventListener("click", async () => { await navigator.clipboard?.writeText(button.dataset.copy); say("copied"); });
+  button.addEventListener("click", async () => { await navigator.clipboard?.writeText(button.dataset.copy); say(t("copied")); });
 }
 document.querySelector("[data-focus]")?.focus();
 document.querySelector('[aria-invalid="true"]:not([hidden])')?.focus();
@@ -237,7 +244,7 @@ for (const form of document.querySelectorAll("form[data-guard]")) {
     form.dataset.sent = "1";
     changed = false;
     setTimeout(() => { delete form.dataset.sent; }, 4000);
-    say("saving …");
+    say(t("saving"));
   });
   for (const area of form.querySelectorAll("textarea.code:not([data-pick])")) {
     area.addEventListener("keydown", (event) => {
@@ -296,7 +303,7 @@ class Live {
     this.busy = false;
     if (fresh === null) {
       this.delay = Math.min(Math.max(this.delay * 2, this.every), Math.max(10000, this.every));
-      if (liveState) liveState.textContent = `last seen ${Math.round((Date.now() - this.seen) / 1000)} s ago`;
+      if (liveState) liveState.textContent = t("seen_ago", { seconds: Math.round((Date.now() - this.seen) / 1000) });
     } else {
       this.delay = this.every;
       this.seen = Date.now();
@@ -312,7 +319,7 @@ class Live {
       const signal = AbortSignal.timeout(15000);
       const response = await fetch(target, { headers: { "X-Fragment": "1", "If-None-Match": this.etag }, signal, cache: "no-store" });
       if (response.status === 304) return "";
-      if (response.status === 401) { say("The session has ended; load the page again."); return null; }
+      if (response.status === 401) { say(t("session_ended")); return null; }
       if (!response.ok) return null;
       this.etag = response.headers.get("etag") ?? "";
       return await response.text();
@@ -341,7 +348,7 @@ if (pause && lives.length) {
   pause.addEventListener("click", () => {
     isPaused = !isPaused;
     pause.setAttribute("aria-pressed", String(isPaused));
-    if (liveState) liveState.textContent = isPaused ? "paused" : "";
+    if (liveState) liveState.textContent = isPaused ? t("paused") : "";
     for (const one of lives) if (isPaused) clearTimeout(one.timer); else one.ask();
   });
 }
@@ -375,9 +382,9 @@ for (const box of document.querySelectorAll("[data-follow]")) followWork(box);
 let palette = null;
 async function openPalette() {
   if (!palette) {
-    palette = make("dialog", { "aria-label": "Search" });
-    const input = make("input", { type: "search", placeholder: "Search records, pages and actions", "aria-label": "Search", autocomplete: "off", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-hits" });
-    const hits = make("div", { id: "palette-hits", role: "listbox", "aria-label": "Hits", tabindex: "-1" });
+    palette = make("dialog", { "aria-label": t("search") });
+    const input = make("input", { type: "search", placeholder: t("palette_hint"), "aria-label": t("search"), autocomplete: "off", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-hits" });
+    const hits = make("div", { id: "palette-hits", role: "listbox", "aria-label": t("hits"), tabindex: "-1" });
     palette.append(input, hits);
     document.body.append(palette);
     let timer, at = 0, abort;
@@ -397,7 +404,7 @@ async function openPalette() {
       hits.className = "hits";
       at = 0;
       show();
-      say(`${hits.children.length} found`);
+      say(t("hits_found", { count: hits.children.length }));
     };
     input.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(ask, 120); });
     input.addEventListener("keydown", (event) => {
@@ -432,19 +439,22 @@ function pagesList() {
 function openHelp() {
   let help = document.getElementById("keys");
   if (!help) {
-    help = make("dialog", { id: "keys", "aria-label": "Keys" });
+    help = make("dialog", { id: "keys", "aria-label": t("keys") });
     const inside = make("div", { class: "inside" });
-    inside.append(make("h2", {}, "Keys"));
+    inside.append(make("h2", {}, t("keys")));
     const table = make("table");
-    const keys = { "/": "search", "Ctrl K": "palette", "j, k": "rows", x: "select the row", Enter: "open the row", e: "edit", n: "new", "Ctrl S": "save", "?": "these keys", Esc: "close" };
-    for (const [key, meaning] of Object.entries(keys)) {
+    const meanings = {
+      "/": t("key_search"), "Ctrl K": t("key_palette"), "j, k": t("key_rows"), x: t("key_select"), Enter: t("key_open"),
+      e: t("key_edit"), n: t("key_new"), "Ctrl S": t("key_save"), "?": t("key_help"), Esc: t("key_close"),
+    };
+    for (const [key, meaning] of Object.entries(meanings)) {
       const row = make("tr");
       const cell = make("td");
       cell.append(make("kbd", {}, key));
       row.append(cell, make("td", {}, meaning));
       table.append(row);
     }
-    const close = make("button", { type: "button" }, "Close");
+    const close = make("button", { type: "button" }, t("close"));
     close.addEventListener("click", () => help.close());
     inside.append(table, close);
     help.append(inside);
@@ -509,7 +519,7 @@ for (const cell of document.querySelectorAll("td[data-edit]")) {
       if (answer.error) { cell.replaceChildren(...before, make("span", { class: "wrong", role: "alert" }, answer.error)); return; }
       cell.dataset.value = answer.value;
       cell.replaceChildren(make("span", { class: before[0]?.className ?? "" }, answer.text));
-      say("saved");
+      say(t("saved"));
     });
   };
   cell.addEventListener("dblclick", start);
