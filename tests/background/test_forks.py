@@ -91,3 +91,20 @@ async def test_a_child_of_an_outbox_handler_ends_with_it(database_url: str, tmp_
         assert await bench.drain() == 1
     [pid] = pids
     assert code_of(pid) == 7
+
+
+@pytest.mark.parametrize(("end", "code"), ENDS, ids=["exits", "raises", "returns"])
+async def test_a_child_of_a_plain_action_ends_with_it(
+    sqlite_url: str, end: Callable[[], object], code: int
+) -> None:
+    pids: list[int] = []
+    server = Server()
+
+    @server.action("POST", "/fork")
+    def fork(ctx: Context) -> None:
+        pids.append(fork_and(end))
+
+    async with client(server, database=sqlite_url) as http:
+        assert (await http.post("/api/fork")).is_success
+        [pid] = pids
+        assert code_of(pid) == code
