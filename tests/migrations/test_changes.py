@@ -263,7 +263,7 @@ def test_a_value_that_is_gone_is_looked_for_under_new_names_too(shop: Applicatio
     shop.migrate("make")
 
     assert "op.require_values" in shop.files[-1].read_text()
-    assert "hold a value in condition" in shop.migrate("up", code=1)
+    assert "holds a value in condition" in shop.migrate("up", code=1)
 
 
 def test_a_value_that_is_gone_is_looked_for_in_the_step_that_renames(shop: Application) -> None:
