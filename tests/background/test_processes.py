@@ -110,7 +110,7 @@ async def test_a_minute_of_the_plot_has_as_many_outcomes_as_events(database_url:
 async def test_a_run_that_was_taken_back_for_good_counts_as_failed(database_url: str) -> None:
     clock = FakeClock(NOON)
     server = a_server(database_url, clock, background=False)
-    async with server.lifespan():
+    async with server.lifespan(role="client"):
         run = await server.work.submit("default.good", max_attempts=1)
         lost = server.work.worker(lease=seconds(5))
         assert len(await lost.claim(1)) == 1
@@ -124,7 +124,7 @@ async def test_a_run_that_was_taken_back_for_good_counts_as_failed(database_url:
 
 async def test_counts_that_could_not_be_written_are_written_later(database_url: str) -> None:
     server = a_server(database_url, background=False)
-    async with server.lifespan():
+    async with server.lifespan(role="client"):
         minutes_of = server.metrics.minutes
         counts = minutes_of.of(NOON, "run", "default.good")
         counts.succeeded = 3
@@ -139,7 +139,7 @@ async def test_counts_that_could_not_be_written_are_written_later(database_url: 
 
 async def test_writing_the_same_minute_twice_adds_nothing(database_url: str) -> None:
     server = a_server(database_url, background=False)
-    async with server.lifespan(role="server"):
+    async with server.lifespan(role="client"):  # as a server it would have a keeper of its own, which writes too
         keeper = server.processes.keeper((), "server")
         assert keeper is not None
         await keeper.start()
@@ -155,7 +155,7 @@ async def test_writing_the_same_minute_twice_adds_nothing(database_url: str) -> 
 async def test_minutes_become_hours_and_old_rows_go(database_url: str) -> None:
     clock = FakeClock(NOON - timedelta(days=20))
     server = a_server(database_url, clock, background=False)
-    async with server.lifespan():
+    async with server.lifespan(role="client"):
         keeper = server.processes.keeper((), "server")
         assert keeper is not None
         await keeper.start()
