@@ -139,7 +139,9 @@ async def test_counts_that_could_not_be_written_are_written_later(database_url: 
 
 async def test_writing_the_same_minute_twice_adds_nothing(database_url: str) -> None:
     server = a_server(database_url, background=False)
-    async with server.lifespan(role="client"):  # as a server it would have a keeper of its own, which writes too
+    async with server.lifespan(
+        role="client"
+    ):  # as a server it would have a keeper of its own, which writes too
         keeper = server.processes.keeper((), "server")
         assert keeper is not None
         await keeper.start()

@@ -159,7 +159,7 @@ def test_a_stranger_who_locks_the_table_makes_up_give_up_with_a_sentence(items: 
 
     output = asyncio.run(with_lock())
 
-    assert "another session held the lock of the table in all 2 tries of 50 ms" in output
+    assert "another session held the lock of a table in all 2 tries of 50 ms" in output
     assert "Traceback" not in output
     items.migrate("up")
     require_grown(items)

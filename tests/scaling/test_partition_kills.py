@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -18,8 +19,9 @@ from maniflex.background.partitions.command import partition_tables
 from maniflex.background.partitions.layout import MESSAGES, RUNS, STEPS, PartitionedTable
 from maniflex.background.partitions.mover import TableMover
 from maniflex.background.partitions.periods import Period
-from maniflex.background.partitions.short_locks import PATIENCE, LockLimits, LockNotFree
+from maniflex.background.partitions.short_locks import PATIENCE
 from maniflex.db.port import Adapter
+from maniflex.db.short_locks import LockNotFree
 from maniflex.errors import ConstraintViolation, SerializationFailure
 from tests.kit.partitioned_server import (
     ALL,
@@ -203,7 +205,7 @@ async def test_a_check_that_could_not_be_removed_goes_when_nobody_holds_the_tabl
     monkeypatch.setattr(builder, "SMALL", -1)
     async with a_server(postgres_url) as server:
         await move_all(server)
-        one = PartitionBuilder(adapter_of(server), RUNS, LockLimits(tries=3))
+        one = PartitionBuilder(adapter_of(server), RUNS, replace(PATIENCE, tries=3))
         reader = await asyncpg.connect(postgres_url)
         checked = asyncio.Event()
 

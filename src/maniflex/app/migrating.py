@@ -22,7 +22,8 @@ from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
 if TYPE_CHECKING:
-    from maniflex.migrations.target import LockPatience, MigrationTarget
+    from maniflex.db.short_locks import LockLimits
+    from maniflex.migrations.target import MigrationTarget
 
 DEFAULT = "default"
 VERSIONS = "versions"
@@ -77,9 +78,9 @@ class SchemaTables:
             refresh=config.auto_migrate or config.migrate_on_start,
         )
 
-    def targets(self, patience: LockPatience | None = None) -> list[MigrationTarget]:
+    def targets(self, lock_limits: LockLimits | None = None) -> list[MigrationTarget]:
         """Every database with what migrating it needs."""
-        return [self._target(name, adapter, models, patience) for name, adapter, models in self._databases()]
+        return [self._target(*database, lock_limits) for database in self._databases()]
 
     def _databases(self) -> Iterator[tuple[str, Adapter, list[ModelSql]]]:
         """The name, the adapter and the models of each database."""
@@ -101,10 +102,10 @@ class SchemaTables:
         return self._durable.schema(dialect) if adapter is self._assembly.runtime.adapter else ()
 
     def _target(
-        self, name: str, adapter: Adapter, models: Sequence[ModelSql], patience: LockPatience | None
+        self, name: str, adapter: Adapter, models: Sequence[ModelSql], lock_limits: LockLimits | None
     ) -> MigrationTarget:
         from maniflex.migrations.files import MigrationFiles
-        from maniflex.migrations.target import LockPatience, MigrationTarget
+        from maniflex.migrations.target import LOCK_LIMITS, MigrationTarget
 
         runtime = self._assembly.runtime
 
@@ -118,7 +119,7 @@ class SchemaTables:
             statements=lambda dialect: self._statements(adapter, dialect),
             files=MigrationFiles(self._directory(name), self._application),
             records=records,
-            patience=patience or LockPatience(),
+            lock_limits=lock_limits or LOCK_LIMITS,
         )
 
 

@@ -49,8 +49,9 @@ from maniflex.pipeline.observation import Observation
 from maniflex.server_keywords import Settings
 
 if TYPE_CHECKING:
+    from maniflex.db.short_locks import LockLimits
     from maniflex.doctor.subject import Subject
-    from maniflex.migrations.target import LockPatience, MigrationTarget
+    from maniflex.migrations.target import MigrationTarget
 
 
 class Server(WithDeclarations, WithDurableWork, WithDataAccess):
@@ -205,7 +206,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
 
     @asynccontextmanager
     async def migration_targets(
-        self, application: str, patience: LockPatience | None = None
+        self, application: str, lock_limits: LockLimits | None = None
     ) -> AsyncIterator[list[MigrationTarget]]:
         """The databases, open and with time for long statements, for the commands that migrate them."""
         settings: Settings = {
@@ -220,7 +221,7 @@ class Server(WithDeclarations, WithDurableWork, WithDataAccess):
                 for adapter in assembly.adapters:
                     stack.push_async_callback(adapter.close)
                     await adapter.open()
-                yield self._tables(assembly, application).targets(patience)
+                yield self._tables(assembly, application).targets(lock_limits)
 
     async def stop(self, timeout: timedelta | None = None) -> None:
         """Stop services, await background work and close the databases, all before one deadline."""

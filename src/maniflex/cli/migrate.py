@@ -18,9 +18,10 @@ from maniflex.cli.progress import Progress
 from maniflex.cli.target import load
 
 if TYPE_CHECKING:
+    from maniflex.db.short_locks import LockLimits
     from maniflex.migrations.files import MigrationFile
     from maniflex.migrations.job import MigrationListener
-    from maniflex.migrations.target import LockPatience, MigrationTarget
+    from maniflex.migrations.target import MigrationTarget
 
 T = TypeVar("T")
 Work = Callable[["list[MigrationTarget]"], Awaitable[T]]
@@ -34,13 +35,13 @@ def migrate() -> None:
 
 
 def on_targets(
-    application: str, work: Work[T], *, database: str | None = None, patience: LockPatience | None = None
+    application: str, work: Work[T], *, database: str | None = None, lock_limits: LockLimits | None = None
 ) -> T:
     """Open the databases of an application and hand them to `work`."""
     server = load(application)
 
     async def main() -> T:
-        async with server.migration_targets(application, patience) as targets:
+        async with server.migration_targets(application, lock_limits) as targets:
             own_targets = [target for target in targets if database in (None, target.name)]
             if not own_targets:
                 names = ", ".join(target.name for target in targets)
@@ -111,9 +112,9 @@ def up(
     database: str | None,
 ) -> None:
     """Apply the files that are pending, all of them or up to REVISION."""
+    from maniflex.db.short_locks import LockLimits
     from maniflex.migrations.apply import Migrator
     from maniflex.migrations.preview import pending_warnings, preview_sql, preview_steps
-    from maniflex.migrations.target import LockPatience
 
     async def work(targets: list[MigrationTarget]) -> None:
         for target in targets:
@@ -131,8 +132,8 @@ def up(
                 nothing += f": there are no files; write the first with {target.command('make @')}"
             click.echo(f"{_prefix(targets, target)}{_count_of_files(count, 'applied') if count else nothing}")
 
-    patience = LockPatience(lock_timeout=lock_timeout, tries=tries)
-    on_targets(application, work, database=database, patience=patience)
+    lock_limits = LockLimits(lock_timeout=lock_timeout, tries=tries)
+    on_targets(application, work, database=database, lock_limits=lock_limits)
 
 
 @migrate.command(

@@ -10,9 +10,9 @@ from maniflex.app.server import Server
 from maniflex.background.partitions.command import TABLES, partition_tables
 from maniflex.background.partitions.layout import PartitionedTable
 from maniflex.background.partitions.periods import Period
-from maniflex.background.partitions.short_locks import LockLimits
 from maniflex.cli.process import run_once
 from maniflex.cli.target import load_sealed
+from maniflex.db.short_locks import LockLimits
 
 _ALL = "all"
 

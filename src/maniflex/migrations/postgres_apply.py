@@ -10,17 +10,16 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 from alembic.operations import ops
 from alembic.operations.ops import MigrateOperation
 
-from maniflex.db.current import transaction
 from maniflex.db.port import Adapter, Tx
 from maniflex.db.primary import reading
+from maniflex.db.short_locks import LockNotFree, change_tables, lift_timeouts
 from maniflex.db.version_table import LogEntry, read_log, write_entry
-from maniflex.errors import ConstraintViolation, ManiflexError, SerializationFailure, Timeout
+from maniflex.errors import ConstraintViolation, ManiflexError
 from maniflex.migrations.actions import (
     Action,
     BackfillAction,
@@ -72,17 +71,12 @@ async def migration_lock(adapter: Adapter, tell: Callable[[str], object]) -> Asy
 
 
 async def _take_lock(tx: Tx) -> bool:
-    await _without_timeouts(tx)
+    await lift_timeouts(tx)
     rows = await tx.fetch(Sql("SELECT pg_try_advisory_xact_lock($1)", (LOCK,)))
     # The last query of a transaction keeps its snapshot, for which index builds wait, too. This statement
     # takes its place and has none.
-    await _without_timeouts(tx)
+    await lift_timeouts(tx)
     return bool(rows[0][0])
-
-
-async def _without_timeouts(tx: Tx) -> None:
-    for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
-        await tx.execute(Sql(f"SET LOCAL {name} = 0"))
 
 
 class PostgresSteps:
@@ -135,26 +129,15 @@ class PostgresSteps:
 
     async def in_transaction(self, work: Callable[[Tx], Awaitable[None]]) -> None:
         """Run `work` in a transaction; again when it had to wait too long for a lock."""
-        patience = self._target.patience
-        milliseconds = max(1, patience.lock_timeout // timedelta(milliseconds=1))
-        for attempt in range(1, patience.tries + 1):
-            try:
-                async with transaction(self._adapter) as tx:
-                    await _without_timeouts(tx)
-                    await tx.execute(Sql(f"SET LOCAL lock_timeout = {milliseconds}"))
-                    await work(tx)
-                return
-            except (Timeout, SerializationFailure) as error:
-                if isinstance(error, Timeout) and error.limit != "lock_timeout":
-                    raise
-                if attempt == patience.tries:
-                    raise MigrationError(
-                        f"another session held the lock of the table in all {attempt} tries of"
-                        f" {milliseconds} ms; nothing of this step was changed. Find it in pg_stat_activity,"
-                        " or try again later, with --tries or --lock-timeout"
-                    ) from error
-                self._listener.on_step(f"waiting for a lock (try {attempt} of {patience.tries})")
-            await asyncio.sleep(random.uniform(_SHORTEST_PAUSE, _LONGEST_PAUSE))
+        limits = self._target.lock_limits
+
+        def tell(attempt: int) -> None:
+            self._listener.on_step(f"waiting for a lock (try {attempt} of {limits.tries})")
+
+        try:
+            await change_tables(self._adapter, work, limits, tell)
+        except LockNotFree as error:
+            raise MigrationError(f"{error}, with more --tries or a longer --lock-timeout") from error
 
     async def _act(self, tx: Tx, action: Action) -> None:
         match action:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from maniflex.db.port import Adapter
 from maniflex.db.primary import reading
 from maniflex.db.schema_differences import Difference, find_differences
+from maniflex.db.short_locks import LockLimits
 from maniflex.migrations.files import MigrationFiles
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockPatience:
-    """How long a change of a table waits for its lock, and how often it tries again."""
-
-    lock_timeout: timedelta = timedelta(milliseconds=500)
-    tries: int = 30
+LOCK_LIMITS = LockLimits(timedelta(milliseconds=500), tries=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +30,7 @@ class MigrationTarget:
     # The records of a model by its name. None where they are those of another database than `adapter`, as
     # beside a scratch database: functions of files are not called then.
     records: Callable[[str], Any] | None
-    patience: LockPatience = field(default_factory=LockPatience)
+    lock_limits: LockLimits = LOCK_LIMITS
 
     @property
     def dialect(self) -> Dialect:

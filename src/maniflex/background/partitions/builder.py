@@ -20,8 +20,9 @@ from maniflex._ids import first_id, moment_of
 from maniflex.background.partitions.grants import copy_grants
 from maniflex.background.partitions.layout import Partition, PartitionedTable, PartitionLayout, read_layout
 from maniflex.background.partitions.periods import Period, partition_name
-from maniflex.background.partitions.short_locks import LockLimits, change_tables, run_all
+from maniflex.background.partitions.short_locks import run_all
 from maniflex.db.port import Adapter, Executor, Tx
+from maniflex.db.short_locks import LockLimits, change_tables
 from maniflex.errors import ConstraintViolation
 from maniflex.sql.statement import Sql
 

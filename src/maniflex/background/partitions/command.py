@@ -9,8 +9,9 @@ from maniflex.background.partitions.builder import PartitionBuilder
 from maniflex.background.partitions.layout import MESSAGES, OF_RUNS, RUNS, PartitionedTable
 from maniflex.background.partitions.mover import TableMover
 from maniflex.background.partitions.periods import Period
-from maniflex.background.partitions.short_locks import PATIENCE, LockLimits, patient_sibling, take_turn
+from maniflex.background.partitions.short_locks import PATIENCE, patient_sibling, take_turn
 from maniflex.db.port import Adapter
+from maniflex.db.short_locks import LockLimits
 from maniflex.errors import Conflict, DeclarationError
 from maniflex.sql.statement import Sql, by_dialect
 

@@ -19,7 +19,8 @@ from maniflex.background.partitions.layout import (
     PartitionLayout,
     read_layout,
 )
-from maniflex.background.partitions.short_locks import ONCE, LockNotFree, patient_sibling, take_turn
+from maniflex.background.partitions.short_locks import ONCE, patient_sibling, take_turn
+from maniflex.db.short_locks import LockNotFree
 from maniflex.errors import DatabaseError, TransactionError
 from maniflex.sql.statement import Dialect, Sql, by_dialect
 from maniflex.sql.statement_files import load

@@ -7,14 +7,16 @@ begins, the first process whose row is refused does it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from maniflex.background.partitions.builder import CHECK, PartitionBuilder
 from maniflex.background.partitions.layout import EVENTS, MESSAGES, RUNS, STEPS
-from maniflex.background.partitions.short_locks import LockLimits, patient_sibling, take_turn
+from maniflex.background.partitions.short_locks import PATIENCE, patient_sibling, take_turn
 from maniflex.db.port import Adapter, Executor
 from maniflex.errors import ConstraintViolation, RequestError, SerializationFailure
 
 _TABLES = {table.default: table for table in (RUNS, EVENTS, STEPS, MESSAGES)}
-_PATIENCE = LockLimits(tries=5)
+_PATIENCE = replace(PATIENCE, tries=5)
 
 
 async def mend_refusal(adapter: Adapter, run: Executor, error: ConstraintViolation) -> None:

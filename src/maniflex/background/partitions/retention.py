@@ -21,14 +21,9 @@ from maniflex.background.partitions.layout import (
     PartitionLayout,
     read_layout,
 )
-from maniflex.background.partitions.short_locks import (
-    ONCE,
-    LockNotFree,
-    change_tables,
-    patient_sibling,
-    run_all,
-)
+from maniflex.background.partitions.short_locks import ONCE, patient_sibling, run_all
 from maniflex.db.port import Adapter, Tx
+from maniflex.db.short_locks import LockNotFree, change_tables
 from maniflex.errors import DatabaseError
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.statement_files import load
