@@ -308,19 +308,3 @@ def test_controls_say_at_once_what_does_not_fit_and_what_is_not_there(
     assert page.locator("[id='f.author_id']").input_value() == ""
     assert watch.trouble == []
     context.close()
-
-
-def test_all_mistakes_of_a_form_are_marked_at_once(site: PanelSite, browser: Browser) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    sign_in(page, site)
-    page.goto(site.page("/books/{book}/edit"))
-    for name, text in (("title", "x"), ("price", "-1"), ("extra", '{"a": }')):
-        page.fill(f"[id='f.{name}']", text)
-    page.click("[data-save]")
-    expect(page.locator("[aria-invalid=true]")).to_have_count(3)
-    expect(page.locator("#field-extra .wrong")).to_contain_text("Line 1, column 7")
-    for name in ("title", "price", "extra"):
-        expect(page.locator(f"[role=alert] a[href='#field-{name}']")).to_be_visible()
-    assert accessibility_problems(page) == []
-    context.close()

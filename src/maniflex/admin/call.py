@@ -229,17 +229,9 @@ class Api:
 
     async def upload(self, site: ModelSite, record_id: str, body: BodyArgument, boundary: str) -> ApiAnswer:
         """Store the files of a form as a create does, or with an id as an update; no record is written."""
-        return await self._begin_write(site, record_id, body, f"multipart/form-data; boundary={boundary}")
-
-    async def check(self, site: ModelSite, record_id: str, values: Mapping[str, Any]) -> ApiAnswer:
-        """What a create, or with an id an update, says of values before it would write them."""
-        return await self._begin_write(site, record_id, self._runtime.encode(dict(values)))
-
-    async def _begin_write(
-        self, site: ModelSite, record_id: str, body: BodyArgument, kind: str = "application/json"
-    ) -> ApiAnswer:
         operation = Operation.UPDATE if record_id or site.is_singleton else Operation.CREATE
         endpoint = self._private.uploading(site.meta, operation)
+        kind = f"multipart/form-data; boundary={boundary}"
         ctx = self._context(endpoint, endpoint.path.replace("{id}", record_id), body=body, kind=kind)
         ctx.model, ctx.resource_id = site.meta, record_id
         response = await self._in_process.answer(endpoint, ctx, self._auth)

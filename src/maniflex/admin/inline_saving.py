@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,20 +118,6 @@ async def save_rows(visit: Visit, record_id: str, form_input: FormInput) -> Inli
     return refusal
 
 
-async def check_rows(visit: Visit, form_input: FormInput) -> None:
-    """Note what the API refuses of rows that are not sent, because their record is refused."""
-    unread_names = set(form_input.errors)
-    for change in form_input.rows:
-        if change.step is InlineStep.DELETE or not change.is_offered:
-            continue
-        answer = await visit.api.check(change.table.child, change.id, change.values)
-        if answer.status != 422:
-            continue
-        for place, text in _row_errors(change, answer):
-            if place not in unread_names and place != change.place:  # such as the key of a record to come
-                form_input.errors.setdefault(place, []).append(text)
-
-
 async def _send(
     visit: Visit, record_id: str, change: InlineChange, form_input: FormInput
 ) -> ApiAnswer | bool | None:
@@ -174,19 +160,12 @@ def _was_changed(change: InlineChange, record: Mapping[str, Any]) -> bool:
 
 
 def _note_errors(change: InlineChange, answer: ApiAnswer, form_input: FormInput) -> None:
-    for place, text in _row_errors(change, answer):
-        form_input.errors.setdefault(place, []).append(text)
-    if not answer.details:
-        form_input.errors.setdefault(change.place, []).append(answer.message or answer.code)
-
-
-def _row_errors(change: InlineChange, answer: ApiAnswer) -> Iterator[tuple[str, str]]:
-    """The controls of a row, or the row itself, and what the API says of each."""
     names = {field.api for field in change.table.fields}
     for detail in answer.details:
         name, message = str(detail.get("field", "")), str(detail.get("message", ""))
         top = name.partition(".")[0].partition("[")[0]
-        if top in names:
-            yield key_at(change.place, top), words_beside(name, message)
-        else:
-            yield change.place, f"{name} {message}".strip()
+        place = key_at(change.place, top) if top in names else change.place
+        text = words_beside(name, message) if top in names else f"{name} {message}".strip()
+        form_input.errors.setdefault(place, []).append(text)
+    if not answer.details:
+        form_input.errors.setdefault(change.place, []).append(answer.message or answer.code)

@@ -10,14 +10,14 @@ from maniflex.admin.audit import NothingStored, SentTwice
 from maniflex.admin.call import ApiAnswer, Refusal
 from maniflex.admin.cells import as_text, cell
 from maniflex.admin.conflict import conflicts_of, show_conflict
-from maniflex.admin.controls import FormInput
-from maniflex.admin.form_checks import check_rest, note_refusal, require_form
+from maniflex.admin.controls import FormInput, words_beside
 from maniflex.admin.form_fields import form_fields, is_settable, read_form
 from maniflex.admin.forms import render_form
-from maniflex.admin.inline_saving import InlineRefusal, check_rows, has_rows, read_rows, save_rows
+from maniflex.admin.inline_saving import InlineRefusal, has_rows, read_rows, save_rows
 from maniflex.admin.json_text import read_json_text
 from maniflex.admin.junctions import read_links, save_links
 from maniflex.admin.layout import SECURITY_HEADERS
+from maniflex.admin.nested import part_names
 from maniflex.admin.reading import ask_record
 from maniflex.admin.route import act
 from maniflex.admin.site import ModelSite
@@ -42,7 +42,7 @@ async def create(visit: Visit) -> Response:
     read_links(visit, site, form_input)
     read_rows(visit, site, form_input)
     if form_input.errors:
-        return await _show_mistakes(visit, site, None, form_input)
+        return await render_form(visit, site, None, form_input=form_input, status=422)
     try:
         answer, record_id = await _store_new(visit, site, form_input)
     except SentTwice as twice:
@@ -133,7 +133,7 @@ async def _store_files(visit: Visit, site: ModelSite, record_id: str, files: Sto
     current = await ask_record(visit, site, record_id)
     form_input = _read_input(visit, site, current.data)
     if form_input.errors:
-        return await _show_mistakes(visit, site, current.data, form_input)
+        return await render_form(visit, site, current.data, form_input=form_input, status=422)
     answer = await files.store(form_input, record_id)
     return None if answer is None else await _show_refusal(visit, site, current.data, form_input, answer)
 
@@ -157,7 +157,6 @@ async def _save_as_new(visit: Visit, site: ModelSite, record_id: str) -> Respons
     read_rows(visit, site, form_input, is_copy=True)
     if form_input.errors:
         current = await ask_record(visit, site, record_id)
-        await check_rest(visit, site, None, form_input)
         return await render_form(visit, site, current.data, form_input=form_input, status=422)
     try:
         answer, new_id = await _store_new(visit, site, form_input)
@@ -206,7 +205,7 @@ async def _save_typed(visit: Visit, site: ModelSite, current: ApiAnswer, form_in
     """Send what was changed; a page instead where there is nothing to send or something to choose."""
     record, base_values = current.data, _read_base_values(visit)
     if form_input.errors:
-        raise NothingStored(await _show_mistakes(visit, site, record, form_input))
+        raise NothingStored(await render_form(visit, site, record, form_input=form_input, status=422))
     has_etag = bool(site.meta.options.optimistic_lock)
     is_old = has_etag and visit.form_text("_etag") not in ("", current.etag)
     newest = _read_json(visit, "_newest") if visit.form_text("_newest") else base_values
@@ -238,19 +237,21 @@ async def _show_refusal(
     """The form again, with the API's own words beside the fields."""
     if isinstance(answer, InlineRefusal):  # which stands at its rows already
         return await render_form(visit, site, record, form_input=form_input, status=answer.status)
-    require_form(answer)
-    note_refusal(site, record, form_input, answer)
-    if answer.status == 422:
-        await check_rows(visit, form_input)
+    if answer.status in (401, 403, 404) or answer.status >= 500:
+        raise Refusal(answer.response)
+    field_meta = {field.api for field in form_fields(site, record)} | set(form_input.links)
+    field_meta |= {name for field in form_fields(site, record) for name in part_names(field)}
+    for detail in answer.details:
+        name = str(detail.get("field", ""))
+        place = name if name in field_meta else name.partition(".")[0].partition("[")[0]
+        form_input.errors.setdefault(place if place in field_meta else "", []).append(
+            words_beside(name, str(detail.get("message", "")))
+            if place in field_meta
+            else f"{name} {detail.get('message', '')}".strip()
+        )
+    if not answer.details:
+        form_input.errors.setdefault("", []).append(answer.message or answer.code)
     return await render_form(visit, site, record, form_input=form_input, status=answer.status)
-
-
-async def _show_mistakes(
-    visit: Visit, site: ModelSite, record: Mapping[str, Any] | None, form_input: FormInput
-) -> Response:
-    """The form again, with what cannot be read and what the API refuses of the rest."""
-    await check_rest(visit, site, record, form_input)
-    return await render_form(visit, site, record, form_input=form_input, status=422)
 
 
 def _is_passing(refusal: ApiAnswer | InlineRefusal) -> bool:
