@@ -203,6 +203,22 @@ async def test_columns_are_chosen_and_remembered(database_url: str) -> None:
         assert "cheap" in await browser.get("/-/views")
 
 
+async def test_a_text_that_is_too_long_is_refused_not_cut(database_url: str) -> None:
+    server = make_shop()
+    async with visiting(server, database_url) as browser:
+        await fill(server, 1)
+        [book] = await server.db(Book).list()
+        await browser.get(f"/books/{book.id}/delete")
+        refusal = await browser.post("/-/views", {"model": "books", "name": "x" * 101, "query": ""})
+        assert refusal.status_code == 422
+        assert "At most 100 characters." in text_of(refusal.text)
+        refusal = await browser.post(f"/books/{book.id}/delete", {"reason": "x" * 501})
+        assert refusal.status_code == 422
+        assert await server.db(Book).count() == 1
+        assert "xxx" not in await browser.get("/-/views")
+        await browser.send("/-/views", {"model": "books", "name": "\U0001f4d6" * 100, "query": ""})
+
+
 async def test_empty_lists_say_what_to_do(sqlite_url: str) -> None:
     server = make_shop()
     async with visiting(server, sqlite_url) as browser:

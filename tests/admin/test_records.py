@@ -237,6 +237,7 @@ async def test_templates_and_assets_are_replaced_one_by_one(sqlite_url: str, tmp
     (tmp_path / "templates").mkdir()
     (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "panel.css").write_text("body { color: red }")
+    (tmp_path / "assets" / "panel.js").write_text("say(panelTexts.saving)")
     from importlib.resources import files
 
     layout = (files("maniflex.admin") / "templates" / "layout.html").read_text()
@@ -249,6 +250,8 @@ async def test_templates_and_assets_are_replaced_one_by_one(sqlite_url: str, tmp
         assert "There are no Books yet" in text_of(page)
         sheet = page.split('rel="stylesheet" href="')[1].partition('"')[0]
         assert (await browser.http.get(sheet)).text == "body { color: red }"
+        module = (await browser.http.get("/admin/static/panel.js")).text
+        assert re.fullmatch(r'globalThis\.panelTexts = \{.*"saving".*\};\nsay\(panelTexts\.saving\)', module)
 
 
 def test_no_template_can_switch_escaping_off(tmp_path: Path) -> None:

@@ -290,6 +290,23 @@ async def test_a_stream_of_our_own_that_exits_is_answered_or_broken_off(sqlite_u
                 await http.get("/api/stream/1")
 
 
+async def test_a_stream_of_starlette_that_exits_before_its_first_chunk_is_broken_off(sqlite_url: str) -> None:
+    class Exits:
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            raise SystemExit(3)
+
+    server = Server()
+
+    @server.action("GET", "/stream")
+    async def stream(ctx: Context) -> StreamingResponse:
+        return StreamingResponse(Exits())
+
+    async with client(server, database=sqlite_url) as http:
+        with pytest.raises(RuntimeError, match="SystemExit: 3 was raised"):
+            await http.get("/api/stream")
+        assert (await http.get("/ready")).status_code == 200
+
+
 async def test_an_answer_of_starlette_can_be_sent_again(sqlite_url: str) -> None:
     class Pieces:
         async def __aiter__(self) -> AsyncIterator[bytes]:

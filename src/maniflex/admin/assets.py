@@ -29,16 +29,17 @@ _FOREVER = "public, max-age=31536000, immutable"
 class Assets:
     """The files below `static/`: ours, and those of the application in front of them.
 
-    Our module begins with `texts`, the words of this panel that it shows.
+    The module begins with `panelTexts`, the words of this panel that it shows.
     """
 
     def __init__(self, own: str | Path | None, texts: Mapping[str, str]) -> None:
         contents = {
             name: (files("maniflex.admin") / "assets" / name).read_bytes() for name in (STYLE, MODULE, ICON)
         }
-        contents[MODULE] = f"const texts = {json.dumps(dict(texts))};\n".encode() + contents[MODULE]
         if own is not None:
             contents |= {p.name: p.read_bytes() for p in sorted(Path(own).iterdir()) if p.is_file()}
+        # Not a name of the module: one of the application may have it, too.
+        contents[MODULE] = f"globalThis.panelTexts = {json.dumps(dict(texts))};\n".encode() + contents[MODULE]
         self._plain = contents
         self._hashed = {hashed_name(name, content): name for name, content in contents.items()}
         names = {name: digest_name for digest_name, name in self._hashed.items()}

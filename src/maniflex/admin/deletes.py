@@ -127,7 +127,7 @@ async def delete(visit: Visit) -> Response:
     _, cascade_count = await consequences_of(visit, site, [record_id])
     if cascade_count > MOST_COUNTED and visit.form_text("confirm").strip() != site.label_of(record).strip():
         return await show_delete(visit, visit.t("type_the_label"), 422)
-    answer = await write_one(visit, site, "delete", record_id, reason=visit.form_text("reason"))
+    answer = await write_one(visit, site, "delete", record_id, reason=visit.short_text("reason", 500))
     if answer.status == 409:
         return await show_delete(visit, answer.message, 409)
     if not answer.ok:

@@ -33,7 +33,7 @@ async def save_view(visit: Visit) -> Response:
         return visit.redirect(f"/{site.table}", ok=visit.t("view_removed"))
     field_names = {field.api for field in site.fields}
     columns = [name for name in visit.form_texts("columns") if name in field_names]
-    name = visit.form_text("name").strip()[:100]
+    name = visit.short_text("name", 100)
     pairs = [
         pair
         for pair in parse_qsl(visit.form_text("query"))

@@ -21,7 +21,7 @@ from maniflex.admin.parts import PanelParts
 from maniflex.admin.person import AdminContext, Person
 from maniflex.admin.site import ModelSite
 from maniflex.admin.texts import Texts
-from maniflex.errors import NotFound
+from maniflex.errors import Abort, NotFound
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
@@ -86,6 +86,13 @@ class Visit:
         """A control of the form, empty when it is not there."""
         value = self.form.get(name) if self.form is not None else None
         return value if isinstance(value, str) else ""
+
+    def short_text(self, name: str, longest: int) -> str:
+        """The same without blanks around it; one with more characters is refused."""
+        text = self.form_text(name).strip()
+        if len(text) > longest:
+            raise Abort(422, "VALIDATION_FAILED", self.t("too_long", count=longest))
+        return text
 
     def form_texts(self, name: str) -> list[str]:
         """All controls of the form with this name."""

@@ -91,10 +91,11 @@ class FencedChunks:
         self._chunks = chunks
 
     async def __aiter__(self) -> AsyncGenerator[Any, None]:
-        fence, chunks = Fence(), aiter(self._chunks)
+        fence, chunks = Fence(), None
         try:
             while True:
                 try:
+                    chunks = aiter(self._chunks) if chunks is None else chunks
                     chunk = await anext(chunks)
                 except StopAsyncIteration:
                     return

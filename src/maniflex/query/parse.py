@@ -219,12 +219,10 @@ _PARAMETERS: dict[str, Callable[[_QueryReader, str], None]] = {
 
 
 def _slips(name: str) -> Iterator[str]:
-    """A short name with two letters swapped, one doubled, or one after the first left out."""
+    """A short name with two letters swapped or one doubled; with one left out it may be a word: sot, pae."""
     for i, letter in enumerate(name):
         yield name[:i] + name[i + 1 : i + 2] + letter + name[i + 2 :]
         yield name[:i] + letter + name[i:]
-        if i:
-            yield name[:i] + name[i + 1 :]
 
 
 # Any other letter in a name of four makes another word: age, pace, port, short. So does this slip, in Dutch.
@@ -237,7 +235,7 @@ def _misspelt(key: str) -> str | None:
     """The parameter that was surely meant; others, such as `age`, are left to the application."""
     name = key.lower().partition("[")[0].strip(_AROUND)
     for meant in (name, name.removesuffix("s"), _SHORT_NAMES.get(name)):
-        if meant in _PARAMETERS:
+        if meant in _PARAMETERS and (meant != "q" or key == "Q"):  # not _q, qs
             return meant
     near = [known for known in _LONG_NAMES if abs(len(known) - len(name)) < 2]
     return next(iter(get_close_matches(name, near, n=1, cutoff=0.8)), None)

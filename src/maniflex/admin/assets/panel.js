@@ -4,8 +4,9 @@ const csrf = document.body.dataset.csrf;
 const live = document.getElementById("live");
 const policy = window.trustedTypes?.createPolicy("maniflex", { createHTML: (text) => text });
 
-/** A text of the panel; `texts` stands before this module when it is served. */
-const t = (key, values = {}) => texts[key].replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+/** A text of the panel, whose texts are put before this module when it is served. */
+const t = (key, values = {}) => globalThis.panelTexts[key].replace(
+  /\{(\w+)\}/g, (whole, name) => Object.hasOwn(values, name) ? values[name] : whole);
 const say = (text) => { if (live) live.textContent = text; };
 const make = (name, attributes = {}, text = "") => {
   const element = document.createElement(name);

@@ -154,7 +154,7 @@ async def _begin(desk: WorkDesk, form: ManyForm, choice: Choice) -> Response:
             "list": choice.name,
             "action": form.action,
             "query": form.query,
-            "reason": form.reason[:500],
+            "reason": form.reason,
             "zone": desk.zone.key,
             "asked_at": desk.now().isoformat(),
         },

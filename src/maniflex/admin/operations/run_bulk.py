@@ -19,7 +19,7 @@ async def change_runs(visit: Visit, desk: WorkDesk) -> Response:
     action, query = visit.form_text("action"), visit.form_text("query")
     filters, eligible = await read_choice(desk, "run", action, parse_qsl(query))
     choice = Choice(name="run", filters=filters, eligible=eligible, ids=chosen_ids(visit))
-    reason, label = visit.form_text("reason").strip(), visit.t(f"ops_bulk_{action}")
+    reason, label = visit.short_text("reason", 500), visit.t(f"ops_bulk_{action}")
     form = ManyForm(
         action=action,
         label=label,

@@ -168,7 +168,7 @@ async def _write(desk: WorkDesk, name: str, record_id: str, fields: Any = (), **
     async with trail.writing(
         desk.visit, adapter, name, model=Schedule.__name__, record_id=record_id
     ) as entry:
-        entry.fields, entry.reason = list(fields), desk.visit.form_text("reason").strip()
+        entry.fields, entry.reason = list(fields), desk.visit.short_text("reason", 500)
         answer = await desk.ask(name, record_id, **options)
         if not answer.ok:
             raise NothingStored(answer)
