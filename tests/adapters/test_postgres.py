@@ -337,6 +337,30 @@ class TestPoolerMode:
 
 
 class TestTransactions:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "/* one /* in */ SELECT */ COMMIT",
+            "; COMMIT",
+            "-- one\rROLLBACK",
+            "PREPARE /* it */ TRANSACTION 'left'",
+        ],
+    )
+    async def test_control_hidden_behind_comments_is_refused_and_all_is_rolled_back(
+        self, db: PostgresAdapter, text: str
+    ) -> None:
+        await db.execute(Sql("CREATE TABLE notes (a integer)"))
+
+        async def write_and(*, stream: bool) -> None:
+            async with db.transaction() as tx:
+                await tx.execute(Sql("INSERT INTO notes VALUES (1)"))
+                await (anext(tx.stream(Sql(text), 1)) if stream else tx.execute(Sql(text)))
+
+        for stream in (False, True):
+            with pytest.raises(DatabaseError, match=r"with transaction\(\), not with SQL"):
+                await write_and(stream=stream)
+        assert await value(db, "SELECT count(*) FROM notes") == 0
+
     async def test_a_swallowed_failure_is_not_a_commit(self, db: PostgresAdapter) -> None:
         await db.execute(Sql("CREATE TABLE t (v int PRIMARY KEY)"))
 

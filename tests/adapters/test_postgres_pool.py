@@ -13,6 +13,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from maniflex.db.postgres import pool as pool_module
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.postgres.cancellation import ServerConnection
 from maniflex.db.postgres.connection import PooledConnection
@@ -316,6 +317,71 @@ class TestOpening:
         pool.sweep()
         with pytest.raises(Unavailable, match="the database took no connection in time"):
             await soon(caller)
+        await pool.close()
+
+    async def test_a_pool_that_was_closed_while_it_opened_a_connection_opens_again(
+        self, postgres_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pool_module, "CLOSE_WITHIN", 0.1)
+        attempts = count(1)
+
+        async def connect() -> ServerConnection:
+            if next(attempts) == 1:
+                await asyncio.Event().wait()
+            return await asyncpg.connect(postgres_url, connection_class=ServerConnection)
+
+        pool = Pool(connect, size=1, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+        pool.open()
+        early = await waiting(pool)
+        await pool.close()
+        pool.open()
+        async with asyncio.timeout(PATIENCE):
+            pool.release(await pool.acquire())
+        with pytest.raises(Unavailable, match="the database was closed"):
+            await soon(early)
+        await pool.close()
+
+    async def test_who_has_a_connection_on_its_way_is_not_told_of_one_that_failed(
+        self, postgres_url: str, clock: Clock
+    ) -> None:
+        may_fail, may_connect, attempts = asyncio.Event(), asyncio.Event(), count(1)
+
+        async def connect() -> ServerConnection:
+            if next(attempts) == 1:
+                await may_fail.wait()
+                raise Unavailable("the database cannot be reached")
+            await may_connect.wait()
+            return await asyncpg.connect(postgres_url, connection_class=ServerConnection)
+
+        pool = Pool(connect, size=2, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+        pool.open()
+        cancelled = await waiting(pool)
+        cancelled.cancel()
+        patient = await waiting(pool)
+        may_fail.set()
+        await turns()
+        may_connect.set()
+        pool.release(await soon(patient))
+        assert next(attempts) == 3
+        await pool.close()
+
+    async def test_a_connection_that_is_lost_before_it_is_lent_leaves_its_place(
+        self, postgres_url: str, clock: Clock
+    ) -> None:
+        attempts = count(1)
+
+        async def connect() -> ServerConnection:
+            con: ServerConnection = await asyncpg.connect(postgres_url, connection_class=ServerConnection)
+            if next(attempts) == 1:
+                con._transport.abort()  # type: ignore[attr-defined]  # as when the server ends it
+                await turns()
+            return con
+
+        pool = Pool(connect, size=1, patience=10, max_lifetime=600, max_idle=60, clock=clock)
+        pool.open()
+        with pytest.raises(Unavailable):
+            await soon(asyncio.create_task(pool.acquire()))
+        pool.release(await soon(asyncio.create_task(pool.acquire())))
         await pool.close()
 
     async def test_of_those_in_line_for_a_server_that_is_away_each_is_told(self, clock: Clock) -> None:

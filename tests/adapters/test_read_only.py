@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from maniflex import ManiflexError
 from maniflex.config import sqlite_path
-from maniflex.db.port import Adapter
+from maniflex.db.port import Adapter, ReadOnlyDatabase
 from maniflex.db.postgres.adapter import PostgresAdapter
 from maniflex.db.postgres.transaction import PostgresTx
 from maniflex.db.sqlite.adapter import SqliteAdapter
@@ -106,11 +107,26 @@ WAYS_OUT = (
     "COMMIT",
     "; COMMIT",
     "/* one /* in */ another */ COMMIT",
+    "/* one /* in */ SELECT */ COMMIT",
+    "-- one\rCOMMIT",
     "/* one /* in */ another */ COMMIT AND CHAIN",
     "; ROLLBACK AND CHAIN",
     "; PREPARE TRANSACTION 'left'",
     "DO $$ BEGIN COMMIT; SET TRANSACTION READ WRITE; DELETE FROM notes; END $$",
     "DO $$ BEGIN SET TRANSACTION READ WRITE; DELETE FROM notes; END $$",
+)
+
+
+async def stream_all(tx: PostgresTx, sql: Sql) -> None:
+    async for _ in tx.stream(sql, 1):
+        pass
+
+
+WAYS_IN: tuple[Callable[[PostgresTx, Sql], Awaitable[object]], ...] = (
+    PostgresTx.execute,
+    PostgresTx.fetch_one,
+    PostgresTx.fetch_named,
+    stream_all,
 )
 
 
@@ -127,16 +143,73 @@ async def test_no_typed_statement_makes_postgres_write_again(
         await adapter.execute(Sql(way_out))
     with pytest.raises(ManiflexError):
         await adapter.execute(Sql("DELETE FROM notes"))
-    for run in (PostgresTx.execute, PostgresTx.fetch_one, PostgresTx.fetch_named):
+    for run in WAYS_IN:
         with suppress(ManiflexError):
             async with adapter.transaction() as tx:
                 for text in (way_out, "SET TRANSACTION READ WRITE", "DELETE FROM notes"):
                     with suppress(ManiflexError):
                         await run(tx, Sql(text))
+                with suppress(ManiflexError):
+                    await tx.execute(Sql("DELETE FROM notes"))
 
     rows = await adapter.fetch(Sql("SELECT a FROM notes"))
     await adapter.close()
     assert [tuple(row) for row in rows] == [(1,)]
+
+
+WORK = (
+    "ANALYZE notes",
+    "analyse notes",
+    "; /* a /* b */ c */ REINDEX TABLE notes",
+    "CLUSTER notes USING notes_index",
+    "VACUUM notes",
+    "COPY notes TO '/dev/null'",
+    "COPY (SELECT 1) TO PROGRAM 'cat'",
+)
+
+
+@pytest.mark.parametrize("text", WORK)
+async def test_work_on_postgres_that_changes_no_row_is_refused_too(postgres_url: str, text: str) -> None:
+    await make_table(postgres_url)
+    adapter = PostgresAdapter(postgres_url)
+    await adapter.open()
+    await adapter.execute(Sql("CREATE INDEX notes_index ON notes (a)"))
+    await adapter.close()
+    adapter = PostgresAdapter(postgres_url)
+    await adapter.open(read_only=True)
+
+    with pytest.raises(ReadOnlyDatabase):
+        await adapter.execute(Sql(text))
+    with pytest.raises(ReadOnlyDatabase):
+        await anext(adapter.stream(Sql(text)))
+
+    await adapter.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INSERT INTO notes VALUES (2)",
+        "CREATE TABLE others (a integer)",
+        "PRAGMA user_version = 7",
+        "ATTACH DATABASE 'other.db' AS other",
+        "VACUUM",
+        "VACUUM INTO 'other.db'",
+    ],
+)
+async def test_sqlite_says_that_it_is_open_for_reading_alone(sqlite_url: str, text: str) -> None:
+    await make_table(sqlite_url)
+    adapter = adapter_for(sqlite_url)
+    await adapter.open(read_only=True)
+
+    for run in (adapter.execute, adapter.fetch):
+        with pytest.raises(ReadOnlyDatabase, match="open for reading alone; nothing was written"):
+            await run(Sql(text))
+    with pytest.raises(ReadOnlyDatabase):
+        async with adapter.transaction() as tx:
+            await tx.execute(Sql("DELETE FROM notes"))
+
+    await adapter.close()
 
 
 @pytest.mark.parametrize(

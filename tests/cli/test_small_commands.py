@@ -88,6 +88,8 @@ def test_a_shell_that_only_reads_writes_nothing(commands: Commands) -> None:
         "await db(Post).create(title='b')",
         "await server.raw_exec('DELETE FROM posts')",
         "async with server.transaction():\n    await db(Post).create(title='c')",
+        "await server.raw_exec('VACUUM')",
+        "await server.raw_exec('ANALYZE')",
     ):
         refusal = commands("shell", "app:server", "--read-only", "-c", code, code=1)
         assert "nothing was written: --read-only" in refusal
@@ -140,29 +142,45 @@ def test_an_error_of_the_code_is_shown_from_there_on(commands: Commands) -> None
     assert "SyntaxError" in commands("shell", "app:server", "-c", "1 +", code=1)
 
 
-def test_the_prompt_awaits(tmp_path: Path, sqlite_url: str) -> None:
-    (tmp_path / "app.py").write_text(APP)
+def type_at_prompt(directory: Path, url: str, *lines: str, options: tuple[str, ...] = ()) -> str:
+    """What the terminal shows."""
+    (directory / "app.py").write_text(APP)
     master, slave = pty.openpty()
     with subprocess.Popen(
-        [MANIFLEX, "shell", "app:server"],
-        cwd=tmp_path,
-        env={**os.environ, "DB_WRITE_URL": sqlite_url, "TERM": "dumb"},
+        [MANIFLEX, "shell", "app:server", *options],
+        cwd=directory,
+        env={**os.environ, "DB_WRITE_URL": url, "TERM": "dumb"},
         stdin=slave,
         stdout=slave,
         stderr=slave,
     ) as process:
         os.close(slave)
-        os.write(master, b"(await db(Post).create(title='typed')).title\nawait db(Post).count()\nexit()\n")
+        os.write(master, "".join(f"{line}\n" for line in (*lines, "exit()")).encode())
         output = b""
-        while b"1\r\n" not in output or process.poll() is None:
+        while True:
             try:
                 output += os.read(master, 4096)
-            except OSError:
+            except OSError:  # nobody has the other end any more
                 break
         assert process.wait(60) == 0
     os.close(master)
-    assert b"'typed'" in output
-    assert b"server, db and Post are here" in output
+    return output.decode()
+
+
+def test_the_prompt_awaits(tmp_path: Path, sqlite_url: str) -> None:
+    page = type_at_prompt(
+        tmp_path, sqlite_url, "(await db(Post).create(title='typed')).title", "await db(Post).count()"
+    )
+    assert "'typed'" in page
+    assert "1\r\n" in page
+    assert "server, db and Post are here" in page
+
+
+def test_a_prompt_that_only_reads_says_so_of_a_write(tmp_path: Path, database_url: str) -> None:
+    type_at_prompt(tmp_path, database_url, "await db(Post).create(title='a')")
+    writes = ("await db(Post).create(title='b')", "await server.raw_exec('VACUUM')")
+    page = type_at_prompt(tmp_path, database_url, *writes, options=("--read-only",))
+    assert page.count("the database is open for reading alone; nothing was written") == 2
 
 
 # -- backup

@@ -6,7 +6,6 @@ import ast
 import asyncio
 import code
 import inspect
-import sqlite3
 import sys
 import threading
 import traceback
@@ -21,12 +20,11 @@ from maniflex.app.server import Server
 from maniflex.cli.database import check_file, opened_adapters
 from maniflex.cli.output import target_argument
 from maniflex.cli.target import load_sealed
+from maniflex.db.port import ReadOnlyDatabase
 from maniflex.errors import ManiflexError
 from maniflex.pipeline.context import AuthInfo
 
 AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-# With these PostgreSQL refuses a write, and a transaction that would begin to write.
-READ_ONLY_TRANSACTION = frozenset(("25006", "25001"))
 
 
 @click.command(epilog='Example: maniflex shell app:server --read-only -c "await db(Post).count()"')
@@ -54,7 +52,7 @@ def shell(
     with _running(server, read_only) as run, nullcontext() if auth is None else server.speaking_as(auth):
         names = _names(server)
         if code_text is not None:
-            sys.exit(_run_code(code_text, names, run, read_only))
+            sys.exit(_run_code(code_text, names, run))
         _interact(names, run, read_only)
 
 
@@ -110,7 +108,7 @@ async def _looking(server: Server) -> AsyncIterator[None]:
         yield
 
 
-def _run_code(text: str, names: dict[str, Any], run: Run, read_only: bool) -> int:
+def _run_code(text: str, names: dict[str, Any], run: Run) -> int:
     """Run the code; print the value of its last expression, or the traceback of its error."""
     try:
         tree = ast.parse(text, "<code>")
@@ -123,7 +121,7 @@ def _run_code(text: str, names: dict[str, Any], run: Run, read_only: bool) -> in
     except SystemExit:
         raise
     except BaseException as error:
-        if read_only and _is_refused_write(error):
+        if isinstance(error, ReadOnlyDatabase):
             click.echo("nothing was written: --read-only", err=True)
         else:
             lines = traceback.format_exception(type(error), error, _own_part(error))
@@ -135,14 +133,6 @@ def _run_code(text: str, names: dict[str, Any], run: Run, read_only: bool) -> in
 def _execute(compiled: CodeType, names: dict[str, Any], run: Run) -> Any:
     value = FunctionType(compiled, names)()
     return run(value) if inspect.iscoroutine(value) else value
-
-
-def _is_refused_write(error: BaseException) -> bool:
-    """Whether a database that is open for reading refused to write."""
-    cause = error.__cause__
-    code = getattr(cause, "sqlite_errorcode", None)
-    is_sqlite = code is not None and code & 0xFF == sqlite3.SQLITE_READONLY
-    return is_sqlite or getattr(cause, "sqlstate", None) in READ_ONLY_TRANSACTION
 
 
 def _own_part(error: BaseException) -> Any:

@@ -135,6 +135,13 @@ class CommitRefused(DatabaseError):
     """The guard of a commit changed no row, so all of the transaction was rolled back."""
 
 
+class ReadOnlyDatabase(DatabaseError):
+    """A statement would write to a database that was opened for reading alone."""
+
+    def __init__(self) -> None:
+        super().__init__("the database is open for reading alone; nothing was written")
+
+
 class CommitHooks:
     """The guard and the after-commit calls of one transaction; every adapter's `Tx` is built on it."""
 

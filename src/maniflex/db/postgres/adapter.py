@@ -298,7 +298,8 @@ class PostgresAdapter:
         before: Callable[[PostgresTx], Awaitable[None]] | None = None,
     ) -> AsyncGenerator[list[Row], None]:
         begin = _BEGIN[None, True] + self._set_local + _NO_TIMEOUTS
-        async with PostgresTx(pool, begin, read_only=True) as tx:
+        reading = ReadOnlyTx(pool, begin) if self._read_only else PostgresTx(pool, begin, read_only=True)
+        async with reading as tx:
             if before is not None:
                 await before(tx)
             async with aclosing(tx.stream(sql, batch)) as batches:

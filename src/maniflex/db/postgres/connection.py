@@ -21,10 +21,17 @@ import asyncpg
 
 from maniflex.db.budget import Budget
 from maniflex.db.port import Row
+from maniflex.db.postgres.first_words import (
+    Words,
+    changes_session,
+    first_words,
+    is_worth_keeping,
+    refuse_end,
+    refuse_transaction_control,
+)
 from maniflex.db.postgres.messages import ENCODERS, Encode, execute_messages, parse_message
 from maniflex.db.postgres.meter import Meter
 from maniflex.db.statements import StatementObserver
-from maniflex.errors import DatabaseError
 from maniflex.sql.statement import Sql
 
 if TYPE_CHECKING:
@@ -48,17 +55,6 @@ _GUARD = "WITH guard AS ({}) SELECT FROM guard HAVING 1 / count(*) = 0"  # no ro
 # server that ends the connection; of this internal error alone it is sure that nothing was sent.
 _UNSENT = "cannot switch to state "
 
-_FLAGS = re.IGNORECASE | re.DOTALL
-_START = r"(?>\s+|--[^\n]*|/\*.*?\*/)*+"  # blanks and comments
-_WORTH_KEEPING = re.compile(_START + r"(?:select|insert|update|delete|with|merge|values)\b", _FLAGS)
-_TRANSACTION_CONTROL = re.compile(
-    _START + r"(?:begin|start|commit|end|abort|rollback(?!\s+to\b)|prepare\s+transaction)\b", _FLAGS
-)
-_CHANGES_SESSION = re.compile(
-    _START + r"(?:set(?!\s+(?:local|transaction|constraints)\b)"
-    r"|reset|listen|unlisten|prepare|deallocate|discard|load|declare)\b",
-    _FLAGS,
-)
 _NAMES_THE_TIMEOUT = re.compile("statement_timeout", re.IGNORECASE)
 
 
@@ -239,14 +235,15 @@ class PooledConnection:
     async def batches(self, sql: Sql, size: int) -> AsyncGenerator[list[Row], None]:
         """The rows of a read, `size` at a time, while the open transaction lasts."""
         text, params = sql
-        self._mind_the_session(text)
+        self._mind_the_session(first_words(text))
         within = self._deadlines.stream
         # Never one that was prepared before: its plan may be stale, and a stream is not begun twice.
         self.due = self._ticker.now + within
         try:
             statement: Any = await self.con.prepare(text, name="", timeout=self._timeout)
             state, go_on = statement._state, _inner(self.con)._protocol.execute
-            rows, _, complete = await self._bind_execute(state, params, _PORTAL, size, True, None)
+            rows, tag, complete = await self._bind_execute(state, params, _PORTAL, size, True, None)
+            refuse_end(tag)
             while rows:
                 self.due = 0.0  # however long the reader takes
                 yield rows
@@ -258,14 +255,15 @@ class PooledConnection:
             self.due = 0.0
 
     async def _prepare(self, text: str) -> Any:
-        keep = self._named_statements and _WORTH_KEEPING.match(text) is not None
+        words = first_words(text)
+        keep = self._named_statements and is_worth_keeping(words)
         if _NAMES_THE_TIMEOUT.search(text):
             # It may give what follows more time, and how much is not for us to read; so it is not kept,
             # to be seen here each time it runs.
             self._within, keep = inf, False
             self.retired |= not self.con.is_in_transaction()
         if not keep:
-            self._mind_the_session(text)
+            self._mind_the_session(words)
         try:
             # The driver takes nothing but a plain str.
             plain = text if type(text) is str else str(text)
@@ -278,11 +276,9 @@ class PooledConnection:
                 self.statements.popitem(last=False)
         return statement
 
-    def _mind_the_session(self, text: str) -> None:
-        if _TRANSACTION_CONTROL.match(text):
-            raise DatabaseError("begin and end transactions with transaction(), not with SQL")
-        if _CHANGES_SESSION.match(text):
-            self.retired = True
+    def _mind_the_session(self, words: Words) -> None:
+        refuse_transaction_control(words)
+        self.retired |= changes_session(words)
 
     def never_ran(self, error: BaseException) -> bool:
         """Whether `error` says that the connection was gone before the statement was sent."""

@@ -113,7 +113,6 @@ class Pool:
             self.discard(slot)
         if self._closed:
             raise Unavailable("the database is not open")
-        # A line that most statements of a busy server stand in: not through a coroutine more than it takes.
         return self._wait(hasty)
 
     async def _wait(self, hasty: bool) -> PooledConnection:
@@ -144,7 +143,7 @@ class Pool:
             self.free.append(slot)
 
     def discard(self, slot: PooledConnection) -> None:
-        """Close a connection at once, even a busy one, and let a waiter open another."""
+        """Close a connection at once, even a busy one; another is opened for who waits."""
         if slot not in self.slots:
             return
         self.slots.discard(slot)
@@ -211,7 +210,7 @@ class Pool:
     # -- opening and closing
 
     def open(self) -> None:
-        """Start lending; the first connection is opened by the first who needs it."""
+        """Start lending; no connection is opened before one is needed."""
         self._closed, self._stuck, self._looking, self._limit = False, False, None, self.size
         self._loop = asyncio.get_running_loop()
         self._tick()
@@ -222,20 +221,26 @@ class Pool:
         for timer in (self._timer, self._asking_again):
             if timer is not None:
                 timer.cancel()
+        self._asking_again = None
         self.refuse_waiters("the database was closed")
         self.discard_free()
         if self._places or self._tasks:
             await self._let_finish()
         for slot in list(self.slots):
             self.discard(slot)
-        for task in list(self._tasks):
-            task.cancel()
+        await self._end_tasks()
 
     async def _let_finish(self) -> None:
         self._vacant.clear()
         lent = self._loop.create_task(self._until_vacant())
         await asyncio.wait({lent, *self._tasks}, timeout=CLOSE_WITHIN)
         lent.cancel()
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:  # what they still do belongs to this time of being open, not to the next
+            await asyncio.wait(self._tasks, timeout=CLOSE_WITHIN)
 
     async def _until_vacant(self) -> None:
         if self._places:
@@ -280,10 +285,18 @@ class Pool:
 
     # -- inside
 
+    @property
+    def _opening(self) -> int:
+        """Connections that are being opened, for the first in the line."""
+        return self._places - len(self.slots)
+
+    @property
+    def _needs_another(self) -> bool:
+        """Whether more callers wait than connections are being opened, and there is room for one."""
+        return self._places < self._limit and len(self._waiters) > self._opening
+
     def _open_for_waiters(self) -> None:
-        """Open a connection if more callers wait than are being opened, and there is room for one."""
-        is_needed = len(self._waiters) > self._places - len(self.slots)
-        if is_needed and self._places < self._limit and self._clock() >= self._open_again_at:
+        if self._needs_another and self._clock() >= self._open_again_at:
             self._begin_opening()
 
     def _begin_opening(self) -> None:
@@ -294,29 +307,45 @@ class Pool:
     async def _open(self) -> None:
         """Open a connection for the first in the line, who may have got another by then."""
         try:
-            con = await self._connect()
+            slot = await self._connect_slot()
         except BaseException as error:
             self._give_place_up(error)
             if not isinstance(error, Exception):
                 raise
             return
-        slot = self._new_slot(con)
         self.slots.add(slot)
         self.release(slot)
         self._open_for_waiters()
+
+    async def _connect_slot(self) -> PooledConnection:
+        con = await self._connect()
+        try:
+            return self._new_slot(con)
+        except Exception as error:
+            is_lost = isinstance(error, OSError) or con.is_closed()
+            con.terminate()
+            if is_lost:
+                raise Unavailable("the database ended a new connection") from error
+            raise
 
     def _give_place_up(self, error: BaseException) -> None:
         """Let callers wait for those of ours that work, or for a full server; else tell the first of them."""
         is_full = isinstance(error, NoConnectionLeft) and self._waits_for_full_server
         if self._closed or not (is_full or (self.slots and isinstance(error, Unavailable))):
-            if (waiter := self._next_waiter()) is not None:
-                waiter.set_exception(error)
+            if isinstance(error, Exception):
+                self._tell_waiter(error)
             self._vacate()
             return
         self._open_again_at = self._clock() + OPEN_AGAIN_AFTER
         self._places -= 1
         if is_full:
             self._make_room()
+
+    def _tell_waiter(self, error: Exception) -> None:
+        """Give the first in the line the error of an opening, unless another one is for everybody there."""
+        self._waiters = deque(entry for entry in self._waiters if not entry[1].done())
+        if len(self._waiters) >= self._opening and (waiter := self._next_waiter()) is not None:
+            waiter.set_exception(error)
 
     def _make_room(self) -> None:
         """The server has no connection left: do with fewer for a while, and let other processes have them."""
@@ -380,8 +409,7 @@ class Pool:
 
     def _look_at_line(self, turns: int) -> None:
         self._looking = None
-        opening = self._places - len(self.slots)  # connections, for the first in the line
-        late = [waiter for _, waiter, hasty in islice(self._waiters, opening, None) if hasty]
+        late = [waiter for _, waiter, hasty in islice(self._waiters, self._opening, None) if hasty]
         self._stuck = bool(late) and self._turns == turns
         if self._stuck:
             for waiter in late:
@@ -393,7 +421,7 @@ class Pool:
     def _vacate(self) -> None:
         """Give a place up, or open another connection in it for who waits."""
         self._places -= 1
-        if self._places < self._limit and len(self._waiters) > self._places - len(self.slots):
+        if self._needs_another:
             self._begin_opening()
         elif not self._places:
             self._vacant.set()

@@ -156,6 +156,7 @@ class PostgresTx(CommitHooks):
 
     async def stream(self, sql: Sql, batch: int) -> AsyncGenerator[list[Row], None]:
         """The rows in batches; the transaction is theirs alone until they are read or closed."""
+        self._refuse_when_over()
         try:
             async for rows in self._slot.batches(sql, batch):
                 yield rows

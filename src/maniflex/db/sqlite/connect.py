@@ -22,6 +22,10 @@ _CACHE_KIB = 8 * 1024
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 
 
+class ReadOnlyConnection(sqlite3.Connection):
+    """A connection that was opened for reading alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionSource:
     """A database file and how its connections behave."""
@@ -65,9 +69,11 @@ class ConnectionSource:
             # Only `interrupt` is ever called from another thread.
             check_same_thread=False,
             cached_statements=self.cache_statements,
+            factory=ReadOnlyConnection if self.read_only else sqlite3.Connection,
         )
         if self.read_only:
             # A file that is attached is opened for writing, even the one that is open already.
+            # VACUUM needs one too.
             connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         connection.create_collation("decimal", compare_decimals)
         numbers.install(connection)

@@ -9,6 +9,8 @@ import re
 import sqlite3
 from functools import lru_cache
 
+from maniflex.db.port import ReadOnlyDatabase
+from maniflex.db.sqlite.connect import ReadOnlyConnection
 from maniflex.errors import (
     Conflict,
     ConstraintViolation,
@@ -88,10 +90,18 @@ def _find(error: Exception, connection: sqlite3.Connection | None, text: str, re
             return _constraint(error, connection, text)
         case sqlite3.DataError():
             return ValidationFailed("a value is too large for the database")
+        case sqlite3.Error() if isinstance(connection, ReadOnlyConnection) and _would_write(error):
+            return ReadOnlyDatabase()
         case sqlite3.Error():
             return _failure(getattr(error, "sqlite_errorcode", None) or 0, reading)
         case _:
             return DatabaseError()
+
+
+def _would_write(error: sqlite3.Error) -> bool:
+    """Whether a connection for reading refused a statement, or another file for it to write to."""
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    return code & 0xFF == sqlite3.SQLITE_READONLY or str(error).startswith("too many attached databases")
 
 
 def _failure(code: int, reading: bool) -> ManiflexError:
