@@ -290,12 +290,7 @@ class Changes:
         old = difference.old_index
         if old is None or not old.valid:
             return ""
-        renames = {
-            d.name: d.field.column
-            for d in self._of(What.RENAMED_COLUMN)
-            if d.field is not None and d.model is difference.model
-        }
-        if (text := source.create_existing_index(difference.name, old, renames)) is not None:
+        if (text := source.create_existing_index(difference.name, old)) is not None:
             return text
         made = find_made_index(self._target.files.all(), self._target.dialect, source, difference.name)
         if made is not None:
