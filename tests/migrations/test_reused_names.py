@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from maniflex.errors import DeclarationError
 from tests.kit.migrations import Application
 
 BOOK = """
@@ -237,3 +238,70 @@ def test_the_way_back_of_a_chain_builds_a_dropped_index_on_its_own_column(applic
     application.migrate("down", "--yes")
 
     assert application.catalogue() == before
+
+
+CONTRADICTIONS = [
+    pytest.param(
+        """
+        class Book(Model):
+            note: str = field(default="", renamed_from="hint")
+            hint: str = field(default="", renamed_from="note")
+        """,
+        "Book.note: renamed_from goes round in a circle (note from 'hint', hint from 'note')",
+        id="a swap",
+    ),
+    pytest.param(
+        """
+        class Book(Model):
+            note: str = field(default="", renamed_from="hint")
+            hint: str = field(default="", renamed_from="remark")
+            remark: str = field(default="", renamed_from="note")
+        """,
+        "Book.note: renamed_from goes round in a circle"
+        " (note from 'hint', remark from 'note', hint from 'remark')",
+        id="a circle of three",
+    ),
+    pytest.param(
+        """
+        class Book(Model):
+            remark: str = field(default="", renamed_from="note")
+            comment: str = field(default="", renamed_from="note")
+            hint: str = ""
+        """,
+        "Book.comment: shares renamed_from='note' with remark",
+        id="two from one",
+    ),
+]
+
+
+@pytest.mark.parametrize(("after", "sentence"), CONTRADICTIONS)
+def test_renames_that_contradict_each_other_are_refused(
+    application: Application, after: str, sentence: str
+) -> None:
+    application.write(PAIR.format(options='default=""')).start()
+    add_pair(application)
+    application.write(after)
+
+    with pytest.raises(DeclarationError) as refusal:
+        application.start()
+    assert sentence in str(refusal.value)
+    assert sentence in application.migrate("make", code=1)
+    assert stored(application, "note, hint") == [("n", "h")]
+
+
+def test_a_swap_is_made_by_a_file_of_ones_own(application: Application) -> None:
+    application.write(PAIR.format(options="unique=True")).migrate("make", "-m", "first")
+    application.migrate("up")
+    add_pair(application)
+    application.migrate("make", "--empty", "-m", "swap")
+    path = application.files[-1]
+    steps = [("note", "third"), ("hint", "note"), ("third", "hint")]
+    renames = "".join(f'    op.rename_column("books", "{old}", "{new}")\n' for old, new in steps)
+    head, upgrade, downgrade = path.read_text().partition("def upgrade() -> None:\n")
+    path.write_text(head + upgrade + renames + "\n\ndef downgrade() -> None:\n" + renames)
+
+    application.migrate("up")
+
+    assert stored(application, "note, hint") == [("h", "n")]
+    application.migrate("down", "--yes")
+    assert stored(application, "note, hint") == [("n", "h")]

@@ -97,6 +97,15 @@ def test_a_step_beyond_the_files_is_told(notes: Application) -> None:
     )
 
 
+@pytest.mark.parametrize("words", [("up", "head+1"), ("down", "head+1", "--yes"), ("up", "head-99")])
+def test_a_step_from_a_revision_beyond_the_files_is_told(notes: Application, words: tuple[str, ...]) -> None:
+    notes.migrate("up")
+
+    output = notes.migrate(*words, code=1)
+
+    assert f"Error: {words[1]!r} leads to no file; name a revision that `maniflex migrate status" in output
+
+
 def test_a_step_ahead_applies_as_many_files(notes: Application) -> None:
     assert notes.migrate("up", "+1").endswith("applied 1 file\n")
     assert notes.migrate("up", "+1").endswith("applied 1 file\n")

@@ -115,7 +115,7 @@ class MigrationFiles:
         with self._reading():
             try:
                 yield
-            except CommandError as error:
+            except (CommandError, AssertionError) as error:
                 sentence = explain(error, name, heads, known, self.command)
                 if sentence is None:
                     raise

@@ -15,7 +15,7 @@ _STEP = re.compile(r"[+-]\d+")
 
 
 def explain(
-    error: CommandError,
+    error: CommandError | AssertionError,
     name: str,
     heads: Sequence[str],
     known: Sequence[tuple[str, str]],
@@ -36,15 +36,15 @@ def explain(
 
 def _explain_step(words: str, name: str, command: Callable[[str], str]) -> str | None:
     """Alembic tells the mistakes of a step by its words alone; those unknown here stay as they are."""
+    advice = f"name a revision that {command('status @')} lists"
     if "Ambiguous" in words:
-        return (
-            f"{name!r} leads to several files, because the chain has branches there; name a revision that"
-            f" {command('status @')} lists"
-        )
+        return f"{name!r} leads to several files, because the chain has branches there; {advice}"
     if "didn't produce" in words and name.startswith("+"):
         return f"{name!r} goes beyond the last file; `head` applies all of them"
     if "didn't produce" in words and name.startswith("-"):
         return f"{name!r} goes beyond the first file; `base` undoes all of them"
+    if "didn't produce" in words or words in ("Walked too far", ""):  # an assertion of Alembic has no words
+        return f"{name!r} leads to no file; {advice}"
     return None
 
 
