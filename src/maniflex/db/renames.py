@@ -31,6 +31,9 @@ _VECTOR_COMMENT = """
 SELECT col_description(attrelid, attnum) FROM pg_attribute
  WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped
 """
+_HAS_COLUMN = (
+    "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped"
+)
 
 
 async def rename_as_declared(tx: Tx, models: Sequence[ModelSql]) -> None:
@@ -152,8 +155,13 @@ async def _vector_comment(run: Executor, table: str, old: str, new: str) -> list
 
 
 async def search_column_statements(run: Executor, table: str, column: str) -> list[str]:
-    """Statements that drop the search column of PostgreSQL, where it is made of this column."""
+    """Statements that drop the search column of PostgreSQL, where it is made of this column.
+
+    A column that is not there comes of a rename before it, which only a preview has not run.
+    """
     place = quote(table, run.dialect)
+    if await run.fetch_one(Sql(_HAS_COLUMN, (place, column))) is None:
+        return [f"ALTER TABLE {place} DROP COLUMN IF EXISTS {VECTOR}"]
     row = await run.fetch_one(Sql(_VECTOR_COMMENT, (place, VECTOR)))
     head, _, names = str(row[0] if row is not None else "").partition("(")
     is_made_of = head.startswith(SEARCH_COMMENT) and column in names.removesuffix(")").split(", ")

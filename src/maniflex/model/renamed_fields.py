@@ -15,7 +15,9 @@ def rename_problems(fields: Sequence[FieldMeta]) -> Iterator[tuple[str, str]]:
             continue
         owner = owners.setdefault(field.renamed_from, field)
         if owner is not field:
-            text = f"shares renamed_from={field.renamed_from!r} with {owner.name}; one column becomes one field"
+            text = (
+                f"shares renamed_from={field.renamed_from!r} with {owner.name}; one column becomes one field"
+            )
             yield field.name, text
     yield from _circles(owners)
 
