@@ -297,7 +297,7 @@ def test_a_swap_is_made_by_a_file_of_ones_own(application: Application) -> None:
     path = application.files[-1]
     steps = [("note", "third"), ("hint", "note"), ("third", "hint")]
     renames = "".join(f'    op.rename_column("books", "{old}", "{new}")\n' for old, new in steps)
-    head, upgrade, downgrade = path.read_text().partition("def upgrade() -> None:\n")
+    head, upgrade, _ = path.read_text().partition("def upgrade() -> None:\n")
     path.write_text(head + upgrade + renames + "\n\ndef downgrade() -> None:\n" + renames)
 
     application.migrate("up")

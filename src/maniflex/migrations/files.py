@@ -109,14 +109,14 @@ class MigrationFiles:
     @contextmanager
     def _looking_for(self, name: str, heads: Sequence[str] = ()) -> Iterator[None]:
         """Explain why a revision that was typed leads nowhere from the revisions `heads`."""
-        known = [(file.revision, file.title) for file in self.all()]
+        revisions = [(file.revision, file.title) for file in self.all()]
         if not name.rpartition("@")[2].strip():  # Alembic would take it for none, or stumble
-            raise MigrationError(explain_unknown(name, known, self.command))
+            raise MigrationError(explain_unknown(name, revisions, self.command))
         with self._reading():
             try:
                 yield
             except (CommandError, AssertionError) as error:
-                sentence = explain(error, name, heads, known, self.command)
+                sentence = explain(error, name, heads, revisions, self.command)
                 if sentence is None:
                     raise
                 raise MigrationError(sentence) from None

@@ -24,19 +24,19 @@ def rename_problems(fields: Sequence[FieldMeta]) -> Iterator[tuple[str, str]]:
 
 def _circles(owners: dict[str, FieldMeta]) -> Iterator[tuple[str, str]]:
     """A circle looks alike before and after, so nobody could tell whether its columns are renamed yet."""
-    seen: set[str] = set()
+    visited_columns: set[str] = set()
     for start in owners:
         path: list[FieldMeta] = []
         column = start
-        while column in owners and column not in seen:
-            seen.add(column)
+        while column in owners and column not in visited_columns:
+            visited_columns.add(column)
             path.append(owners[column])
             column = owners[column].column
         if path and column == start:
             renames = ", ".join(f"{field.name} from {field.renamed_from!r}" for field in path)
             yield (
                 path[0].name,
-                f"renamed_from goes round in a circle ({renames}), and the database does not show whether that"
-                " is done; remove it, and rename the columns with op.rename_column, by way of a third name, in"
-                " a file of `migrate make --empty`",
+                f"renamed_from goes round in a circle ({renames}), and the database does not show whether"
+                " that is done; remove it, and rename the columns with op.rename_column, by way of a third"
+                " name, in a file of `migrate make --empty`",
             )

@@ -39,7 +39,7 @@ async def partition_tables(
         if not ours:
             raise Conflict("another process is changing partitions of this database; try again in a moment")
         await _require_server(own)
-        not_made: list[str] = []
+        missing_names: list[str] = []
         for table in tables:
             if not await TableMover(own, table, patience, tell).move():
                 tell(f"{table.name} is partitioned already")
@@ -49,8 +49,8 @@ async def partition_tables(
                 tell(f"made {', '.join(outcome.made)}")
             for name, reason in outcome.reasons.items():
                 tell(f"{name} was not made: {reason}")
-                not_made.append(name)
-        return not_made
+                missing_names.append(name)
+        return missing_names
 
 
 async def _database_time(adapter: Adapter) -> datetime:
