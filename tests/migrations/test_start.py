@@ -126,8 +126,8 @@ def test_two_ends_are_merged(notes: Application) -> None:
     notes.migrate("make", "--empty", "-m", "theirs")
     shutil.move(hidden, mine)
 
-    assert "two ends" in notes.migrate("make", code=1)
-    assert "two ends" in notes.migrate("status")
+    assert "several ends" in notes.migrate("make", code=1)
+    assert "several ends" in notes.migrate("status")
     assert "wrote" in notes.migrate("merge")
     assert "applied 3 files" in notes.migrate("up")
     assert "ok" in notes.migrate("check")

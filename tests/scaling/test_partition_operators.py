@@ -198,6 +198,35 @@ async def test_a_partition_that_cannot_be_made_is_told_once_with_what_to_type(
             assert "maniflex partition module:server runs --by day" in text
 
 
+def test_the_command_fails_when_a_partition_cannot_be_made(tmp_path: Path, postgres_url: str) -> None:
+    (tmp_path / "app.py").write_text(APP)
+
+    async def put_a_row_in_the_way() -> str:
+        async with a_server(postgres_url) as server:
+            await partition(server)
+            *_, middle, _newest = (await layout_of(server)).partitions
+            await execute(
+                postgres_url,
+                f"DROP TABLE {middle.name};"
+                f"{RUN} ('{middle.lower}-1', 'part.ok', 'succeeded', now(), now(), NULL)",
+            )
+            return middle.name
+
+    name = asyncio.run(put_a_row_in_the_way())
+
+    done = run_command("partition", "app:server", "all", cwd=tmp_path, DATABASE=postgres_url)
+
+    assert f"{name} was not made: workflow_run_default has rows of its time already" in done.stdout
+    assert "outbox_event is partitioned already" in done.stdout
+    assert done.returncode == 1
+    asyncio.run(
+        execute(postgres_url, f"DELETE FROM workflow_run WHERE id >= '{first_id(datetime.now(UTC))}'")
+    )
+    again = run_command("partition", "app:server", "all", cwd=tmp_path, DATABASE=postgres_url)
+    assert f"made {name}" in again.stdout
+    assert again.returncode == 0
+
+
 async def test_a_lock_that_others_hold_until_a_partition_is_due_is_told_once(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

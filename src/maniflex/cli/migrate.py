@@ -173,8 +173,8 @@ def down(application: str, revision: str, yes: bool, database: str | None) -> No
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_database
 def status(application: str, as_json: bool, database: str | None) -> None:
-    """List the files: applied, pending, changed, missing; drops ahead and two ends."""
-    from maniflex.migrations.report import read_status, without_files
+    """List the files: applied, pending, changed, missing; drops ahead and several ends."""
+    from maniflex.migrations.report import advise_first_file, read_status
 
     async def work(targets: list[MigrationTarget]) -> None:
         reports = [await read_status(target) for target in targets]
@@ -194,7 +194,7 @@ def status(application: str, as_json: bool, database: str | None) -> None:
             for problem in report.problems():
                 click.echo(f"  {problem}")
             if not report.files and report.heads is None:
-                click.echo(f"  {without_files(report.target)}")
+                click.echo(f"  {advise_first_file(report.target)}")
 
     on_targets(application, work, database=database)
 
@@ -252,7 +252,7 @@ def stamp(application: str, revision: str, database: str | None) -> None:
 @click.option("-m", "--message", default="merge", help="The title of the file.")
 @_database
 def merge(application: str, message: str, database: str | None) -> None:
-    """Join two ends of the chain, which two people wrote at the same time."""
+    """Join the ends of the chain, which several people wrote at the same time."""
     from maniflex.migrations.make import write_merge
 
     async def work(targets: list[MigrationTarget]) -> None:

@@ -32,17 +32,21 @@ _ALL = "all"
 def partition(target: str, what: str, period: str, tries: int) -> None:
     """Partition the tables of runs (with events and steps) or messages, on PostgreSQL, while others work.
 
-    Retention then drops whole partitions. Run again, it finishes what was interrupted.
+    Retention then drops whole partitions. Run again, it finishes what was interrupted. It ends with 1 when a
+    partition could not be made.
     """
     server = load_sealed(target)
     tables = _tables(server, what)
     patience = LockLimits(timedelta(milliseconds=200), tries)
 
-    async def work() -> None:
+    async def work() -> list[str]:
         adapter = server.work.environment.adapter
-        await partition_tables(adapter, tables, Period.of_name(period), patience=patience, tell=click.echo)
+        return await partition_tables(
+            adapter, tables, Period.of_name(period), patience=patience, tell=click.echo
+        )
 
-    run_once(server, work)
+    if run_once(server, work):
+        raise click.exceptions.Exit(1)
 
 
 def _tables(server: Server, what: str) -> list[PartitionedTable]:

@@ -31,6 +31,9 @@ _VECTOR_COMMENT = """
 SELECT col_description(attrelid, attnum) FROM pg_attribute
  WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped
 """
+_HAS_COLUMN = (
+    "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped"
+)
 
 
 async def rename_as_declared(tx: Tx, models: Sequence[ModelSql]) -> None:
@@ -38,21 +41,17 @@ async def rename_as_declared(tx: Tx, models: Sequence[ModelSql]) -> None:
     for model in models:
         columns = await read_columns(tx, model)
         old_table = model.meta.options.renamed_from
+        is_renamed = False
         if not columns and old_table is not None and (old := await read_columns(tx, model, old_table)):
             log.info("renaming table %s to %s", old_table, model.table.name)
             await _run(tx, await table_statements(tx, old_table, model.table.name))
-            await _rename_indexes(tx, model, {})
-            columns = old
-        await _rename_columns(tx, model, columns)
-
-
-async def _rename_columns(tx: Tx, model: ModelSql, columns: Columns) -> None:
-    renames = renamed_columns(model, columns)
-    for new, old in renames.items():
-        log.info("renaming column %s.%s to %s", model.table.name, old, new)
-        await _run(tx, await column_statements(tx, model.table.name, old, new))
-    if renames:
-        await _rename_indexes(tx, model, renames)
+            columns, is_renamed = old, True
+        renames = renamed_columns(model, columns)
+        for new, old_column in renames.items():
+            log.info("renaming column %s.%s to %s", model.table.name, old_column, new)
+            await _run(tx, await column_statements(tx, model.table.name, old_column, new))
+        if is_renamed or renames:
+            await _rename_indexes(tx, model, renames)
 
 
 def renamed_columns(model: ModelSql, columns: Columns) -> dict[str, str]:
@@ -87,20 +86,26 @@ async def _rename_indexes(tx: Tx, model: ModelSql, renames: Mapping[str, str]) -
 
 
 def index_renames(model: ModelSql, existing: Iterable[str], renames: Mapping[str, str]) -> dict[str, str]:
-    """Old name → new, of the indexes of a table that was renamed or whose columns were."""
-    names = set(existing)
-    pairs: dict[str, str] = {}
+    """Old name → new, of the indexes of a table that was renamed or whose columns were, in their order.
+
+    `renames` are new columns → old.
+    """
+    waiting: list[tuple[str, str]] = []
     tables = [name for name in (model.table.name, model.meta.options.renamed_from) if name is not None]
     for index in model.table.indexes:
         columns = [decimal_column(column.name) for column in index.columns]
         old_columns = [renames.get(column, column) for column in columns]
         prefix, new = "uq" if index.unique else "idx", str(index.name)
-        for table in tables:
-            for candidate in (columns, old_columns):
-                old = index_name(prefix, table, *candidate)
-                if new == index_name(prefix, model.table.name, *columns) and old != new and old in names:
-                    pairs.setdefault(old, new)
-    return {old: new for old, new in pairs.items() if new not in names}
+        if new == index_name(prefix, model.table.name, *columns):
+            waiting += [(index_name(prefix, table, *old_columns), new) for table in tables]
+    pairs: dict[str, str] = {}
+    old_names, new_names = set(existing), set[str]()
+    while pair := next((p for p in waiting if p[0] in old_names and p[1] not in old_names | new_names), None):
+        old, new = pair
+        pairs[old] = new
+        old_names.remove(old)  # free for the next
+        new_names.add(new)
+    return pairs
 
 
 async def _run(tx: Tx, statements: Iterable[str]) -> None:
@@ -150,8 +155,13 @@ async def _vector_comment(run: Executor, table: str, old: str, new: str) -> list
 
 
 async def search_column_statements(run: Executor, table: str, column: str) -> list[str]:
-    """Statements that drop the search column of PostgreSQL, where it is made of this column."""
+    """Statements that drop the search column of PostgreSQL, where it is made of this column.
+
+    A column that is not there comes of a rename before it, which only a preview has not run.
+    """
     place = quote(table, run.dialect)
+    if await run.fetch_one(Sql(_HAS_COLUMN, (place, column))) is None:
+        return [f"ALTER TABLE {place} DROP COLUMN IF EXISTS {VECTOR}"]
     row = await run.fetch_one(Sql(_VECTOR_COMMENT, (place, VECTOR)))
     head, _, names = str(row[0] if row is not None else "").partition("(")
     is_made_of = head.startswith(SEARCH_COMMENT) and column in names.removesuffix(")").split(", ")

@@ -55,7 +55,7 @@ class Difference:
     field: FieldMeta | None = None
     column: Column | None = None
     index: sa.Index | None = None
-    old_index: ExistingIndex | None = None  # of the database, where it is to go
+    old_index: ExistingIndex | None = None  # of the database, where it is to go, by new names of columns
     name: str = ""  # of the old table, column or index
     object: EngineObject | None = None
     harmless: bool = False

@@ -110,12 +110,14 @@ async def changed_migrations(database: OpenDatabase) -> AsyncIterator[Problem]:
         )
 
 
-async def two_heads(database: OpenDatabase) -> AsyncIterator[Problem]:
+async def several_heads(database: OpenDatabase) -> AsyncIterator[Problem]:
+    from maniflex.migrations.revision_names import several_ends
+
     status = await _status(database)
     if len(status.ends) > 1:
         yield Problem(
             where=database.label,
-            why=f"the migrations have two ends, {' and '.join(status.ends)}, so nobody knows which is last",
+            why=f"{several_ends(status.ends)}, so nobody knows which is last",
             fix=status.target.command("merge @"),
             about=status.ends,
         )
@@ -163,7 +165,7 @@ CHECKS = (
         "migrations that were changed after they were applied, or are gone",
         changed_migrations,
     ),
-    DatabaseCheck("T154", Severity.ERROR, "migrations with two ends", two_heads),
+    DatabaseCheck("T154", Severity.ERROR, "migrations with several ends", several_heads),
     DatabaseCheck(
         "T155", Severity.WARNING, "`auto_migrate` with more than one living process", many_who_alter
     ),

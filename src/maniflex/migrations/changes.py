@@ -278,28 +278,23 @@ class Changes:
     def _drop_index(self, change: FileChange, source: TableSource, difference: Difference) -> None:
         """Drop an index by the names it has on the two databases, which tell its condition."""
         name, words = difference.name, f"drop index {difference.name}"
-        made = find_made_index(self._target.files.all(), self._target.dialect, source, name)
-        if made is None or len(set(made.names.values())) < 2:
+        made_index = find_made_index(self._target.files.all(), self._target.dialect, source, name)
+        if made_index is None or len(set(made_index.names.values())) < 2:
             change.add(drop_index_source(source.name, name, name), self._old_index(source, difference), words)
         else:
-            names = made.names[Dialect.SQLITE], made.names[Dialect.POSTGRES]
-            change.add(drop_index_source(source.name, *names), made.source, words)
+            names = made_index.names[Dialect.SQLITE], made_index.names[Dialect.POSTGRES]
+            change.add(drop_index_source(source.name, *names), made_index.source, words)
 
     def _old_index(self, source: TableSource, difference: Difference) -> str:
         """The index that a file drops, for its way back."""
         old = difference.old_index
         if old is None or not old.valid:
             return ""
-        renames = {
-            d.name: d.field.column
-            for d in self._of(What.RENAMED_COLUMN)
-            if d.field is not None and d.model is difference.model
-        }
-        if (text := source.create_existing_index(difference.name, old, renames)) is not None:
+        if (text := source.create_existing_index(difference.name, old)) is not None:
             return text
-        made = find_made_index(self._target.files.all(), self._target.dialect, source, difference.name)
-        if made is not None:
-            return made.source
+        made_index = find_made_index(self._target.files.all(), self._target.dialect, source, difference.name)
+        if made_index is not None:
+            return made_index.source
         words = f"the condition of the index {difference.name} is not known here; build it, then stamp"
         return call_source("raise Irreversible", [words]) if old.unique else ""
 

@@ -18,7 +18,7 @@ from alembic.util import CommandError
 
 from maniflex.migrations.errors import Irreversible, MigrationError
 from maniflex.migrations.recorder import record
-from maniflex.migrations.revision_names import explain
+from maniflex.migrations.revision_names import explain, explain_unknown, require_step
 from maniflex.sql.statement import Dialect
 
 _SLUG = re.compile(r"[^a-z0-9]+")
@@ -98,15 +98,28 @@ class MigrationFiles:
         return f"`maniflex migrate {words.replace('@', self.application, 1)}`"
 
     @contextmanager
-    def _reading(self, name: str = "", heads: Sequence[str] = ()) -> Iterator[None]:
+    def _reading(self) -> Iterator[None]:
         try:
             yield
         except CommandError as error:
-            known = [(file.revision, file.title) for file in self.all()] if name else []
-            sentence = explain(error, name, heads, known, self.command) if name else None
-            raise MigrationError(sentence or f"{self.directory}: {error}") from None
+            raise MigrationError(f"{self.directory}: {error}") from None
         except SyntaxError as error:
             raise MigrationError(f"{error.filename}, line {error.lineno}: {error.msg}") from None
+
+    @contextmanager
+    def _looking_for(self, name: str, heads: Sequence[str] = ()) -> Iterator[None]:
+        """Explain why a revision that was typed leads nowhere from the revisions `heads`."""
+        revisions = [(file.revision, file.title) for file in self.all()]
+        if not name.rpartition("@")[2].strip():  # Alembic would take it for none, or stumble
+            raise MigrationError(explain_unknown(name, revisions, self.command))
+        with self._reading():
+            try:
+                yield
+            except (CommandError, AssertionError) as error:
+                sentence = explain(error, name, heads, revisions, self.command)
+                if sentence is None:
+                    raise
+                raise MigrationError(sentence) from None
 
     def reload(self) -> None:
         """Forget what was read, after a file was written."""
@@ -134,7 +147,7 @@ class MigrationFiles:
     def find(self, name: str) -> MigrationFile:
         """The file of a revision, of the beginning of one, or of `head`."""
         self.require_some()
-        with self._reading(name):
+        with self._looking_for(name):
             script = self._scripts.get_revision(name)
         if script is None:
             raise MigrationError(f"{name!r} is before the first file, so it has none")
@@ -153,21 +166,23 @@ class MigrationFiles:
         """The files to apply to come from the revisions `heads` to `target`, with their steps."""
         if not self.exist:
             return []
-        with self._reading(target, heads):
+        require_step(target, heads, self.command, back=False)
+        with self._looking_for(target, heads):
             steps = self._scripts._upgrade_revs(target, tuple(heads))  # type: ignore[arg-type]  # theirs
         return [(MigrationFile(step.revision), step) for step in steps]
 
     def steps_down(self, heads: Sequence[str], target: str) -> list[tuple[MigrationFile, RevisionStep]]:
         """The files to undo to come from the revisions `heads` back to `target`, with their steps."""
         self.require_some()
-        with self._reading(target, heads):
+        require_step(target, heads, self.command, back=True)
+        with self._looking_for(target, heads):
             steps = self._scripts._downgrade_revs(target, tuple(heads))  # type: ignore[arg-type]  # theirs
         return [(MigrationFile(step.revision), step) for step in steps]
 
     def steps_to_stamp(self, heads: Sequence[str], target: str) -> list[StampStep]:
         """The steps that note `target` without applying anything."""
         self.require_some()
-        with self._reading(target, heads):
+        with self._looking_for(target, heads):
             return list(self._scripts._stamp_revs(target, tuple(heads)))
 
     def new_path(self, stamp: str, title: str) -> Path:

@@ -19,6 +19,7 @@ from maniflex.migrations.apply import pending_steps, stamp
 from maniflex.migrations.changes import Changes, FileChange, enums_of
 from maniflex.migrations.enum_memory import remembered_enums
 from maniflex.migrations.errors import MigrationError
+from maniflex.migrations.revision_names import several_ends
 from maniflex.migrations.source import call_source, literal_source, table_sources
 from maniflex.migrations.target import MigrationTarget
 from maniflex.sql.statement import Dialect
@@ -77,10 +78,8 @@ class Maker:
     async def make(self) -> MadeFiles:
         """Write what is needed; nothing when the models are what the database is."""
         if len(self._files.heads) > 1:
-            raise MigrationError(
-                f"the files have two ends, {' and '.join(self._files.heads)}; join them with"
-                f" {self._target.command('merge @')}"
-            )
+            ends = several_ends(self._files.heads)
+            raise MigrationError(f"{ends}; join them with {self._target.command('merge @')}")
         if self._options.empty:
             return MadeFiles((self._write(FileChange(words=["migration"])),))
         if self._options.baseline:

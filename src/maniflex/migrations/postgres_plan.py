@@ -61,9 +61,12 @@ _HAS_CHECK = "SELECT 1 FROM pg_constraint WHERE conrelid = to_regclass($1) AND c
 
 
 async def plan_on_postgres(
-    operation: ops.MigrateOperation, run: Executor, new_tables: Collection[str]
+    operation: ops.MigrateOperation, run: Executor, new_tables: Collection[str], *, is_preview: bool = False
 ) -> list[Action]:
-    """What an operation comes to; `new_tables` were made by the same file, so no one uses them yet."""
+    """What an operation comes to; `new_tables` were made by the same file, so no one uses them yet.
+
+    In a preview the operations before it have not run, so a column may not be there yet.
+    """
     match operation:
         case ops.CreateIndexOp():
             [text] = statements_of(operation, POSTGRES)
@@ -98,7 +101,7 @@ async def plan_on_postgres(
         case RebuildTable():
             return await _alter_columns(operation, run)
         case SetNotNull():
-            return await _set_not_null(operation.table, operation.column, run)
+            return await _set_not_null(operation.table, operation.column, run, is_preview=is_preview)
         case _:
             return plan_alike(operation, POSTGRES)
 
@@ -121,17 +124,17 @@ def _index(text: str, table: str, new_tables: Collection[str]) -> Action:
 # -- NOT NULL
 
 
-async def _set_not_null(table: str, column: str, run: Executor) -> list[Action]:
+async def _set_not_null(table: str, column: str, run: Executor, *, is_preview: bool = False) -> list[Action]:
     """CHECK NOT VALID, VALIDATE, NOT NULL, no CHECK: only the second takes long, and it stops no writer."""
     name, place = _name(column), _name(table)
     check = index_name("nn", table, column)
     columns = {row[0]: row for row in await run.fetch(Sql(_COLUMNS, (place,)))}
-    if column not in columns:
+    if column not in columns and not is_preview:
         raise MigrationError(f"{table} has no column {column!r}; add it before it is changed")
     has_check = await run.fetch_one(Sql(_HAS_CHECK, (place, check))) is not None
     alter = f"ALTER TABLE {place}"
     actions: list[Action] = []
-    if not columns[column][2]:
+    if column not in columns or not columns[column][2]:
         actions.append(null_check(table, column, POSTGRES))
         if not has_check:
             actions.append(

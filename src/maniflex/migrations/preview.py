@@ -81,7 +81,8 @@ async def _postgres_lines(
         new_tables = {o.table_name for o in operations if isinstance(o, ops.CreateTableOp)}
         for operation in operations:
             yield f"-- {describe_operation(operation)}"
-            for line in _texts(await plan_on_postgres(operation, reading(target.adapter), new_tables)):
+            run = reading(target.adapter)
+            for line in _texts(await plan_on_postgres(operation, run, new_tables, is_preview=True)):
                 yield line
         for statement in version_statements(step, frozenset(heads), target.dialect):
             yield f"{statement};"

@@ -16,7 +16,7 @@ from maniflex.errors import DeclarationError
 from maniflex.migrations.apply import applied_files, pending_steps
 from maniflex.migrations.checks import rows_of, them
 from maniflex.migrations.files import MigrationFile
-from maniflex.migrations.revision_names import missing_file
+from maniflex.migrations.revision_names import missing_file, several_ends
 from maniflex.migrations.target import MigrationTarget
 
 
@@ -59,7 +59,7 @@ class MigrationStatus:
         """What keeps the database from being at the end of a whole chain."""
         command = self.target.command
         if len(self.ends) > 1:
-            yield f"the files have two ends, {' and '.join(self.ends)}; join them with {command('merge @')}"
+            yield f"{several_ends(self.ends)}; join them with {command('merge @')}"
         for state in self.pending:
             yield f"{state.file.title} is {state.state}; apply it with {command('up @')}"
         for revision in self.missing:
@@ -103,8 +103,8 @@ class CheckReport:
     differences: list[Difference] = field(default_factory=list)  # of the database, which both lists tell
 
 
-def without_files(target: MigrationTarget) -> str:
-    """Who keeps a database that has no files and never had one."""
+def advise_first_file(target: MigrationTarget) -> str:
+    """The sentence that says who keeps a database without files, and how to write the first."""
     return (
         "there are no migration files: a start with auto_migrate makes the tables and columns that are"
         f" missing; to change them by files instead, write the first with {target.command('make @')}"
@@ -125,7 +125,7 @@ async def check_database(target: MigrationTarget) -> CheckReport:
         if not any(_same_place(problem, difference) for difference in differences):
             report.problems.append(problem)
     if report.problems and status.heads is None and not target.files.exist:
-        report.problems.append(without_files(target))
+        report.problems.append(advise_first_file(target))
     return report
 
 

@@ -152,24 +152,20 @@ class TableSource:
         }
         return self.write_index(str(index.name), columns, bool(index.unique), conditions)
 
-    def create_existing_index(
-        self, name: str, index: ExistingIndex, renames: Mapping[str, str]
-    ) -> SourceText | None:
-        """An index as the database has it, by new names of columns; None where the condition is not ours."""
+    def create_existing_index(self, name: str, index: ExistingIndex) -> SourceText | None:
+        """An index as the database has it; None where the condition is not ours."""
         conditions: dict[Dialect, str] = {}
         if index.condition:
             match = _LIVE_ROWS.fullmatch(index.condition.strip())
             if match is None:
                 return None
-            marker = renames.get(match[1], match[1])
             values = ("NULL", "NULL") if match[2].upper() == "NULL" else ("0", "false")
             conditions = {
-                dialect: f"{quote(marker, dialect)} IS {value}"
+                dialect: f"{quote(match[1], dialect)} IS {value}"
                 for dialect, value in zip((Dialect.SQLITE, Dialect.POSTGRES), values, strict=True)
             }
         columns = [decimal_column(column) for column in index.columns]
-        new_names = [renames.get(column, column) for column in columns]
-        return self.write_index(name, new_names, index.unique, conditions)
+        return self.write_index(name, columns, index.unique, conditions)
 
     def write_index(
         self, name: str, columns: Sequence[str], unique: bool, conditions: Mapping[Dialect, str]

@@ -30,6 +30,7 @@ from maniflex.model.json_roundtrip import roundtrip_problems
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
 from maniflex.model.options import index_list, option_value_problems
 from maniflex.model.query_model import query_model_problems
+from maniflex.model.renamed_fields import rename_problems
 from maniflex.model.scheduled_field import target_problems
 from maniflex.model.validate import Validator, inside
 
@@ -177,6 +178,8 @@ class _Scan:
         for item in self.fields.values():
             if problem := file_name_problem(item):
                 self.trouble(item.name, problem)
+        for name, problem in rename_problems([*self.fields.values()]):
+            self.trouble(name, problem)
 
     def _settle_uniqueness(self) -> None:
         for item in [item for item in self.fields.values() if item.unique_within]:

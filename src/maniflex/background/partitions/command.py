@@ -27,10 +27,11 @@ async def partition_tables(
     *,
     patience: LockLimits = PATIENCE,
     tell: Callable[[str], object] = lambda text: None,
-) -> None:
+) -> list[str]:
     """Partition the tables that are not, and make the partitions of the next periods.
 
-    They begin after `now`, which the database says if nobody does: the clock here may be wrong.
+    They begin after `now`, which the database says if nobody does: the clock here may be wrong. Returns the
+    names of the partitions that could not be made.
     """
     if not by_dialect(adapter.dialect, sqlite=False, postgres=True):
         raise DeclarationError("only PostgreSQL has partitions; on SQLite retention goes row by row")
@@ -38,6 +39,7 @@ async def partition_tables(
         if not ours:
             raise Conflict("another process is changing partitions of this database; try again in a moment")
         await _require_server(own)
+        missing_names: list[str] = []
         for table in tables:
             if not await TableMover(own, table, patience, tell).move():
                 tell(f"{table.name} is partitioned already")
@@ -47,6 +49,8 @@ async def partition_tables(
                 tell(f"made {', '.join(outcome.made)}")
             for name, reason in outcome.reasons.items():
                 tell(f"{name} was not made: {reason}")
+                missing_names.append(name)
+        return missing_names
 
 
 async def _database_time(adapter: Adapter) -> datetime:
