@@ -95,8 +95,8 @@ ROWS = (
     Row("read, `rate_limit`", "limits", reads, "read"),
     Row("429 of a flooded `rate_limit`", "flood", reads, "read", 1.0, status=b"4"),
     Row("read, `redact_field` that hides nothing", "redaction", reads, "read", 1.05),
-    Row("create", "bare", creates),
-    Row("create, `keys`, no key sent", "keys", creates, "create", 1.02),
+    Row("create", "bare 2", creates),  # on PostgreSQL a process that writes too pays less for a read
+    Row("create, `keys`, no key sent", "keys", creates, "create"),
     Row("create, fresh key", "keys", fresh_keys, "create", 2.5),
     Row("replay by the same process", "keys", one_key, "read", 1.2),
     Row("replay by another process", "keys 2", kept_keys, "read", 1.2),

@@ -15,6 +15,7 @@ from typing import Any
 from maniflex._callables import is_async
 from maniflex.config import Trace
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.checks import Check
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer
@@ -32,7 +33,6 @@ from maniflex.pipeline.registration import (
     SpecStep,
     Step,
 )
-from maniflex.pipeline.scope_rules import ModelRule
 from maniflex.pipeline.step_times import StepTimes
 from maniflex.pipeline.threads import Call
 from maniflex.pipeline.tracing import Tracing
@@ -172,7 +172,7 @@ class Composer:
                 if is_exemption(fn) and not opens(fn, step, targets, item=item):
                     continue
                 functions.append(fn)
-                links[r.at].append(_link(f"{r.step}:{r.name}", fn))
+                links[r.at].append((f"{r.step}:{r.name}", fn, None))
         return links
 
     def _reach(self, model: ModelMeta, operation: Operation, item: bool) -> list[Link]:
@@ -215,7 +215,7 @@ class Composer:
         guards: dict[ModelMeta, Guard] = {}
         for meta, own, forgets in self._not_passed(models, model, operation, item=item):
             links: list[Link] = [("forget identity", None, forget_identity)] if forgets else []
-            links += [_link(f"auth:{r.name} of {meta.name}", fn) for r, fn in own]
+            links += [(f"auth:{r.name} of {meta.name}", fn, None) for r, fn in own]
             guards[meta] = self._nest([*links, (f"reach {meta.name}", None, let_pass)])
         return guards
 
@@ -274,21 +274,24 @@ class Composer:
         run: list[Default] = []
         later: list[Middleware] = []
         for label, middleware, default in reversed(links):
+            if middleware is not None:
+                later.insert(0, middleware)
+                if isinstance(middleware, Entry):
+                    middleware = middleware.placed_before(later[1:])
+                if isinstance(middleware, Admission):
+                    default = middleware.admit
             if default is not None:
                 run.insert(0, self._trace_default(label, default))
                 continue
             if run:
                 handler, run = InARow([*run, *(steps_of(handler) if handler else ())]), []
             assert middleware is not None
-            later.insert(0, middleware)
-            if isinstance(middleware, Entry):
-                middleware = middleware.placed_before(later[1:])
             handler = _wrap(self._trace_middleware(label, self._as_async(middleware)), handler or _nothing)
         return InARow([*run, *(steps_of(handler) if handler else ())])
 
     def _as_async(self, fn: Middleware) -> Callable[[Context, Any], Awaitable[None]]:
-        if is_async(fn):
-            return fn  # type: ignore[return-value]  # just checked
+        if isinstance(fn, AnswersEarly) or is_async(fn):
+            return fn  # type: ignore[return-value]  # both give something to await
         return SyncMiddleware(fn)
 
     def _trace_middleware(
@@ -386,11 +389,6 @@ def opens(exemption: Middleware, step: Step | SpecStep, targets: Sequence[Target
         if demands and exemption not in functions:
             return False
     return exemption in own_functions
-
-
-def _link(label: str, fn: Middleware) -> Link:
-    """The middleware as a link; a scope rule has nothing to do afterwards, so it is a step in a row."""
-    return (label, None, fn.bind) if isinstance(fn, ModelRule) else (label, fn, None)
 
 
 def _names(body: Any) -> str:

@@ -57,6 +57,10 @@ class AnswersEarly:
 
     early_answer: EarlyAnswer  # of the endpoint it stands in
 
+    def __call__(self, ctx: Context, next: Callable[[], Awaitable[None]], /) -> Awaitable[None]:
+        """A plain function: what it gives to await is `next()` itself where there is nothing to do."""
+        raise NotImplementedError
+
     def take_place(self, early_answer: EarlyAnswer, next_step: Step | None) -> None:
         """Learn of the endpoint; `next_step` is given where it is all that comes behind."""
         self.early_answer = early_answer

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery, OutOfScope, RequestError, UnusableScope
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.callbacks import MEANT_FOR_TASKS, callback_failure
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat
@@ -196,11 +197,11 @@ def unique_among_all(placement: Placement) -> Iterator[tuple[ScopeRule, ModelMet
                     yield rule, meta, field
 
 
-class ModelRule(BindingRule):
+class ModelRule(Admission, BindingRule):
     """A rule on the rows of one model.
 
-    It stands in the auth step of requests to the model as `bind`, and before the rows of the model where
-    a request to another one reaches them as middleware. `conditions` is for code.
+    It stands in the auth step of requests to the model, and before its rows where a request to another one
+    reaches them. `conditions` is for code.
     """
 
     def __init__(self, rule: ScopeRule, model: ModelMeta, place: Place, models: Models) -> None:
@@ -213,14 +214,8 @@ class ModelRule(BindingRule):
         self._models = models
         self._by_text: dict[str, Forced] = {}  # the same few values come again and again
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
-        outcome = self.bind(ctx)
-        if outcome is not None:
-            await outcome
-        await next()
-
-    def bind(self, ctx: Context) -> Awaitable[None] | None:
-        """Bind a request; gives something to await only where the value takes waiting."""
+    def admit(self, ctx: Context) -> Awaitable[None] | None:
+        """Bind the request to its rows."""
         value = self._rule.value_for(ctx)
         condition = self._by_text.get(value) if value.__class__ is str else None
         if condition is None:
@@ -343,7 +338,7 @@ def ask_once(rule: object, fn: Callable[[Context], Any], ctx: Context) -> Any:
         raise
     except BaseException as error:
         raise callback_failure(fn) from error
-    if inspect.isawaitable(value):
+    if value.__class__ is not str and inspect.isawaitable(value):
         return _await_once(rule, fn, owner, ctx.auth, value)
     owner.rule_values[rule] = (ctx.auth, value)
     return value

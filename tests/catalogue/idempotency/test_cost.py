@@ -11,8 +11,9 @@ from typing import Any
 from maniflex import Server
 from maniflex.middleware import idempotency
 from tests.catalogue.idempotency.shop import Refund
+from tests.kit.one_core import on_one_core
 
-ROUNDS, REQUESTS = 7, 150
+ROUNDS, REQUESTS = 20, 50
 MOST_WITHOUT_KEY, MOST_FRESH, MOST_REPLAY = 1.2, 4.5, 1.2
 
 Headers = list[tuple[bytes, bytes]]
@@ -21,6 +22,7 @@ Headers = list[tuple[bytes, bytes]]
 async def test_a_replay_costs_less_than_a_read_and_a_request_without_key_next_to_nothing() -> None:
     numbers = itertools.count()
     async with AsyncExitStack() as stack:
+        stack.enter_context(on_one_core())
         bare, keyed = [await _start(stack, with_keys) for with_keys in (False, True)]
         refund = await bare.db(Refund).create(title="x")
         cases: dict[str, tuple[Server, Callable[[], dict[str, Any]]]] = {

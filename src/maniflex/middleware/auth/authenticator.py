@@ -6,15 +6,16 @@ The first authenticator whose credential is present decides. Without any credent
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from copy import copy
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from maniflex.errors import Abort
 from maniflex.middleware.auth.request import header_values
 from maniflex.middleware.auth.schemes import Schemes
 from maniflex.model.meta import ModelMeta
-from maniflex.pipeline.context import Context
+from maniflex.pipeline.admission import Admission
+from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import ANYWHERE, Entry
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
@@ -23,7 +24,7 @@ from maniflex.pipeline.registration import Middleware
 UNKNOWN_CALLER = "sign in first"
 
 
-class Authenticator(Entry):
+class Authenticator(Admission, Entry):
     """An entry that finds out who is asking."""
 
     homes: ClassVar = {"auth": ANYWHERE}
@@ -64,6 +65,36 @@ class Authenticator(Entry):
     def refusal(self, code: str, message: str) -> Abort:
         """A 401, with the way to do better."""
         return Abort(401, code, message, headers={"www-authenticate": self.challenge})
+
+    def admit(self, ctx: Context) -> Awaitable[None] | None:
+        """Find out who is asking, unless an authenticator before has."""
+        if ctx.authenticated:
+            return None
+        credential = self.credential(ctx)
+        if credential is None:
+            self.pass_without_credential(ctx)
+            return None
+        info = self.recall(ctx, credential)
+        if info is None:
+            return self._admit_later(ctx, credential)
+        ctx.auth, ctx.authenticated = info, True
+        return None
+
+    async def _admit_later(self, ctx: Context, credential: Any) -> None:
+        ctx.auth = await self.authenticate(ctx, credential)
+        ctx.authenticated = True
+
+    def credential(self, ctx: Context) -> Any:
+        """What was sent; None when nothing was, 401 when it cannot be read."""
+        raise NotImplementedError
+
+    def recall(self, ctx: Context, credential: Any) -> AuthInfo | None:
+        """Whose credential it is, where nothing has to be waited for to know it."""
+        return None
+
+    async def authenticate(self, ctx: Context, credential: Any) -> AuthInfo:
+        """Whose credential it is; 401 for one that is not valid."""
+        raise NotImplementedError
 
     def pass_without_credential(self, ctx: Context) -> None:
         """Let a request pass that has no credential for this authenticator, or refuse it."""

@@ -14,7 +14,7 @@ from maniflex.errors import CallbackFailed, RequestError
 from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.auth.schemes import BASIC, Schemes
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.registration import Next, takes
+from maniflex.pipeline.registration import takes
 
 Check = Callable[[str, str], AuthInfo | Awaitable[AuthInfo | None] | None]
 MOST_BYTES = 8192
@@ -48,17 +48,10 @@ class Basic(Authenticator):
     def schemes(self) -> Schemes:
         return BASIC
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
-        if not ctx.authenticated:
-            credential = self.authorization(ctx)
-            if credential is None:
-                self.pass_without_credential(ctx)
-            else:
-                ctx.auth = await self._identify(ctx, credential)
-                ctx.authenticated = True
-        await next()
+    def credential(self, ctx: Context) -> bytes | None:
+        return self.authorization(ctx)
 
-    async def _identify(self, ctx: Context, credential: bytes) -> AuthInfo:
+    async def authenticate(self, ctx: Context, credential: bytes) -> AuthInfo:
         pair = _user_and_password(credential)
         info = None if pair is None else await self._ask(ctx, *pair)
         if info is None:

@@ -25,7 +25,7 @@ from maniflex.middleware.auth.token_memory import TokenMemory
 from maniflex.middleware.stores.port import Revoker, warnings_of
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Seat, ask
-from maniflex.pipeline.registration import Next, takes
+from maniflex.pipeline.registration import takes
 
 Verify = Callable[[Context, Mapping[str, Any], AuthInfo], Awaitable[object] | object]
 
@@ -77,6 +77,7 @@ class Bearer(Authenticator):
         self._required = tuple(required_claims)
         self._look_up = self._read_revoker(revoker)
         self._verify = verify
+        self._asks_anew = self._look_up is not None or verify is not None  # at each use of a token
         self._needs_csrf = csrf
         self._memory = TokenMemory()
         self._keys = self._read_keys(secret, public_key, algorithms)
@@ -145,24 +146,26 @@ class Bearer(Authenticator):
 
     # -- a request -----------------------------------------------------------------------------
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
-        if not ctx.authenticated:
-            token = self._token(ctx)
-            if token is None:
-                self.pass_without_credential(ctx)
-            else:
-                good_token = self._memory.find(token) or await self._check(ctx, token)
-                now = ctx.runtime.clock.now()
-                if not good_token.starts_at <= now < good_token.ends_at:
-                    self._check_times(token, good_token, now)
-                info = good_token.identity()
-                if self._look_up is not None:
-                    await self._check_revoked(self._look_up, good_token)
-                if self._verify is not None:
-                    await self._ask_application(ctx, self._verify, info)
-                ctx.auth = info
-                ctx.authenticated = True
-        await next()
+    def recall(self, ctx: Context, credential: bytes) -> AuthInfo | None:
+        if self._asks_anew:
+            return None
+        good_token = self._memory.find(credential)
+        return None if good_token is None else self._identity_now(ctx, credential, good_token)
+
+    async def authenticate(self, ctx: Context, credential: bytes) -> AuthInfo:
+        good_token = self._memory.find(credential) or await self._check(ctx, credential)
+        info = self._identity_now(ctx, credential, good_token)
+        if self._look_up is not None:
+            await self._check_revoked(self._look_up, good_token)
+        if self._verify is not None:
+            await self._ask_application(ctx, self._verify, info)
+        return info
+
+    def _identity_now(self, ctx: Context, token: bytes, good_token: VerifiedToken) -> AuthInfo:
+        now = ctx.runtime.clock.now()
+        if not good_token.starts_at <= now < good_token.ends_at:
+            self._check_times(token, good_token, now)
+        return good_token.identity()
 
     async def identify(self, ctx: Context, token: bytes) -> AuthInfo:
         """The identity that a token stands for, if the application takes it; 401 otherwise."""
@@ -171,8 +174,7 @@ class Bearer(Authenticator):
             await self._ask_application(ctx, self._verify, info)
         return info
 
-    def _token(self, ctx: Context) -> bytes | None:
-        """The token that was sent; None when there is none, 401 when there is something else."""
+    def credential(self, ctx: Context) -> bytes | None:
         header = self.header
         value: bytes | None = None
         for name, text in ctx.scope["headers"]:

@@ -37,6 +37,7 @@ class VerifiedToken:
 
     __slots__ = (
         "_claims",
+        "_flat",
         "_nested",
         "ends_at",
         "expires_at",
@@ -71,11 +72,15 @@ class VerifiedToken:
         if _is_deep(claims, MOST_DEPTH):
             raise BadClaim("the claims are nested too deeply")
         self._claims = dict(claims)
-        self._nested = tuple(name for name, value in claims.items() if isinstance(value, list | dict))
+        holders = [name for name, value in claims.items() if isinstance(value, list | dict)]
+        self._flat = tuple(name for name in holders if not _is_deep(claims[name], 1))
+        self._nested = tuple(name for name in holders if name not in self._flat)
 
     def identity(self) -> AuthInfo:
         """The identity, new for each request: what one request does to it no other sees."""
         claims = self._claims.copy()
+        for name in self._flat:
+            claims[name] = claims[name].copy()
         for name in self._nested:
             claims[name] = _copy(claims[name])
         return AuthInfo(

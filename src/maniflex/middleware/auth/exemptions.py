@@ -10,11 +10,12 @@ from typing import ClassVar
 
 from maniflex.middleware.auth.guards import unknown_caller
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat
 from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
 from maniflex.pipeline.operation import Operation, covered
-from maniflex.pipeline.registration import At, Middleware, Next, Registration
+from maniflex.pipeline.registration import At, Middleware, Registration
 
 LAST = 1000  # rank: after everything that may find out who is asking
 
@@ -34,7 +35,7 @@ def allow_public_write() -> Entry:
     return PublicWrite()
 
 
-class Exemption(Entry):
+class Exemption(Admission, Entry):
     """Marks a request as one that needs no credential."""
 
     name = "auth.allow_anonymous"
@@ -44,9 +45,8 @@ class Exemption(Entry):
     is_exemption = True
     docs = describe_nothing
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
+    def admit(self, ctx: Context) -> None:
         ctx.lets_anonymous_pass = True
-        await next()
 
     def warnings(self, seat: Seat) -> Iterable[str]:
         if seat.is_action:
@@ -87,7 +87,7 @@ class PublicRead(Exemption):
         return None if operation in Operation.READS else self._demand
 
 
-class IdentityDemand(Entry):
+class IdentityDemand(Admission, Entry):
     """Refuses an anonymous caller at the end of the auth step, whichever authenticators there are."""
 
     name = "auth.allow_public_read"
@@ -96,10 +96,9 @@ class IdentityDemand(Entry):
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return EntryDocs(refusals={401: ["UNAUTHORIZED"]})
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
+    def admit(self, ctx: Context) -> None:
         if (ctx.auth is None or not ctx.auth.user_id) and not ctx.lets_anonymous_pass:
             raise unknown_caller()
-        await next()
 
 
 class PublicWrite(Exemption):

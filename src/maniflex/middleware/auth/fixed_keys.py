@@ -14,7 +14,6 @@ from maniflex.middleware.auth.request import header_values
 from maniflex.middleware.auth.schemes import Schemes, header_scheme
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Seat
-from maniflex.pipeline.registration import Next
 
 HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 MOST_BYTES = 1024
@@ -93,20 +92,13 @@ class KeyHeader(Authenticator):
     def schemes(self) -> Schemes:
         return header_scheme(self._header_name)
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
-        if not ctx.authenticated:
-            values = header_values(ctx, self.header)
-            if not values:
-                self.pass_without_credential(ctx)
-            else:
-                ctx.auth = await self._identify(ctx, values)
-                ctx.authenticated = True
-        await next()
+    def credential(self, ctx: Context) -> list[bytes] | None:
+        return header_values(ctx, self.header) or None
 
-    async def _identify(self, ctx: Context, values: list[bytes]) -> AuthInfo:
-        key = values[0].strip()
+    async def authenticate(self, ctx: Context, credential: list[bytes]) -> AuthInfo:
+        key = credential[0].strip()
         info = None
-        if len(values) == 1 and 0 < len(key) <= MOST_BYTES:
+        if len(credential) == 1 and 0 < len(key) <= MOST_BYTES:
             info = self._find_known(key)
             if info is None and self._store is not None and key.isascii():
                 info = await self._store.identify(ctx, key.decode("ascii"))

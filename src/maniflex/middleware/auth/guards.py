@@ -8,11 +8,11 @@ from typing import ClassVar
 from maniflex.errors import Abort
 from maniflex.middleware.auth.authenticator import UNKNOWN_CALLER
 from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Next
 
 
 def require_role(*roles: str) -> Entry:
@@ -35,7 +35,7 @@ def unknown_caller() -> Abort:
     return Abort(401, "UNAUTHORIZED", UNKNOWN_CALLER, headers={"www-authenticate": "Bearer"})
 
 
-class CallerGuard(Entry):
+class CallerGuard(Admission, Entry):
     """An entry that refuses some callers."""
 
     homes: ClassVar = {"auth": ANYWHERE}
@@ -71,13 +71,12 @@ class RoleGuard(CallerGuard):
         if not self._roles:
             yield "no role is named, so nobody passes"
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
+    def admit(self, ctx: Context) -> None:
         auth = ctx.auth
         if auth is None or self._roles.isdisjoint(auth.roles):
             if auth is None or not auth.user_id:
                 raise unknown_caller()
             raise Abort(403, "FORBIDDEN", "you may not do this")
-        await next()
 
 
 class IdentityGuard(CallerGuard):
@@ -88,10 +87,9 @@ class IdentityGuard(CallerGuard):
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return EntryDocs(refusals={401: ["UNAUTHORIZED"]})
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
+    def admit(self, ctx: Context) -> None:
         if ctx.auth is None or not ctx.auth.user_id:
             raise unknown_caller()
-        await next()
 
 
 class ScopeGuard(CallerGuard):
@@ -113,10 +111,9 @@ class ScopeGuard(CallerGuard):
     def terms(self) -> str:
         return ", ".join(sorted(self._scopes))
 
-    async def __call__(self, ctx: Context, next: Next) -> None:
+    def admit(self, ctx: Context) -> None:
         auth = ctx.auth
         if auth is None or not self._scopes.issubset(auth.scopes):
             if auth is None or not auth.user_id:
                 raise unknown_caller()
             raise Abort(403, "FORBIDDEN", "a scope is missing", headers=self._headers)
-        await next()

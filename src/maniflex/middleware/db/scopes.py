@@ -86,7 +86,9 @@ class TenantRule(ScopeRule):
             if ctx.auth is not None:
                 raise
             return None  # a function that looks into an identity fails without one
-        return _await_tenant(ctx, value) if inspect.isawaitable(value) else value
+        if value.__class__ is not str and inspect.isawaitable(value):
+            return _await_tenant(ctx, value)
+        return value
 
     def may_bind(self, model: ModelMeta) -> bool:
         return model.name not in self._shared

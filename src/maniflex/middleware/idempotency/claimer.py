@@ -12,6 +12,7 @@ from maniflex.middleware.idempotency.settled_keys import REUSED, Place, SettledK
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore, KeyClaim
 from maniflex.pipeline.context import Context
 
+_SEATS = 256
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks at a key that another process has
 
 
@@ -49,12 +50,12 @@ class KeyClaimer:
         # Keys that the store is being asked for, by fingerprint too, and what their twins here wait for.
         self._asked: dict[tuple[Place, str], asyncio.Future[KeyClaim | None] | None] = {}
         self._settled = SettledKeys()
+        self._looked_up: list[Place | None] = [None] * _SEATS  # each the last of those that share its seat
         self._renewals: Renewals | None = None
-        self._lookups = 0
 
-    def has_twin(self, place: Place) -> bool:
-        """Whether a request of this process holds the key."""
-        return place in self._held
+    def knows(self, place: Place) -> bool:
+        """Whether this process has settled the key, or a request of it holds the key."""
+        return place in self._settled.keys or place in self._held
 
     def recall(self, place: Place, fingerprint: str, ctx: Context) -> KeyClaim | None:
         """A key that this process has settled; refuses another fingerprint."""
@@ -66,14 +67,15 @@ class KeyClaimer:
         return key
 
     def note(self, place: Place, fingerprint: str, key: KeyClaim) -> None:
-        """Remember every fourth of the keys that were looked up, if the store says for how long.
+        """Remember a key that was looked up before, not long ago, if the store says for how long it counts.
 
-        One that is asked for again and again is soon among them; to remember all of a crowd of others costs
-        more than it brings.
+        To remember every key of a crowd costs more than it brings.
         """
-        self._lookups += 1
-        if self._lookups & 3 == 0 and key.until:
+        seat = hash(place) % _SEATS
+        if self._looked_up[seat] == place and key.until:
             self._settled.note(place, fingerprint, key)
+        else:
+            self._looked_up[seat] = place
 
     async def find(
         self,

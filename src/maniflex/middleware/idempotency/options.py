@@ -12,6 +12,8 @@ from maniflex.middleware.stores.port import mistakes_of
 from maniflex.model.file_field import size_in_bytes
 from maniflex.pipeline.context import Context
 
+NAME = "idempotency.keys"
+OUTSIDE = "it claims its key outside any transaction"
 ON_ERROR = ("refuse", "run")
 _STORE = ("on", "claim", "look", "renew", "settle", "release")
 

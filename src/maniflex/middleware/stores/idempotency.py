@@ -6,6 +6,7 @@ two. The others keep twins apart all the same.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
@@ -100,23 +101,20 @@ class SqlIdempotency(SqlForm):
         assert statement.names == parameters, f"{name} takes {statement.names}"
         return statement.text
 
-    async def look_first(self, key: str, fingerprint: str) -> KeyClaim | None:
-        """What a claim would find, by one read; None when only a claim can say.
+    def read_first(self, key: str) -> Awaitable[Row | None]:
+        """The row of the key, for `find_in`: a settled one is final, so a replay needs nothing else."""
+        # Neither by `_read` nor by `Sql()`: replays pass here, and both cost more.
+        sql = tuple.__new__(Sql, (self._look_text, (hash_key(key), self._now())))
+        return (self._adapter or self.adapter).fetch_one(sql)
 
-        A settled key is final, so a replay needs nothing else.
-        """
-        now = self._now()
-        try:  # neither by `_read` nor by `Sql()`: replays pass here, and both cost more
-            sql = tuple.__new__(Sql, (self._look_text, (hash_key(key), now)))
-            row = await self.adapter.fetch_one(sql)
-        except RequestError as error:
-            raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
+    def find_in(self, row: Row | None, fingerprint: str) -> KeyClaim | None:
+        """What a claim would find where that row is; None when only a claim can say."""
         if row is None:
             self.expects_answers = False
             return None
         if row[2] and row[0] == fingerprint:
             return KeyClaim(_SETTLED, "", row[3], 0.0, row[4])
-        return _claim_of(row, fingerprint, None, now) if row[2] or self._reads_are_current else None
+        return _claim_of(row, fingerprint, None, self._now()) if row[2] or self._reads_are_current else None
 
     async def claim(self, key: str, fingerprint: str, *, lease: Duration, now: datetime) -> KeyClaim:
         moment, token = nanoseconds(now), new_id()

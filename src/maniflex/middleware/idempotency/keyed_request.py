@@ -1,0 +1,315 @@
+"""Requests with a key: the claim before them, and the write that settles it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, cast
+
+from maniflex.db.current import transaction
+from maniflex.db.port import CommitRefused
+from maniflex.errors import Abort, Unavailable
+from maniflex.files.owner import owner_of
+from maniflex.middleware.db.callers import caller_of
+from maniflex.middleware.db.query_text import scope_text
+from maniflex.middleware.idempotency.claimer import KeyClaimer
+from maniflex.middleware.idempotency.fingerprint import (
+    KeyHeaders,
+    body_that_was_read,
+    fingerprint,
+    read_any_body,
+    read_headers,
+)
+from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
+from maniflex.middleware.idempotency.kept_answer import replay_answer
+from maniflex.middleware.idempotency.keyed_create import KeyedCreate, keyed_create
+from maniflex.middleware.idempotency.options import NAME, OUTSIDE, KeyOptions
+from maniflex.middleware.stores.idempotency import SqlIdempotency
+from maniflex.middleware.stores.port import ClaimState, IdempotencyStore
+from maniflex.model.meta import ModelMeta
+from maniflex.pipeline.callbacks import callback_failure
+from maniflex.pipeline.context import Context
+from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer, Step
+from maniflex.pipeline.entry import ask
+from maniflex.pipeline.offload import LARGE
+from maniflex.pipeline.read_body import read_body
+from maniflex.pipeline.registration import Next
+from maniflex.pipeline.response import Response, status_of
+from maniflex.pipeline.runtime import Runtime
+from maniflex.pipeline.steps.deserialize import Deserialize
+
+_SETTLED = ClaimState.SETTLED  # to look a member up takes longer than all that is done with it
+
+
+class IdempotencyUnavailable(Unavailable):
+    """The store of the keys failed, so whether the request has run before is not known."""
+
+    code, message = "IDEMPOTENCY_UNAVAILABLE", "the Idempotency-Key cannot be checked right now"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMeans:
+    """What one registration has for all its requests."""
+
+    options: KeyOptions
+    claimer: KeyClaimer
+    store: IdempotencyStore
+    settles_in_transaction: bool
+
+
+class KeyedRequest(AnswersEarly):
+    """Claims the key of a request to a model, and sees to it that it is settled or released."""
+
+    __name__ = NAME
+    reads_body: ClassVar[bool] = False  # where no step has read it
+    _deserialize: Deserialize | None = None  # whose step it runs itself, once it knows that it has to
+    _parse: Callable[[Context], Awaitable[None]]
+
+    def __init__(self, means: KeyMeans, route: str, *, is_of_files: bool = False) -> None:
+        self._is_of_files = is_of_files
+        self._means = means
+        self._options = means.options
+        self._claimer = means.claimer
+        self._route = route
+        self._runtime: Runtime | None = None  # of the last request, with its model: they say which database
+        self._model: ModelMeta | None = None
+        self._store: IdempotencyStore = means.store
+        self._sql_store: SqlIdempotency | None = None
+
+    def take_over(self, step: Step, run: Step) -> bool:
+        """Whether the body is parsed behind it: what is asked for is known by its bytes."""
+        if getattr(step, "__func__", None) is not Deserialize.body:
+            return False
+        self._deserialize, self._parse = cast(Any, step).__self__, cast(Any, run)
+        return True
+
+    def __call__(self, ctx: Context, next: Next) -> Awaitable[None]:
+        headers = read_headers(ctx.scope["headers"])
+        if headers.key is not None:
+            return self._answer_once(ctx, next, headers)
+        if self._options.is_required:
+            raise Abort(400, "IDEMPOTENCY_KEY_REQUIRED", "this route needs an Idempotency-Key")
+        return next() if self._deserialize is None else self._go_on(ctx, next)
+
+    async def _answer_once(self, ctx: Context, next: Next, headers: KeyHeaders) -> None:
+        """Claim the key and go on, or answer as the request was answered that has it."""
+        own = self._options.caller
+        caller = caller_of(ctx, exact=True) if own is None else await _ask_for_caller(ctx, own)
+        if ctx._query is not None or self._is_of_files or ctx.form is not None:
+            caller = await self._caller_in_scope(ctx, caller)
+        name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route or _route_of(ctx)} {headers.key}"
+        if self._deserialize is None:
+            body = await read_any_body(ctx) if self.reads_body else body_that_was_read(ctx)
+        elif ctx.raw_body is None:
+            body = ctx.raw_body = await read_body(ctx, headers.by_name)
+        else:
+            body = ctx.raw_body
+        wish = (
+            fingerprint(ctx.scope, headers, body)
+            if len(body) <= LARGE
+            else await ctx.runtime.offload.run(len(body), partial(fingerprint, ctx.scope, headers, body))
+        )
+        try:
+            if ctx.runtime is not self._runtime or ctx.model is not self._model:
+                self._open_store(ctx)
+            store, sql_store = self._store, self._sql_store
+            place = (id(store) if sql_store is None else sql_store.place, name)
+            known_key = None
+            if self._claimer.knows(place):
+                known_key = self._claimer.recall(place, wish, ctx)
+            elif sql_store is not None and sql_store.expects_answers:
+                known_key = sql_store.find_in(await sql_store.read_first(name), wish)
+                if known_key is not None:
+                    self._claimer.note(place, wish, known_key)
+            if known_key is None or known_key.state is not _SETTLED:
+                known_key = await self._claimer.find(ctx, store, place, wish, known_key=known_key)
+        except Abort:
+            raise
+        except Exception as error:
+            if not self._options.runs_on_error:
+                raise IdempotencyUnavailable(str(error)) from error
+            ctx.logger.warning("a request runs without its Idempotency-Key: %s", error)
+            await self._go_on(ctx, next)
+            return
+        if known_key.state is _SETTLED:
+            if self._deserialize is not None and not self._deserialize.postpone(ctx):
+                await self._parse(ctx)
+            replay_answer(ctx, known_key.answer)
+        else:
+            await self._run(ctx, self._claimer.hold(ctx, store, place, wish, known_key.token), next)
+
+    def _open_store(self, ctx: Context) -> None:
+        """Find the store beside the rows of this request, as it is for those that follow."""
+        self._store = self._means.store.on(ctx.adapter)
+        self._sql_store = self._store if isinstance(self._store, SqlIdempotency) else None
+        self._runtime, self._model = ctx.runtime, ctx.model
+
+    async def _caller_in_scope(self, ctx: Context, caller: str) -> str:
+        """The caller within the rows that its request may touch, and within its files."""
+        if ctx.forced:
+            caller = f"{caller} in {scope_text(ctx.forced)}"
+        if (self._is_of_files or ctx.form is not None) and ctx.runtime.config.file_scope is not None:
+            # Files of another scope are not its caller's to name.
+            owner = await owner_of(ctx, ctx.runtime.config.file_scope)
+            caller = f"{caller} with files of {owner.scope}"
+        return caller
+
+    async def _go_on(self, ctx: Context, next: Next) -> None:
+        if self._deserialize is not None:
+            await self._parse(ctx)
+        await next()
+
+    async def _run(self, ctx: Context, claim: HeldClaim, next: Next) -> None:
+        ctx.key_claim = claim
+        try:
+            try:
+                if ctx.tx is not None:  # which would settle the key after this, and keep twins waiting
+                    raise RuntimeError(f"{NAME}: {OUTSIDE}; open it on the service step")
+                if self._deserialize is not None:
+                    await self._parse(ctx)
+                await next()
+                if not claim.is_settled:
+                    await self._finish(ctx, claim)
+            except Exception as error:
+                if not await self._is_taken(ctx, claim):
+                    if not claim.is_settled:  # else the write is done, and code outside it failed
+                        await claim.release(ctx)
+                    raise
+                error.__traceback__ = None
+        except BaseException as error:
+            if not isinstance(error, Exception):  # told to end at once; somebody else has to clean up
+                ctx.runtime.tasks.start(claim.release(ctx), "release of an idempotency key")
+            raise
+        finally:
+            ctx.key_claim = None
+            self._claimer.end(claim)
+        if claim.is_lost:
+            claim.undo_effects(ctx)
+            find = self._claimer.find
+            successor = await find(ctx, claim.store, claim.place, claim.fingerprint, claims=False)
+            replay_answer(ctx, successor.answer)
+
+    async def _finish(self, ctx: Context, claim: HeldClaim) -> None:
+        """Settle a key that was not settled with the write: nothing was written, or not in a transaction."""
+        if ctx.response is None or status_of(ctx.response) < 400:
+            await _answer_early(self, ctx)
+        if status_of(ctx.response) >= 400:
+            await claim.release(ctx)
+            return
+        try:
+            await claim.settle(ctx)
+        except ClaimLost:
+            raise
+        except Exception as error:  # what was done is done, and the client is told so
+            ctx.logger.error("an idempotency key could not be settled: %s", error)
+        else:
+            claim.note_commit()
+
+    async def _is_taken(self, ctx: Context, claim: HeldClaim) -> bool:
+        """Whether an error comes of this: another request has taken the key and finished."""
+        if claim.is_unsure and not claim.is_lost:  # a strict transaction fails where others see no row
+            with suppress(Exception):  # then it stays the error that it is
+                key = await claim.store.look(claim.name, claim.fingerprint, now=ctx.now())
+                claim.is_lost = key.state is ClaimState.SETTLED
+        return claim.is_lost
+
+
+def _route_of(ctx: Context) -> str:
+    """The route of an action."""
+    return ctx.route or str(ctx.scope["path"])
+
+
+async def _ask_for_caller(ctx: Context, own: Callable[[Context], Any]) -> str:
+    caller = await ask(ctx, own, ctx)
+    if caller is None or caller == "":  # callers without a name would see each other's answers
+        raise callback_failure(own) from ValueError(f"caller= gave {caller!r}, which names no caller")
+    return f"own {caller}"
+
+
+class KeyedWrite(AnswersEarly):
+    """Opens the transaction in which the rows are written, the answer is made and the key is settled.
+
+    A create that has nothing else in its way does all of it in one call of the database.
+    """
+
+    def __init__(self) -> None:
+        self._create: KeyedCreate | None = None
+
+    def take_place(self, early_answer: EarlyAnswer, next_step: Step | None) -> None:
+        super().take_place(early_answer, next_step)
+        self._create = keyed_create(next_step, early_answer.only_step)
+
+    def __call__(self, ctx: Context, next: Next) -> Awaitable[None]:
+        return next() if ctx.key_claim is None else self._write(ctx, ctx.key_claim, next)
+
+    async def _write(self, ctx: Context, claim: HeldClaim, next: Next) -> None:
+        create = self._create
+        if create is None or not create.suits(ctx):
+            await _write_and_settle(self, ctx, claim, next)
+        elif not await create.run(ctx, claim):
+            await _write_and_settle(self, ctx, claim, next)
+            self._create = None  # how rows are stored cannot be known beforehand
+
+
+class KeyedAction(KeyedRequest):
+    """The whole of it around an action: the claim in its place, the transaction around the handler."""
+
+    reads_body = True
+
+    def __init__(self, means: KeyMeans) -> None:
+        super().__init__(means, "")
+
+    async def enclose(self, ctx: Context, call: Callable[[], Awaitable[None]]) -> None:
+        if ctx.key_claim is None or not self._options.in_transaction:
+            await call()
+        elif self._means.settles_in_transaction:
+            await _write_and_settle(self, ctx, ctx.key_claim, call)
+        else:
+            async with ctx.transaction():
+                await call()
+
+
+async def _write_and_settle(
+    middleware: AnswersEarly, ctx: Context, claim: HeldClaim, write: Callable[[], Awaitable[None]]
+) -> None:
+    """Write, answer and settle in one transaction: one of its own, or the open one."""
+    if ctx.tx is not None:
+        await _write_and_answer(middleware, ctx, write)
+        if status_of(ctx.response) < 400:
+            await claim.settle(ctx, ctx.tx)
+            ctx.tx.after_commit(claim.note_commit)
+        return
+    try:
+        async with transaction(ctx.adapter, late=True) as tx:
+            await _write_and_answer(middleware, ctx, write)
+            if status_of(ctx.response) >= 400:
+                raise _Rollback
+            await claim.settle_with_commit(ctx, tx)
+    except _Rollback:
+        return
+    except CommitRefused as error:
+        claim.is_lost = True
+        raise ClaimLost(claim.name) from error
+    claim.note_commit()
+
+
+class _Rollback(Exception):
+    """An answer of 400 or more: the rows go, the answer stays."""
+
+
+async def _write_and_answer(
+    middleware: AnswersEarly, ctx: Context, write: Callable[[], Awaitable[None]]
+) -> None:
+    await write()
+    if ctx.response is None or status_of(ctx.response) < 400:
+        await _answer_early(middleware, ctx)
+
+
+async def _answer_early(middleware: AnswersEarly, ctx: Context) -> None:
+    """Run the response step, unless its answer stands already."""
+    if ctx.response is None or ctx.response is not ctx.early_response:
+        await middleware.early_answer.run(ctx)
+    if ctx.response is None:
+        ctx.response = ctx.early_response = Response(204)
