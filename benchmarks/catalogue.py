@@ -93,7 +93,7 @@ ROWS = (
     Row("read, entries registered elsewhere", "elsewhere", reads, "read", 1.02),
     Row("read, `jwt` + `require_role` + `tenancy`", "access", reads_with_token, "read", 1.3),
     Row("read, `rate_limit`", "limits", reads, "read"),
-    Row("429 of a flooded `rate_limit`", "flood", reads, "read", 1.0, status=b"4"),
+    Row("429 of a flooded `rate_limit`", "flood", reads, "read", status=b"4"),
     Row("read, `redact_field` that hides nothing", "redaction", reads, "read", 1.05),
     Row("create", "bare 2", creates),  # on PostgreSQL a process that writes too pays less for a read
     Row("create, `keys`, no key sent", "keys", creates, "create"),

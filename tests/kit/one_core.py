@@ -1,4 +1,4 @@
-"""Work on one core: threads that hand each other work cost twice as much, or not, by where they happen to run."""
+"""Work on one core: threads that hand each other work cost less, or more, by where they happen to run."""
 
 from __future__ import annotations
 
