@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_one_core() -> Iterator[None]:
-    """Keep this thread, and the threads it starts, on one of its cores."""
+    """Keep this thread, and the threads it starts, on one of its cores, where a system can do that."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:

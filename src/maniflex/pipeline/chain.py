@@ -2,7 +2,8 @@
 
 Five steps nest: what a middleware awaits as `next()` is all that comes after it, up to and including
 the database. The response step runs after them, also when one of them refused the request, so its
-middleware sees every answer. An endpoint without middleware is just its default steps in a row.
+middleware sees every answer. An endpoint without middleware is just its default steps in a row, and
+middleware that is an `Admission` is one more step in it.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ class Composer:
                 later.insert(0, middleware)
                 if isinstance(middleware, Entry):
                     middleware = middleware.placed_before(later[1:])
-                if isinstance(middleware, Admission):
+                if isinstance(middleware, Admission) and type(middleware).__call__ is Admission.__call__:
                     default = middleware.admit
             if default is not None:
                 run.insert(0, self._trace_default(label, default))
@@ -409,7 +410,7 @@ def _wrap(middleware: Callable[..., Awaitable[None]], handler: Handler) -> Handl
 
 
 class InARow:
-    """Default steps one after another; each gives something to await, or nothing."""
+    """Steps one after another, admissions among them; each gives something to await, or nothing."""
 
     def __init__(self, steps: Sequence[Default]) -> None:
         self.steps = tuple(steps)

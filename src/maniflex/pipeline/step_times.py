@@ -1,6 +1,7 @@
 """How long the steps of one request took, and its statements: the header `Server-Timing`.
 
-The time of a middleware includes what it waits for, so the times of a request do not add up to its own.
+The time of a middleware includes what it waits for (an admission waits for nothing behind it), so the times
+of a request do not add up to its own.
 """
 
 from __future__ import annotations

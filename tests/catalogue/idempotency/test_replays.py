@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from maniflex import Context, Next, Operation, Response, Server
+from maniflex import Abort, Context, Next, Operation, Response, Server, Trace
 from maniflex.middleware import db, idempotency
 from maniflex.testing import FakeClock
 from tests.catalogue.idempotency.shop import Order, Refund, asking, is_replay, keyed, post, shop
@@ -220,6 +220,33 @@ async def test_a_required_key_that_is_missing_is_refused(database_url: str) -> N
         error_of(await http.post("/orders", json={}), 400, "IDEMPOTENCY_KEY_REQUIRED")
         assert (await post(http)).status_code == 201
         assert await total(http, "/orders") == 1
+
+
+async def test_middleware_before_the_keys_meets_a_refusal_where_it_awaits(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`next()` itself never raises, and a trace shows the step that refused."""
+    server = Server(path_prefix="", trace=Trace(steps=True))
+    server.register(Order)
+
+    async def careful(ctx: Context, next: Next) -> None:
+        going = next()
+        try:
+            await going
+        except Abort as refusal:
+            ctx.add_header("x-seen", refusal.code)
+            raise
+
+    server.pipeline.deserialize.register(careful, at="after")
+    server.pipeline.deserialize.register(idempotency.keys(required=True), at="after")
+    caplog.set_level("DEBUG")
+    async with asking(server, sqlite_url) as http:
+        refusal = await http.post("/orders", json={})
+        error_of(refusal, 400, "IDEMPOTENCY_KEY_REQUIRED")
+        assert refusal.headers["x-seen"] == "IDEMPOTENCY_KEY_REQUIRED"
+        refusal = await http.post("/orders", json={}, headers=[("idempotency-key", "a key")])
+        assert refusal.headers["x-seen"] == "IDEMPOTENCY_KEY_INVALID"
+    assert caplog.text.count("← deserialize:idempotency.keys") == 2
 
 
 async def test_a_caller_who_lost_a_right_gets_no_replay(database_url: str) -> None:

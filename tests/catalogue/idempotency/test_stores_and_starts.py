@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from maniflex import Context, DeclarationError, Model, Server, with_transaction
 from maniflex import field as column
+from maniflex.errors import Unavailable
 from maniflex.middleware import auth, db, idempotency, stores
 from tests.catalogue.idempotency.shop import Order, Refund, asking, is_replay, post, shop
 from tests.kit.http import error_of, together, total
@@ -53,6 +55,46 @@ class Failing:
 
     async def _fail(self, *args: Any, **options: Any) -> Any:
         raise stores.StoreUnavailable("no connection")
+
+
+@pytest.mark.parametrize("shares", ["the entry", "the store"])
+async def test_servers_that_share_a_store_keep_their_own_keys(
+    database_url: str, tmp_path: Path, shares: str
+) -> None:
+    """Each beside its own rows, also when the other one starts later and when it is gone."""
+    store = stores.SqlIdempotency()
+    entry = idempotency.keys(store=store)
+    one, other = shop(entry), shop(entry if shares == "the entry" else idempotency.keys(store=store))
+    async with asking(one, database_url) as first:
+        answer = await post(first)
+        async with asking(other, f"sqlite:///{tmp_path}/other.db") as second:
+            assert not is_replay(await post(second))
+            assert not is_replay(await post(second, key="b"))
+            again = await post(first)
+            assert (again.content, is_replay(again)) == (answer.content, True)
+            assert not is_replay(await post(first, key="b"))
+            assert await total(first, "/orders") == await total(second, "/orders") == 2
+        assert is_replay(await post(first, key="b"))
+        assert not is_replay(await post(first, key="c"))
+
+
+class NoFirstRead(stores.SqlIdempotency):
+    """Reads before it claims, and cannot."""
+
+    expects_answers = property(lambda self: True, lambda self, value: None)
+
+    async def read_first(self, key: str) -> Any:
+        raise Unavailable("no connection")
+
+
+async def test_a_first_read_that_fails_refuses_the_request_too(database_url: str) -> None:
+    async with asking(shop(idempotency.keys(store=NoFirstRead())), database_url) as http:
+        error_of(await post(http), 503, "IDEMPOTENCY_UNAVAILABLE")
+        assert await total(http, "/orders") == 0
+    lenient = idempotency.keys(store=NoFirstRead(), on_error="run")
+    async with asking(shop(lenient), database_url) as http:
+        assert not is_replay(await post(http))
+        assert await total(http, "/orders") == 1
 
 
 async def test_a_store_that_fails_refuses_the_request(database_url: str) -> None:

@@ -156,12 +156,13 @@ async def test_replays_by_another_process_are_reads_once_one_was_seen(database_u
         assert (
             await server.raw_query("SELECT * FROM idempotency_key ORDER BY id") == rows
         )  # the claim that found an answer changed nothing
-        for _ in range(20):
+        for _ in range(2):
+            assert is_replay(await post(other, key=keys[1]))
+        looks = store.looks  # what is asked for twice in a row is remembered
+        for _ in range(5):
             assert is_replay(await post(other, key=keys[1]))
             error_of(await post(other, key=keys[1], title="other"), 422, "IDEMPOTENCY_KEY_REUSED")
-        assert store.claims == 1
-        assert store.looks <= 3 + 1  # what is asked for again soon is remembered
-        looks = store.looks
+        assert (store.claims, store.looks) == (1, looks)
         for number in range(3):
             assert not is_replay(await post(other, key=f"fresh-{number}"))
         assert (store.claims, store.looks) == (4, looks + 1)

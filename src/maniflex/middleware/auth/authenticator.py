@@ -85,7 +85,7 @@ class Authenticator(Admission, Entry):
         ctx.authenticated = True
 
     def credential(self, ctx: Context) -> Any:
-        """What was sent; None when nothing was, 401 when it cannot be read."""
+        """The credential that was sent, None without one; 401 for one that cannot be read."""
         raise NotImplementedError
 
     def recall(self, ctx: Context, credential: Any) -> AuthInfo | None:

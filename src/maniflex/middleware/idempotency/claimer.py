@@ -50,7 +50,7 @@ class KeyClaimer:
         # Keys that the store is being asked for, by fingerprint too, and what their twins here wait for.
         self._asked: dict[tuple[Place, str], asyncio.Future[KeyClaim | None] | None] = {}
         self._settled = SettledKeys()
-        self._looked_up: list[Place | None] = [None] * _SEATS  # each the last of those that share its seat
+        self._looked_up: list[Place | None] = [None] * _SEATS  # by hash, the last of each seat
         self._renewals: Renewals | None = None
 
     def knows(self, place: Place) -> bool:
@@ -67,7 +67,7 @@ class KeyClaimer:
         return key
 
     def note(self, place: Place, fingerprint: str, key: KeyClaim) -> None:
-        """Remember a key that was looked up before, not long ago, if the store says for how long it counts.
+        """Remember a key that is looked up again before another of its seat, if the store says until when.
 
         To remember every key of a crowd costs more than it brings.
         """

@@ -13,7 +13,7 @@ from maniflex.pipeline.context import AsgiScope, Context
 from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.read_body import JSON_TYPE, read_body
 
-_HEADER = b"idempotency-key"
+KEY_HEADER = b"idempotency-key"
 _BOUNDARY = re.compile(rb'multipart/[^;]*;(?:.*;)?\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
 _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 
@@ -21,25 +21,21 @@ _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 class KeyHeaders(msgspec.Struct, frozen=True, gc=False):
     """The headers of a request that say which it is."""
 
-    key: str | None
+    key: str
     if_match: bytes = b""
     content_type: bytes = b""
     by_name: Mapping[bytes, bytes] | None = None  # all of them, unless one is there twice
 
 
-_WITHOUT_KEY = KeyHeaders(None)
-
-
-def read_headers(headers: Sequence[tuple[bytes, bytes]]) -> KeyHeaders:
-    """The key of a request, if it has one; 400 for one that is none or that was sent twice."""
-    by_name = dict(headers)
-    key = by_name.get(_HEADER)
+def read_headers(headers: Sequence[tuple[bytes, bytes]], by_name: Mapping[bytes, bytes]) -> KeyHeaders:
+    """The key of a request; 400 where none was sent, or several, or one that is none."""
+    key = by_name.get(KEY_HEADER)
     if key is None:
-        return _WITHOUT_KEY
+        raise Abort(400, "IDEMPOTENCY_KEY_REQUIRED", "this route needs an Idempotency-Key")
     if len(by_name) == len(headers) and _KEY.fullmatch(key):  # as good as every request
         if_match = by_name[b"if-match"] + b"," if b"if-match" in by_name else b""
         return KeyHeaders(key.decode("ascii"), if_match, by_name.get(b"content-type", b""), by_name)
-    keys = [value for name, value in headers if name == _HEADER]
+    keys = [value for name, value in headers if name == KEY_HEADER]
     if len(keys) > 1 or not _KEY.fullmatch(key):
         raise Abort(
             400,

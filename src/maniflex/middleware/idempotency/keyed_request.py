@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from maniflex.middleware.db.callers import caller_of
 from maniflex.middleware.db.query_text import scope_text
 from maniflex.middleware.idempotency.claimer import KeyClaimer
 from maniflex.middleware.idempotency.fingerprint import (
-    KeyHeaders,
+    KEY_HEADER,
     body_that_was_read,
     fingerprint,
     read_any_body,
@@ -28,7 +28,6 @@ from maniflex.middleware.idempotency.keyed_create import KeyedCreate, keyed_crea
 from maniflex.middleware.idempotency.options import NAME, OUTSIDE, KeyOptions
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import ClaimState, IdempotencyStore
-from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.callbacks import callback_failure
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.early_answer import AnswersEarly, EarlyAnswer, Step
@@ -37,7 +36,6 @@ from maniflex.pipeline.offload import LARGE
 from maniflex.pipeline.read_body import read_body
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response, status_of
-from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.steps.deserialize import Deserialize
 
 _SETTLED = ClaimState.SETTLED  # to look a member up takes longer than all that is done with it
@@ -50,8 +48,8 @@ class IdempotencyUnavailable(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyMeans:
-    """What one registration has for all its requests."""
+class KeyParts:
+    """Options, claimer and store of one registration."""
 
     options: KeyOptions
     claimer: KeyClaimer
@@ -67,16 +65,12 @@ class KeyedRequest(AnswersEarly):
     _deserialize: Deserialize | None = None  # whose step it runs itself, once it knows that it has to
     _parse: Callable[[Context], Awaitable[None]]
 
-    def __init__(self, means: KeyMeans, route: str, *, is_of_files: bool = False) -> None:
+    def __init__(self, parts: KeyParts, route: str = "", *, is_of_files: bool = False) -> None:
         self._is_of_files = is_of_files
-        self._means = means
-        self._options = means.options
-        self._claimer = means.claimer
-        self._route = route
-        self._runtime: Runtime | None = None  # of the last request, with its model: they say which database
-        self._model: ModelMeta | None = None
-        self._store: IdempotencyStore = means.store
-        self._sql_store: SqlIdempotency | None = None
+        self._parts = parts
+        self._options = parts.options
+        self._claimer = parts.claimer
+        self._route = route  # empty: as the request says
 
     def take_over(self, step: Step, run: Step) -> bool:
         """Whether the body is parsed behind it: what is asked for is known by its bytes."""
@@ -86,18 +80,17 @@ class KeyedRequest(AnswersEarly):
         return True
 
     def __call__(self, ctx: Context, next: Next) -> Awaitable[None]:
-        headers = read_headers(ctx.scope["headers"])
-        if headers.key is not None:
-            return self._answer_once(ctx, next, headers)
-        if self._options.is_required:
-            raise Abort(400, "IDEMPOTENCY_KEY_REQUIRED", "this route needs an Idempotency-Key")
+        by_name = dict(ctx.scope["headers"])
+        if KEY_HEADER in by_name or self._options.is_required:
+            return self._answer_once(ctx, next, by_name)
         return next() if self._deserialize is None else self._go_on(ctx, next)
 
-    async def _answer_once(self, ctx: Context, next: Next, headers: KeyHeaders) -> None:
+    async def _answer_once(self, ctx: Context, next: Next, by_name: Mapping[bytes, bytes]) -> None:
         """Claim the key and go on, or answer as the request was answered that has it."""
+        headers = read_headers(ctx.scope["headers"], by_name)
         own = self._options.caller
         caller = caller_of(ctx, exact=True) if own is None else await _ask_for_caller(ctx, own)
-        if ctx._query is not None or self._is_of_files or ctx.form is not None:
+        if ctx._query is not None or self._is_of_files or ctx.form is not None:  # a query may be bound
             caller = await self._caller_in_scope(ctx, caller)
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route or _route_of(ctx)} {headers.key}"
         if self._deserialize is None:
@@ -112,9 +105,8 @@ class KeyedRequest(AnswersEarly):
             else await ctx.runtime.offload.run(len(body), partial(fingerprint, ctx.scope, headers, body))
         )
         try:
-            if ctx.runtime is not self._runtime or ctx.model is not self._model:
-                self._open_store(ctx)
-            store, sql_store = self._store, self._sql_store
+            store = self._parts.store.on(ctx.adapter)
+            sql_store = store if isinstance(store, SqlIdempotency) else None
             place = (id(store) if sql_store is None else sql_store.place, name)
             known_key = None
             if self._claimer.knows(place):
@@ -139,12 +131,6 @@ class KeyedRequest(AnswersEarly):
             replay_answer(ctx, known_key.answer)
         else:
             await self._run(ctx, self._claimer.hold(ctx, store, place, wish, known_key.token), next)
-
-    def _open_store(self, ctx: Context) -> None:
-        """Find the store beside the rows of this request, as it is for those that follow."""
-        self._store = self._means.store.on(ctx.adapter)
-        self._sql_store = self._store if isinstance(self._store, SqlIdempotency) else None
-        self._runtime, self._model = ctx.runtime, ctx.model
 
     async def _caller_in_scope(self, ctx: Context, caller: str) -> str:
         """The caller within the rows that its request may touch, and within its files."""
@@ -217,7 +203,7 @@ class KeyedRequest(AnswersEarly):
 
 
 def _route_of(ctx: Context) -> str:
-    """The route of an action."""
+    """The route that a request was sent to."""
     return ctx.route or str(ctx.scope["path"])
 
 
@@ -258,13 +244,10 @@ class KeyedAction(KeyedRequest):
 
     reads_body = True
 
-    def __init__(self, means: KeyMeans) -> None:
-        super().__init__(means, "")
-
     async def enclose(self, ctx: Context, call: Callable[[], Awaitable[None]]) -> None:
         if ctx.key_claim is None or not self._options.in_transaction:
             await call()
-        elif self._means.settles_in_transaction:
+        elif self._parts.settles_in_transaction:
             await _write_and_settle(self, ctx, ctx.key_claim, call)
         else:
             async with ctx.transaction():

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from maniflex.middleware.idempotency.claimer import KeyClaimer
 from maniflex.middleware.idempotency.key_docs import key_docs
-from maniflex.middleware.idempotency.keyed_request import KeyedAction, KeyedRequest, KeyedWrite, KeyMeans
+from maniflex.middleware.idempotency.keyed_request import KeyedAction, KeyedRequest, KeyedWrite, KeyParts
 from maniflex.middleware.idempotency.options import NAME, OUTSIDE, KeyOptions, option_mistakes
 from maniflex.middleware.stores.idempotency import SqlIdempotency
 from maniflex.middleware.stores.port import Duration, IdempotencyStore
@@ -47,12 +47,12 @@ class Keys(Entry):
         if not self.mistakes:
             self.options = _read_options(arguments)
             settles = getattr(store, "settles_in_transaction", False)
-            self._means = KeyMeans(self.options, KeyClaimer(self.options), store, settles)
+            self._parts = KeyParts(self.options, KeyClaimer(self.options), store, settles)
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         """The claim where the body has been read; the transaction as late as it can begin."""
         yield Piece("deserialize", self._make_claim, At.AFTER, _LAST)
-        if self.options.in_transaction and self._means.settles_in_transaction:
+        if self.options.in_transaction and self._parts.settles_in_transaction:
             yield Piece("db", self._make_write, At.BEFORE, _OUTERMOST)
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
@@ -60,13 +60,13 @@ class Keys(Entry):
         if self.mistakes or operation is Operation.READ_FILE:
             return None
         if operation in _OF_FILES:
-            return KeyedRequest(self._means, str(operation), is_of_files=True)
-        return KeyedAction(self._means)
+            return KeyedRequest(self._parts, str(operation), is_of_files=True)
+        return KeyedAction(self._parts)
 
     def _make_claim(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         if model is None or operation not in self.acts_for:
             return None
-        return KeyedRequest(self._means, f"{model.table} {operation}")
+        return KeyedRequest(self._parts, f"{model.table} {operation}")
 
     def _make_write(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         return KeyedWrite() if model is not None and operation in self.acts_for else None

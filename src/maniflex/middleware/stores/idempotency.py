@@ -102,13 +102,16 @@ class SqlIdempotency(SqlForm):
         return statement.text
 
     def read_first(self, key: str) -> Awaitable[Row | None]:
-        """The row of the key, for `find_in`: a settled one is final, so a replay needs nothing else."""
+        """The row of the key, for `find_in`: a settled one is final, so a replay needs nothing else.
+
+        A database that is away raises errors of its own here.
+        """
         # Neither by `_read` nor by `Sql()`: replays pass here, and both cost more.
         sql = tuple.__new__(Sql, (self._look_text, (hash_key(key), self._now())))
-        return (self._adapter or self.adapter).fetch_one(sql)
+        return self.adapter.fetch_one(sql)
 
     def find_in(self, row: Row | None, fingerprint: str) -> KeyClaim | None:
-        """What a claim would find where that row is; None when only a claim can say."""
+        """The claim of a request that finds this row; None when only a claim can say."""
         if row is None:
             self.expects_answers = False
             return None
