@@ -36,9 +36,11 @@ from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.scope import SINGLETON_ID
 from maniflex.pipeline.transactions import with_transaction
 
 __all__ = [
+    "SINGLETON_ID",
     "Abort",
     "AuthInfo",
     "Config",

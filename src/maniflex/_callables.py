@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
 
 
 def is_async(fn: Any) -> bool:
     """Whether calling it gives something to await."""
     whole = _without_partials(fn)
     return inspect.iscoroutinefunction(whole) or inspect.iscoroutinefunction(type(whole).__call__)
+
+
+def cache_by_class(fn: Callable[[type], T]) -> Callable[[type], T]:
+    """Remember what a function says of each class while the class lives; the value must not hold it."""
+    results: WeakKeyDictionary[type, T] = WeakKeyDictionary()
+
+    @wraps(fn)
+    def remembered(cls: type) -> T:
+        try:
+            return results[cls]
+        except KeyError:
+            result = results[cls] = fn(cls)
+            return result
+
+    return remembered
 
 
 def label_of(fn: Any) -> str:

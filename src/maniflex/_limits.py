@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from maniflex._arguments import explain_class
+
 DEFAULT_LIMIT = 20
 
 
+@explain_class
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The caps of a request; what goes beyond those of a query is refused before any SQL is written."""

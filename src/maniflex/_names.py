@@ -124,6 +124,16 @@ def _plural(word: str) -> str:
     return word + "s"
 
 
+def singular(table: str) -> str | None:
+    """The name whose plural a table is called by, where that can be told: `articles` → `article`."""
+    head, joint, last = table.rpartition("_")
+    one_of_many = {plural: word for word, plural in _IRREGULAR.items()}
+    words = [one_of_many.get(last, last), last.removesuffix("ies") + "y"]
+    words += [last.removesuffix("es")] if last.endswith(("sses", "xes", "zes", "ches", "shes")) else []
+    words.append(last.removesuffix("s"))
+    return next((head + joint + word for word in words if word != last and _plural(word) == last), None)
+
+
 def is_identifier(name: str) -> bool:
     """Whether a database takes it as a table or column name on every backend."""
     return len(name) <= MAX_IDENTIFIER and _IDENTIFIER.match(name) is not None

@@ -43,6 +43,7 @@ class Settings(TypedDict, total=False):
     limits: Limits
     max_body_size: int
     unknown_fields: str
+    strict_params: bool
     max_exports: int
     query_timeout: Duration
     head_timeout: Duration

@@ -130,6 +130,7 @@ SAMPLES: dict[str, Sample] = {
     ),
     "auth.require_auth": sample(given()),
     "auth.require_role": sample(given("admin"), given(""), given(None)),
+    "auth.verify": sample(given(anything), given(lambda ctx: None), given("x"), starts=False),
     "auth.require_scope": sample(given("read"), given(), given(""), given("a b"), given(None)),
     "auth.require_owner": sample(given("writer"), given(""), given("writer", admin_roles=[""])),
     "auth.enforce": sample(
@@ -220,7 +221,7 @@ SAMPLES: dict[str, Sample] = {
     "validate.field_role": sample(given("status", "admin"), given("status", "")),
     "validate.forbidden_values": sample(given("title", "admin"), given("title")),
     "validate.numeric_precision": sample(
-        given("amount", 19, 4), given("amount", -1, 0), given("amount", 2, 3), given("title", 5, 2)
+        given("amount", 19, 4), given("amount", -1, 0), given("amount", 2, 3), given("starts", 5, 2)
     ),
     "validate.regex_field": sample(
         given("title", "^a"), given("title", "("), given("title", "a", engine="x")

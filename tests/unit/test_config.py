@@ -38,6 +38,7 @@ READ: dict[str, tuple[str, Any]] = {
     "STATIC_DISABLED": ("yes", True),
     "MAX_BODY_SIZE": ("512KB", 512 * 1024),
     "UNKNOWN_FIELDS": ("refuse", "refuse"),
+    "STRICT_PARAMS": ("true", True),
     "MAX_EXPORTS": ("5", 5),
     "QUERY_TIMEOUT": ("500ms", timedelta(milliseconds=500)),
     "HEAD_TIMEOUT": ("5s", timedelta(seconds=5)),
@@ -235,7 +236,7 @@ def test_what_is_no_duration_is_refused(wrong: Any) -> None:
         ({"host": 5}, "host"),
         ({"service_name": None}, "service_name"),
         ({"trace": True}, "trace"),
-        ({"database": "blog.db"}, "database"),
+        ({"database": "blog"}, "database"),
         ({"database": Path("blog.db")}, "database"),
         ({"database": "sqlite:///blog.db?mode=ro"}, "database"),
         ({"database": "sqlite:///"}, "database"),
@@ -260,7 +261,7 @@ def test_a_value_of_the_wrong_type_or_range_is_refused_by_name(settings: dict[st
 
 def test_all_bad_values_are_listed_together() -> None:
     with pytest.raises(ConfigError) as refused:
-        Config(port=70000, pool_size=0, log_level="LOUD", database="blog.db")
+        Config(port=70000, pool_size=0, log_level="LOUD", database="blog")
 
     assert len(refused.value.problems) == 4
 

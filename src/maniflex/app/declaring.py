@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from maniflex._arguments import explain_arguments
 from maniflex._service import Service, StartOnly
 from maniflex.app.admin_options import LOOPBACK, AdminOptions
 from maniflex.app.assembly import Assembly
@@ -72,6 +73,11 @@ class WithDeclarations:
             self._require_open("models are registered")
             self._registry.register(*models)
 
+    def has_model(self, model: type[Model]) -> bool:
+        """Whether the model is registered here, by the application or by a part that keeps rows in it."""
+        return model in self._registry
+
+    @explain_arguments("server.action")
     def action(
         self,
         method: str,
@@ -89,8 +95,14 @@ class WithDeclarations:
         security: Sequence[Mapping[str, Sequence[str]]] | None = None,
         schedulable: bool = False,
         errors: Iterable[int] = (),
+        status: int | None = None,
+        responses: Mapping[int, Any] | None = None,
+        request_body: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]:
         """Mount a handler of your own below the path prefix; `request` validates its body.
+
+        What the handler returns is answered with `status`; `responses` are its other answers by status, with
+        the type of their data or None for none, and `request_body` is a body that it reads itself.
 
         With `schedulable`, schedules that are made over REST may call it; code may schedule any action. The
         rest is for the API description; what it says is the handler's docstring unless told.
@@ -116,12 +128,16 @@ class WithDeclarations:
                         security=security,
                         schedulable=schedulable,
                         errors=tuple(errors),
+                        status=status,
+                        responses=dict(responses or {}),
+                        request_body=request_body,
                     )
                 )
             return fn
 
         return decorate
 
+    @explain_arguments("server.computed")
     def computed(self, model: type[Model], name: str, *, batch: bool = False) -> Callable[[F], F]:
         """Add a field to every response of a model: `fn(record)` or `fn(ctx, record)`.
 
@@ -136,6 +152,7 @@ class WithDeclarations:
 
         return decorate
 
+    @explain_arguments("server.enable_global_search")
     def enable_global_search(
         self, path: str = "/search", *, default_limit: int = 20, max_limit: int = 100
     ) -> None:
@@ -146,6 +163,7 @@ class WithDeclarations:
                 raise DeclarationError("enable_global_search was called already")
             self._search = GlobalSearch(path, default_limit, max_limit)
 
+    @explain_arguments("server.admin")
     def admin(self, path: str = "/admin", **options: Unpack[AdminOptions]) -> Admin:
         """Switch the admin panel on, at this path beside the API; nobody enters without a login."""
         from maniflex.admin.declare import TRANSFER_RUN, Admin
@@ -203,6 +221,7 @@ class WithDeclarations:
             self._observers.append(fn)
         return fn
 
+    @explain_arguments("server.readiness")
     def readiness(self, name: str) -> Callable[[F], F]:
         """Let `/ready` ask this function, too: it fails when it raises, returns False or takes too long."""
 
@@ -216,6 +235,7 @@ class WithDeclarations:
 
         return decorate
 
+    @explain_arguments("server.http_access_controlled")
     def http_access_controlled(self, *, reason: str) -> None:
         """Say that something before the server decides who may call it, so that `production` asks no more."""
         with self._sealing:
@@ -244,6 +264,7 @@ class WithDeclarations:
             self._require_open("its storage is set")
             self._durable.files.set_storage(storage)
 
+    @explain_arguments("server.doctor_ignore")
     def doctor_ignore(self, code: str, *targets: type[Model] | str, reason: str) -> None:
         """Silence what `maniflex doctor` finds under a code, and say why.
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from maniflex._clock import Clock
+from maniflex.app.databases import Databases
 from maniflex.app.durable import Durable
 from maniflex.app.internal_tables import InternalTables
 from maniflex.config import Config
-from maniflex.db.port import Adapter
 from maniflex.features.actions import Action
 from maniflex.features.search import GlobalSearch
 from maniflex.http.layers import Layer
@@ -56,6 +56,7 @@ class Declaration:
     access_control: str  # what decides before the server who may call it; empty: nothing does
     doctor_subject: Callable[[], Subject]  # once the server is sealed
     title: str  # of the API description, when no setting names it
+    without_extras: bool = False  # for the doctor, who names packages that lack and looks at everything else
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class ServerDraft:
     declaration: Declaration
     models: Sequence[ModelMeta]  # none when they could not be read
     is_readable: bool  # whether they could; without them, every mention of a model would look wrong
-    adapters: Sequence[Adapter]
+    databases: Databases
     routes: RouteBuilder
     description: Description
     panel: Panel | None = None  # once its routes are made

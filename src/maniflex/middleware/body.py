@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+from maniflex._arguments import explain_section
 from maniflex._setting_texts import parse_size
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.checks import Check
@@ -178,3 +179,6 @@ _READERS: dict[Kind, Callable[[str], Any] | None] = {
     Kind.BYTES: None,
     Kind.JSON: None,
 }
+
+
+explain_section(globals(), "body", __all__)

@@ -8,9 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from maniflex._arguments import explain_section
 from maniflex.pipeline.entry import ANYWHERE, Entry
 from maniflex.pipeline.entry_docs import describe_nothing
 from maniflex.pipeline.registration import Next
+
+__all__ = [
+    "add_extension",
+    "add_security_scheme",
+    "add_server",
+    "add_tag",
+    "inject_request_example",
+    "set_description",
+    "set_title",
+    "set_version",
+]
 
 Spec = dict[str, Any]
 
@@ -132,3 +144,6 @@ def _no_text(**argument: Any) -> str | None:
     return (
         None if isinstance(value, str) and value.strip() else f"{name}={value!r} is no text, or an empty one"
     )
+
+
+explain_section(globals(), "openapi", __all__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.query.operands import convert_value
@@ -20,7 +21,10 @@ def typed_value(field: FieldMeta, value: Any) -> Any:
     try:
         return convert_value(value, field, field.name)
     except InvalidQuery as error:
-        raise ValueError(error.message) from None
+        names = [item for item in field.enum or () if isinstance(item, str)]
+        hint = did_you_mean(value, names) if isinstance(value, str) else ""
+        reason = error.message.removeprefix(f"{field.name}: ")
+        raise ValueError(f"{field.name} cannot be {plain_value(value)!r}: {reason}{hint}") from None
 
 
 def plain_value(value: Any) -> Any:

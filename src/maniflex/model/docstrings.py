@@ -15,10 +15,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from maniflex._callables import cache_by_class
+
 _Texts = dict[str, dict[str, str]]  # by the qualified name of the class, then by attribute
 
 
-@lru_cache(maxsize=1024)
+@cache_by_class
 def field_texts(cls: type) -> Mapping[str, str]:
     """The texts of the fields that have one, those of base classes included."""
     texts: dict[str, str] = {}

@@ -160,6 +160,8 @@ def _sentence(item: ErrorDetails, shape: Shape | None) -> tuple[str, str] | None
     context: Mapping[str, Any] = item.get("ctx", {})
     if item["type"] in ("value_error", "assertion_error"):
         return None
+    if item["type"].startswith("ip_"):
+        return "format", "must be an IP address"
     if item["type"] not in _BUILT_IN:
         return (item["type"], item["msg"]) if item["msg"].startswith("must ") else None
     if item["type"] in ("literal_error", "enum") and shape is not None and shape.enum is not None:
@@ -169,6 +171,8 @@ def _sentence(item: ErrorDetails, shape: Shape | None) -> tuple[str, str] | None
     sentence = _SENTENCES.get(item["type"])
     if sentence is None and (family := item["type"].split("_")[0]) in _FAMILIES:
         return "type", _FAMILIES[family]
+    if sentence is None and item["type"].startswith("url_"):
+        return "format", f"must be a URL: {item['msg'].replace('Input should be a valid URL, ', '')}"
     if sentence is None:
         return "invalid", item["msg"].replace("Input should be", "must be").replace("Input should", "must")
     code, wording = sentence

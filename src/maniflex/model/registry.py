@@ -7,11 +7,11 @@ with every problem of every model. Once sealed nothing can be added any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any
 
-from maniflex._names import is_identifier
+from maniflex._names import did_you_mean, is_identifier
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.class_body import merged_options
@@ -20,6 +20,23 @@ from maniflex.model.resolve import resolve
 from maniflex.model.scan import scan
 
 Registration = tuple[type[Model], ModelOptions | None]
+
+
+def name_of(model: type[Model] | str) -> str:
+    """The name of a model that a declaration gives as a class or by its name."""
+    return model if isinstance(model, str) else model.__name__
+
+
+def unknown_model(given: type[Model] | str, registered: Mapping[str, ModelMeta]) -> str:
+    """Why a model that a declaration names is none of the registered ones; empty for one of them."""
+    name = name_of(given)
+    meta = registered.get(name)
+    if meta is None:
+        return f"no model named {name!r} is registered{did_you_mean(name, registered)}"
+    if isinstance(given, str) or meta.cls is given:
+        return ""
+    homes = f"{given.__module__}.{given.__qualname__}", f"{meta.cls.__module__}.{meta.cls.__qualname__}"
+    return f"{homes[0]} is not registered; the model named {name!r} is {homes[1]}"
 
 
 class Registry:
@@ -61,6 +78,9 @@ class Registry:
         """Every class so far, with its options."""
         for cls, options in tuple(self._registrations):
             yield cls, merged_options(cls.__options__, options)
+
+    def __contains__(self, model: object) -> bool:
+        return any(cls is model for cls, _ in tuple(self._registrations))
 
     def __len__(self) -> int:
         return len(self._registrations)

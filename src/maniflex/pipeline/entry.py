@@ -8,7 +8,7 @@ fields looked up once. A wrong step, a field that does not exist and a wrong arg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -18,13 +18,23 @@ from maniflex.db.changes import Change
 from maniflex.db.port import Tx
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, ModelMeta
+from maniflex.model.registry import name_of, unknown_model
 from maniflex.pipeline.callbacks import ask as ask
 from maniflex.pipeline.checks import Check, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation, covered
 from maniflex.pipeline.redactions import RedactionRule
-from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration, Step
+from maniflex.pipeline.registration import (
+    At,
+    Middleware,
+    Next,
+    Pipeline,
+    Registration,
+    Served,
+    Step,
+    nothing_serves,
+)
 from maniflex.pipeline.transforms import Transform
 from maniflex.query.query import find_field
 
@@ -92,6 +102,7 @@ class Entry:
     homes: ClassVar[Mapping[str, Sequence[At]]] = {}  # steps it can stand on, the usual one first; positions
     in_actions: ClassVar[bool] = False  # it can stand in the middleware= of an action
     in_files: ClassVar[bool] = False  # it can stand in files_middleware=
+    guards_files: ClassVar[bool] = False  # likewise, as a part of the auth step
     in_description: ClassVar[bool] = False  # it can guard the API description
     is_authenticator: ClassVar[bool] = False  # no caller passes it unknown, unless exempted
     reads_credential: ClassVar[bool] = False  # it finds out who is asking
@@ -101,6 +112,7 @@ class Entry:
     is_lifted: ClassVar[bool] = False  # registered on a step, it acts on the whole server all the same
     varies_by_caller: ClassVar[bool] = False  # it makes answers differ by who asks
     skips_reached: ClassVar[bool] = False  # it does nothing where a request to another model reaches its own
+    opens_lists: bool = False  # it guards single records, and leaves lists and what leads to them open
     judges_rows: ClassVar[bool] = False  # it stands before the rows of its models without being middleware
     fields: Sequence[str] = ()  # by attribute, API or column name
     tables: Sequence[type[Model]] = ()  # tables of its own, made where it is registered
@@ -110,6 +122,8 @@ class Entry:
     listens_to_reached: ClassVar[bool] = False  # and of writes to the models that these reach
     names_computed: ClassVar[bool] = False  # its fields may be computed ones
     hides_secrets: ClassVar[bool] = False  # records may come from it without their secret fields
+    needs_routes: ClassVar[bool] = True  # False: it acts on a model that no request is about, too
+    in_framework_tables: ClassVar[bool] = True  # False: it has no part in how those are written
     number: int = 0  # its place among the entries of the same label
 
     def __init__(self) -> None:
@@ -194,6 +208,14 @@ class Entry:
         """The fields that it hides from some callers."""
         return ()
 
+    def fills(self, seat: Seat) -> Iterable[tuple[ModelMeta, str]]:
+        """The fields of new records that it fills, by attribute, so that no client is asked for them."""
+        return ()
+
+    def caller_checks(self) -> Iterable[Callable[..., Any]]:
+        """What every authenticator of the server asks about a caller it has found."""
+        return ()
+
     def warnings(self, seat: Seat) -> Iterable[str]:
         """What the log says at the start."""
         return ()
@@ -254,15 +276,21 @@ def _place(
 ) -> None:
     where = f"pipeline.{registration.step}: {registration.name}"
     problems = [*entry.mistakes, *_step_problems(registration, entry)]
-    if models is not None and not problems:
+    registered_models = None if models is None else {meta.name: meta for meta in models}
+    unknown = [*registration.unknown_models(registered_models)]
+    placement.problems.extend(f"{where}: {problem}" for problem in unknown)
+    if models is not None and not problems and (len(unknown) < len(registration.named) or not unknown):
         seat = _seat(registration, entry, step, models, actions, placement.computed)
-        problems += _field_problems(entry, seat)
+        problems += [*_framework_problems(entry, seat), *_field_problems(entry, seat)]
         if not problems:
             problems += entry.problems(seat)
             problems += _claim_problems(entry, seat, placement.claims)
             placement.warnings.extend(f"{where}: {warning}" for warning in entry.warnings(seat))
         if not problems:
             placement.seats.append((entry, seat))
+            for model, name in entry.fills(seat):
+                if seat.operations is None or Operation.CREATE in seat.operations:
+                    model.filled_by_entries.add(name)
             for piece in entry.pieces(seat):
                 target = getattr(placement.pipeline, piece.step)
                 target.registrations.append(_piece_registration(registration, entry, seat, piece))
@@ -270,6 +298,32 @@ def _place(
                 whole = Piece(registration.step, entry.make, registration.at)
                 placement.pipeline.checks.append(_piece_registration(registration, entry, seat, whole))
     placement.problems.extend(f"{where}: {problem}" for problem in problems)
+
+
+def unused_models(placement: Placement, served: Collection[Served]) -> Iterator[str]:
+    """The models of entries no request to which they would do anything for.
+
+    Of a registration that names models that is each of them; of one that found them by its fields, all.
+    """
+    for entry, seat in placement.seats:
+        if not entry.needs_routes or not (seat.is_named or entry.fields):
+            continue
+        idle = [meta.name for meta in seat.models if not _acts(entry, seat, meta, served)]
+        if not seat.is_named:
+            idle = [" or ".join(idle)] if idle and len(idle) == len(seat.models) else []
+        for name in idle:
+            problem = nothing_serves(seat.operations or entry.acts_for, name)
+            yield f"pipeline.{seat.step}: {seat.registration.name}: {problem}"
+
+
+def _acts(entry: Entry, seat: Seat, meta: ModelMeta, served: Collection[Served]) -> bool:
+    """Whether there is a request to the model that the entry was registered for and does something for."""
+    operations = [operation for model, operation in served if model is meta]
+    acts_for = frozenset(operations) if entry.acts_for is None else entry.acts_for
+    return any(
+        seat.registration.matches(meta, operation, item=True) and covered(acts_for, operation, item=True)
+        for operation in operations
+    )
 
 
 def _seat(
@@ -281,7 +335,9 @@ def _seat(
     computed: Mapping[str, Sequence[str]],
 ) -> Seat:
     if registration.models is not None:
-        acting = [meta for meta in models if meta.name in registration.models]
+        classes = {meta.name: meta for meta in models}
+        known_names = {name_of(one) for one in registration.named if not unknown_model(one, classes)}
+        acting = [meta for meta in models if meta.name in known_names]
     else:
         candidates = _own_models(models) if entry.fields else models
         acting = [m for m in candidates if all(_has_field(entry, m, name, computed) for name in entry.fields)]
@@ -334,6 +390,7 @@ def _piece_registration(registration: Registration, entry: Entry, seat: Seat, pi
         step=piece.step,
         at=piece.at,
         models=frozenset(meta.name for meta in seat.models) if seat.is_named or entry.fields else None,
+        named=(),  # the names that it was registered with are judged already
         operations=registration.operations if piece.operations is None else piece.operations,
         rank=piece.rank,
         make=piece.make,
@@ -378,6 +435,14 @@ def _step_problems(registration: Registration, entry: Entry) -> Iterator[str]:
     acts_for = entry.acts_for or frozenset()
     if operations and acts_for and not any(covered(operations, one, item=True) for one in acts_for):
         yield f"it does nothing for {', '.join(sorted(operations))}; it is for {', '.join(sorted(acts_for))}"
+
+
+def _framework_problems(entry: Entry, seat: Seat) -> Iterator[str]:
+    """Tables of the framework that the registration names and the entry would do nothing for."""
+    if seat.is_named and not entry.in_framework_tables:
+        for meta in seat.models:
+            if meta.is_internal:
+                yield f"{meta.name} is a table of the framework, written in its own ways; it would do nothing"
 
 
 def _field_problems(entry: Entry, seat: Seat) -> Iterator[str]:
@@ -425,6 +490,11 @@ def action_problems(entry: Entry) -> Iterator[str]:
     yield from (f"{entry.name}: {mistake}" for mistake in entry.mistakes)
     if not entry.in_actions:
         yield f"{entry.name}: it means nothing without a model; register it on the pipeline, for models"
+
+
+def opens_lists(registration: Registration) -> bool:
+    """Whether the registration is of an entry that guards single records and says that lists stay open."""
+    return isinstance(registration.fn, Entry) and registration.fn.opens_lists
 
 
 def require_field(meta: ModelMeta, name: str) -> FieldMeta:

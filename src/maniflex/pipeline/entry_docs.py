@@ -33,6 +33,11 @@ def header_parameter(name: str, description: str, *, required: bool = False, **s
     return _parameter("header", name, description, required, schema)
 
 
+def query_parameter(name: str, description: str) -> dict[str, Any]:
+    """A parameter of the query string."""
+    return _parameter("query", name, description, False, {})
+
+
 def cookie_parameter(name: str, description: str) -> dict[str, Any]:
     """A cookie, as a parameter of an operation."""
     return _parameter("cookie", name, description, False, {})

@@ -5,19 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from threading import Lock
 from typing import Any, TypeVar, cast
 
+from maniflex._arguments import explain_arguments
 from maniflex._callables import label_of
 from maniflex._names import did_you_mean
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
+from maniflex.model.registry import name_of, unknown_model
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.openapi_context import OpenAPIContext
 from maniflex.pipeline.operation import Operation, covered, opened
+from maniflex.query.parse import PARAMETERS
 
 Next = Callable[[], Awaitable[None]]
 # A plain `def` may say truthfully that its `next()` gives nothing to await.
@@ -51,10 +54,17 @@ class Registration:
     make: Callable[[ModelMeta | None, Operation], Any] | None = None  # of such a part: it for one model
     wrap: Callable[[Any], Any] | None = None  # of such a part: the default step with it around
     errors: tuple[tuple[int, tuple[str, ...]], ...] = ()  # status and codes of its refusals, to describe
+    named: tuple[type[Model] | str, ...] = ()  # the models as they were written
+    params: tuple[tuple[str, str], ...] = ()  # parameters of the query string that it reads, and their texts
 
     def middleware(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         """The middleware for requests to that model; None when it has nothing to do there."""
         return self.fn if self.make is None else self.make(model, operation)
+
+    def unknown_models(self, registered: Mapping[str, ModelMeta] | None) -> Iterator[str]:
+        """The problems of models that it names and that are not registered, as far as those can be read."""
+        if registered is not None:
+            yield from filter(None, (unknown_model(model, registered) for model in self.named))
 
     def matches(self, model: ModelMeta | None, operation: Operation, *, item: bool) -> bool:
         if self.models is not None and (model is None or model.name not in self.models):
@@ -74,6 +84,7 @@ class Step:
         self.sealed = False
         self._lock = Lock()
 
+    @explain_arguments(lambda step: f"pipeline.{step.name}.register")
     def register(
         self,
         fn: Middleware,
@@ -83,23 +94,31 @@ class Step:
         at: str = At.BEFORE,
         name: str | None = None,
         errors: Mapping[int, str | Iterable[str]] | None = None,
+        params: str | Iterable[str] | Mapping[str, str] = (),
     ) -> None:
         """Run `fn` in this step for the given models and operations (all, unless told).
 
-        `errors` are the codes it refuses with, by status, for the API description of its routes.
+        `errors` are the codes it refuses with, by status, for the API description of its routes. `params` are
+        the parameters of the query string that it reads, by name or with a sentence about each.
         """
         label = name or label_of(fn)
         where = f"pipeline.{self.name}: {label}"
+        named_models = _models(models, where)
         if not callable(fn):
             raise DeclarationError(f"{where}: middleware must be callable")
+        position = _position(at, where)
+        if getattr(fn, "opens_transaction", False) and position is At.REPLACE:
+            position = At.BEFORE  # a transaction goes around a step and takes none's place
         registration = Registration(
             fn,
             self.name,
-            _position(at, where),
+            position,
             label,
-            _models(models, where),
+            None if named_models is None else frozenset(name_of(model) for model in named_models),
             _operations(operations, where),
             errors=_errors(errors, where),
+            named=named_models or (),
+            params=_params(params, where),
         )
         with self._lock:  # a registration is either in every chain, or refused
             if self.sealed:
@@ -112,6 +131,7 @@ class Step:
         with self._lock:
             self.sealed = sealed
 
+    @explain_arguments(lambda step: f"pipeline.{step.name}.middleware")
     def middleware(
         self,
         *,
@@ -120,11 +140,14 @@ class Step:
         at: str = At.BEFORE,
         name: str | None = None,
         errors: Mapping[int, str | Iterable[str]] | None = None,
+        params: str | Iterable[str] | Mapping[str, str] = (),
     ) -> Callable[[F], F]:
         """`register` as a decorator."""
 
         def decorate(fn: F) -> F:
-            self.register(fn, models=models, operations=operations, at=at, name=name, errors=errors)
+            self.register(
+                fn, models=models, operations=operations, at=at, name=name, errors=errors, params=params
+            )
             return fn
 
         return decorate
@@ -134,16 +157,19 @@ class SpecStep:
     """One step; it has neither models nor operations to choose from."""
 
     def __init__(self, name: str) -> None:
-        self._step = Step(f"openapi.{name}")
+        self.name = f"openapi.{name}"
+        self._step = Step(self.name)
 
     @property
     def registrations(self) -> list[Registration]:
         return self._step.registrations
 
+    @explain_arguments(lambda step: f"pipeline.{step.name}.register")
     def register(self, fn: SpecMiddleware, *, at: str = At.BEFORE, name: str | None = None) -> None:
         """Run `fn` in this step of every request for the description."""
         self._step.register(cast(Middleware, fn), at=at, name=name)
 
+    @explain_arguments(lambda step: f"pipeline.{step.name}.middleware")
     def middleware(self, *, at: str = At.BEFORE, name: str | None = None) -> Callable[[F], F]:
         """`register` as a decorator."""
 
@@ -211,10 +237,21 @@ class Pipeline:
                 if problem:
                     problems.append(f"{meta.name}: middleware: {problem}")
                 else:
-                    getattr(pipeline, name).register(fn, models=[meta.cls], at=_usual_position(fn, name))
+                    step = getattr(pipeline, name)
+                    step.register(fn, models=[meta.cls], at=_usual_position(fn, name))
+                    if meta.is_internal:  # the framework's own guards stay where its routes are left out
+                        step.registrations[-1] = replace(step.registrations[-1], named=())
         return pipeline, problems
 
-    def problems(self, models: Collection[str] | None, served: Collection[Served] | None) -> list[str]:
+    def add_files_middleware(self, middleware: Iterable[Middleware]) -> None:
+        """Let functions and entries of `files_middleware` end the auth step of the routes of files."""
+        for fn in middleware:
+            if can_guard_files(fn) and takes(fn, 2):  # others are said by the routes of files
+                self.auth.register(fn, operations=Operation.FILES, at=At.AFTER)
+
+    def problems(
+        self, models: Mapping[str, ModelMeta] | None, served: Collection[Served] | None
+    ) -> list[str]:
         """The problems of registrations: their functions, and models and operations nothing serves.
 
         Without `models` or `served`, because those could not be made, their questions are left out.
@@ -226,6 +263,11 @@ class Pipeline:
             for problem in _problems(r, models, served)
         ]
         return [*dict.fromkeys(problems)]
+
+
+def can_guard_files(fn: Any) -> bool:
+    """Whether it is a function, or an entry that says so: one of the auth step that needs no model."""
+    return bool(getattr(fn, "guards_files", True))
 
 
 def _usual_position(fn: Any, step: str) -> At:
@@ -255,13 +297,11 @@ def middleware_of_model(middleware: Any) -> Iterator[tuple[str, Any, str]]:
 
 
 def _problems(
-    r: Registration, models: Collection[str] | None, served: Collection[Served] | None
+    r: Registration, models: Mapping[str, ModelMeta] | None, served: Collection[Served] | None
 ) -> Iterator[str]:
     if not takes(r.fn, 2):
         yield "middleware is called with (ctx, next), which it does not take"
-    elsewhere = sorted((r.models or frozenset()) - set(models)) if models is not None else []
-    for name in elsewhere:
-        yield f"no model named {name!r} is registered{did_you_mean(name, models or ())}"
+    yield from r.unknown_models(models)
     explicit = _without_implied_search(r.operations or frozenset())
     unseen = sorted(explicit & UNSEEN_BY.get(r.step, frozenset()))
     for operation in unseen:
@@ -273,18 +313,28 @@ def _problems(
         yield "global search belongs to no model, so it would not run"
     if r.models and explicit & Operation.FILES:
         yield "the routes of single files belong to no model, so it would not run"
-    if not (elsewhere or unseen or of_no_model) and served is not None and not _runs(r, served):
-        operations = " or ".join(sorted(r.operations)) + " requests" if r.operations else "requests"
-        target = f" to {' or '.join(sorted(r.models))}" if r.models else ""
-        yield f"nothing serves {operations}{target}, so it would not run"
+    if models is not None and served is not None and not (unseen or of_no_model):
+        yield from _unserved(r, models, served)
 
 
-def _runs(r: Registration, served: Collection[Served]) -> bool:
-    """Whether any request comes by it; one for everything may wait for models to come."""
-    if r.models is None and r.operations is None:
-        return True
+def _unserved(r: Registration, models: Mapping[str, ModelMeta], served: Collection[Served]) -> Iterator[str]:
+    """The requests that a registration waits for and nobody can send, for each model that it names.
+
+    One for everything may wait for models to come; `unused_models` of `entry.py` asks of entries with models.
+    """
+    if (r.models is not None and not r.named) or (r.models is None and r.operations is None):
+        return
     unseen = UNSEEN_BY.get(r.step, frozenset())
-    return any(op not in unseen and r.matches(model, op, item=True) for model, op in served)
+    meeting = {m.name if m else "" for m, op in served if op not in unseen and r.matches(m, op, item=True)}
+    idle = [""] if r.models is None and not meeting else sorted((r.models or meeting) - meeting)
+    for name in (name for name in idle if not name or name in models):
+        yield nothing_serves(r.operations, name)
+
+
+def nothing_serves(operations: frozenset[Operation] | None, model: str) -> str:
+    """The problem of middleware for requests that nobody can send."""
+    requests = " or ".join(sorted(operations)) + " requests" if operations else "requests"
+    return f"nothing serves {requests}{f' to {model}' if model else ''}, so it would not run"
 
 
 def takes(fn: Any, arguments: int) -> bool:
@@ -347,16 +397,31 @@ def _errors(errors: Any, where: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
 _CODE = re.compile("[A-Z][A-Z0-9_]*")
 
 
-def _models(models: Any, where: str) -> frozenset[str] | None:
+def _params(params: Any, where: str) -> tuple[tuple[str, str], ...]:
+    texts = params if isinstance(params, Mapping) else dict.fromkeys(texts_of(params), "")
+    for name, text in texts.items():
+        if not (isinstance(name, str) and name) or not isinstance(text, str):
+            raise DeclarationError(f"{where}: params= lists names, or gives a sentence for each of them")
+        if name in PARAMETERS:
+            raise DeclarationError(f"{where}: params: {name!r} is a parameter of every list already")
+    return tuple(texts.items())
+
+
+def texts_of(value: Any) -> tuple[Any, ...]:
+    """One text or several, as a tuple."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _models(models: Any, where: str) -> tuple[type[Model] | str, ...] | None:
     if models is None:
         return None
-    entries = [models] if isinstance(models, type | str) else list(models)
+    entries = (models,) if isinstance(models, type | str) else tuple(models)
     if not entries:
         raise DeclarationError(f"{where}: models is empty, so it would never run")
     for model in entries:
         if not isinstance(model, str) and not (isinstance(model, type) and issubclass(model, Model)):
             raise DeclarationError(f"{where}: {model!r} is neither a model nor the name of one")
-    return frozenset(m if isinstance(m, str) else m.__name__ for m in entries)
+    return entries
 
 
 def _operations(operations: Any, where: str) -> frozenset[Operation] | None:

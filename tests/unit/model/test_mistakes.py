@@ -73,13 +73,6 @@ def test_a_misspelt_option_inside_annotated_is_refused() -> None:
     assert "did you mean 'readonly'?" in problem
 
 
-@pytest.mark.parametrize("options", [{"readonly": True}, {"hidden": True}])
-def test_required_with_readonly_or_hidden_is_refused(options: dict[str, bool]) -> None:
-    [problem] = problems_of(declared("title", str, option(**options)))
-
-    assert "no create request could satisfy it" in problem
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -468,7 +461,7 @@ def test_a_lock_on_an_unknown_field_or_value_is_refused() -> None:
 def test_every_mistake_of_every_model_comes_in_one_message() -> None:
     class User(Model):
         email: str = option(uniqe=True)
-        age: int = option(min_length=3, readonly=True)
+        age: int = option(min_length=3, readonly=True, immutable=True)
 
     class Post(Model, tabel="x"):
         title: str = field(min_length=5, max_length=2)

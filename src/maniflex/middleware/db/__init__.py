@@ -5,6 +5,7 @@ from maniflex.middleware import db
 server.pipeline.auth.register(db.tenancy("org_id", lambda ctx: ctx.require_auth().claims["org"]))
 """
 
+from maniflex._arguments import explain_section
 from maniflex.middleware.db.audit_action import audit_action
 from maniflex.middleware.db.audit_log import audit_log
 from maniflex.middleware.db.audit_reads import audit_reads
@@ -29,3 +30,5 @@ __all__ = [
     "rate_limit_field",
     "tenancy",
 ]
+
+explain_section(globals(), "db", __all__)

@@ -6,6 +6,7 @@ server.pipeline.response.register(response.cache(60), models=[Article])
 
 from __future__ import annotations
 
+from maniflex._arguments import explain_section
 from maniflex.middleware.response.body_form import envelope
 from maniflex.middleware.response.caching import cache
 from maniflex.middleware.response.cross_origin import cors
@@ -26,3 +27,5 @@ __all__ = [
     "security_headers",
     "transform_field",
 ]
+
+explain_section(globals(), "response", __all__)

@@ -5,6 +5,7 @@ from maniflex.middleware import service
 server.pipeline.service.register(service.hash_field("password"), models=[User])
 """
 
+from maniflex._arguments import explain_section
 from maniflex.middleware.service.hashing import hash_field
 from maniflex.middleware.service.moments import timestamp, timestamp_when
 from maniflex.middleware.service.owner import owner_scope
@@ -23,3 +24,5 @@ __all__ = [
     "timestamp",
     "timestamp_when",
 ]
+
+explain_section(globals(), "service", __all__)

@@ -5,6 +5,7 @@ from maniflex.middleware import validate
 server.pipeline.validate.register(validate.date_range("starts_on", "ends_on"), models=[Event])
 """
 
+from maniflex._arguments import explain_section
 from maniflex.middleware.validate.field_rules import forbidden_values, regex_field
 from maniflex.middleware.validate.gates import field_role, restrict_field
 from maniflex.middleware.validate.locales import require_locale
@@ -31,3 +32,5 @@ __all__ = [
     "restrict_field",
     "unique_field",
 ]
+
+explain_section(globals(), "validate", __all__)

@@ -12,6 +12,7 @@ status = workflow.machine(
 server.pipeline.validate.register(status, models=[Invoice])
 """
 
+from maniflex._arguments import explain_section
 from maniflex.middleware.workflow.machine import Machine, machine
 from maniflex.middleware.workflow.rules import (
     allow,
@@ -22,3 +23,5 @@ from maniflex.middleware.workflow.rules import (
 )
 
 __all__ = ["Machine", "allow", "allow_any", "allow_initial", "machine", "on_transition", "require_role"]
+
+explain_section(globals(), "workflow", __all__)
