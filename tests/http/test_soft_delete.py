@@ -8,8 +8,10 @@ import pytest
 
 from maniflex import (
     Context,
+    DeclarationError,
     Index,
     Model,
+    ModelOptions,
     Next,
     Server,
     WithDeletedAt,
@@ -18,6 +20,7 @@ from maniflex import (
     has_many,
     with_transaction,
 )
+from maniflex.model.meta import SoftDelete
 from maniflex.testing import FakeClock, client
 from tests.kit.http import created, data_of, error_of, serving, total
 
@@ -186,3 +189,99 @@ async def test_filtering_by_the_mark_shows_the_marked_rows(database_url: str) ->
             assert found["meta"]["total"] == 1
         for flag in ("false", "0"):
             assert data_of(await http.get(f"/api/tasks?filter=is_deleted:eq:{flag}")) == [kept]
+
+
+class Flagged(Model, soft_delete="gone", table="things"):
+    text: str
+    gone: bool
+
+
+class FlaggedFalse(Model, soft_delete=SoftDelete("gone", timestamp=False), table="things"):
+    text: str
+    gone: bool = False
+
+
+class Dated(Model, soft_delete="gone", table="things"):
+    text: str
+    gone: datetime | None = field(filterable=True, immutable=True)
+
+
+class DatedByAlias(Model, soft_delete="removed", table="things"):
+    text: str
+    removed: datetime | None = field(alias="gone")
+
+
+class OwnDeletedAt(Model, soft_delete=True, table="things"):
+    text: str
+    deleted_at: datetime | None = field(alias="gone")
+
+
+class MixinAnew(Model, WithDeletedAt, table="things"):
+    text: str
+    deleted_at: datetime | None = field(default=None, alias="gone")
+
+
+class ByRegistration(Model, table="things"):
+    text: str
+    gone: bool = False
+
+
+DECLARED = pytest.mark.parametrize(
+    ("model", "options", "mark"),
+    [
+        (Flagged, None, True),
+        (FlaggedFalse, None, True),
+        (Dated, None, "2026-01-01T00:00:00Z"),
+        (DatedByAlias, None, "2026-01-01T00:00:00Z"),
+        (OwnDeletedAt, None, "2026-01-01T00:00:00Z"),
+        (MixinAnew, None, "2026-01-01T00:00:00Z"),
+        (ByRegistration, ModelOptions(soft_delete="gone"), True),
+    ],
+)
+
+
+@DECLARED
+async def test_no_way_lets_a_client_write_a_marker_of_ones_own(
+    sqlite_url: str, model: type[Model], options: ModelOptions | None, mark: object
+) -> None:
+    server = Server()
+    server.register(model, options) if options else server.register(model)
+
+    @server.action("POST", "/store", request=model)
+    async def store(ctx: Context) -> object:
+        return await ctx.db(model).create(ctx.body)
+
+    @server.action("POST", "/store_all")
+    async def store_all(ctx: Context) -> object:
+        return [await ctx.db(model).create(item) for item in await ctx.bind_json(list[model])]  # type: ignore[valid-type]
+
+    body = {"text": "a", "gone": mark}
+    async with client(server, database=sqlite_url) as http:
+        record = await created(http, "/api/things", **body)
+        one = f"/api/things/{record['id']}"
+        assert (await http.patch(one, json=body)).status_code == 200
+        assert (await http.post("/api/store", json=body)).status_code == 200
+        assert (await http.post("/api/store_all", json=[body])).status_code == 200
+        patched = await server.execute("update", model, record["id"], body=body)
+        assert patched.status == 200
+        assert data_of(await http.get(one))["gone"] in (None, False)
+        assert await total(http, "/api/things") == 3
+
+        assert (await http.delete(one)).status_code == 204
+        assert await total(http, "/api/things") == 2
+        schemas = (await http.get("/api/openapi.json")).json()["components"]["schemas"]
+        for name in (f"{model.__name__}Create", f"{model.__name__}Update"):
+            assert "gone" not in schemas[name]["properties"]
+        assert schemas[model.__name__]["properties"]["gone"]["readOnly"] is True
+
+
+def test_a_marker_that_only_clients_could_write_stops_the_start() -> None:
+    class Bin(Model, soft_delete="gone"):
+        gone: bool = field(default=False, writeonly=True)
+
+    server = Server()
+    server.register(Bin)
+    with pytest.raises(
+        DeclarationError, match=r"Bin\.gone: marks deleted records, which no client may write"
+    ):
+        server.seal()

@@ -32,7 +32,9 @@ class Tree:
         self.deleted: list[str] = []
         self.tenants: dict[str, str] = {}
 
-        @self.server.pipeline.service.middleware(models=[Node], operations=[Operation.LIST])
+        @self.server.pipeline.service.middleware(
+            models=[Node], operations=[Operation.LIST], params=["tenant"]
+        )
         async def walk(ctx: Context, next: Next) -> None:
             if ctx.query_param("tenant"):
                 ctx.query.force("tenant", ctx.query_param("tenant"))

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from maniflex.errors import DeclarationError
 from tests.kit.migrations import Application
 
 BOOK = """
@@ -121,3 +122,50 @@ def test_without_files_the_start_keeps_the_tables_and_that_is_said(application: 
     application.start()
     assert sentence in application.migrate("status")
     assert application.migrate("check") == "ok: the database and the models agree; there are no files\n"
+
+
+SEARCHED = """
+class Note(Model):
+    text: str = field(searchable=True)
+    price: Decimal = Decimal(0)
+"""
+
+
+@pytest.mark.parametrize("mends", ["up", "start"])
+def test_pieces_of_search_that_were_dropped_are_noticed_and_made_again(
+    application: Application, mends: str
+) -> None:
+    application.write(SEARCHED).migrate("make", "-m", "first")
+    application.migrate("up")
+    made = application.catalogue()
+    is_sqlite = application.url.startswith("sqlite")
+    drops = (
+        ["DROP TRIGGER notes_fts_update", "DROP TRIGGER notes$order_update"]
+        if is_sqlite
+        else ["DROP INDEX idx_notes_search_vector", "ALTER TABLE notes DROP COLUMN search_vector"]
+    )
+    for drop in drops:
+        application.sql(drop.replace("notes$order_update", '"notes$order_update"'))
+        page = application.migrate("check", code=1)
+        assert "notes: " in page
+        assert "is not as Note declares it" in page
+        assert "`maniflex migrate up` makes it anew" in page
+        application.write(SEARCHED, auto_migrate=False)
+        with pytest.raises(DeclarationError, match="is not as Note declares it"):
+            application.start()
+        application.write(SEARCHED)
+        if mends == "up":
+            application.migrate("up")
+        else:
+            application.start()
+        assert application.catalogue() == made
+        assert "ok" in application.migrate("check")
+
+
+def test_a_start_without_files_makes_dropped_pieces_of_search_again(application: Application) -> None:
+    application.write(SEARCHED).start()
+    made = application.catalogue()
+    is_sqlite = application.url.startswith("sqlite")
+    application.sql("DROP TRIGGER notes_fts_insert" if is_sqlite else "DROP INDEX idx_notes_search_vector")
+    application.start()
+    assert application.catalogue() == made

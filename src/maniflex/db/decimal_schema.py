@@ -9,19 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from maniflex.db.port import Adapter, Tx
+from maniflex.db.port import Adapter, Executor, Tx
 from maniflex.sql.decimal_order import has_order_key, order_column, order_expression
 from maniflex.sql.model import ModelSql
-from maniflex.sql.statement import Sql
+from maniflex.sql.statement import Sql, by_dialect
 from maniflex.sql.tables import quote
 
 log = logging.getLogger("maniflex.migrate")
 
 
 async def migrate_decimals(tx: Tx, model: ModelSql) -> None:
-    """Give every decimal column of the model's table its order keys."""
+    """Give every decimal column of the model's table its order keys; without such columns, no triggers."""
     columns = _decimal_columns(model)
     if not columns:
+        if by_dialect(model.dialect, sqlite=True, postgres=False):
+            await _drop_triggers(tx, model)
         return
     table = quote(model.table.name, model.dialect)
     existing = await _table_columns(tx, model)
@@ -47,6 +49,40 @@ async def migrate_decimals(tx: Tx, model: ModelSql) -> None:
     await _drop_indexes_on_texts(tx, model, columns)
 
 
+async def order_key_difference(run: Executor, model: ModelSql) -> str | None:
+    """What of the order keys of a model's decimals is not in the database as it should be."""
+    if by_dialect(model.dialect, sqlite=False, postgres=True):
+        return None
+    columns = _decimal_columns(model)
+    existing = await _table_columns(run, model)
+    for column in columns:
+        if order_column(column) not in existing:
+            return f"the column {order_column(column)} is missing"
+    triggers = _triggers(model, columns) if columns else {}
+    rows = await run.fetch(
+        Sql(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name IN (?, ?)",
+            trigger_names(model),
+        )
+    )
+    made_triggers = {row[0]: row[1] for row in rows}
+    for name in trigger_names(model):
+        if made_triggers.get(name) != triggers.get(name):
+            return (
+                f"the trigger {name} is {'missing' if name not in made_triggers else 'not as it should be'}"
+            )
+    return None
+
+
+async def _drop_triggers(tx: Tx, model: ModelSql) -> None:
+    """Drop the triggers of a table whose last decimal is of another type now: they would fail every write."""
+    rows = await tx.fetch(
+        Sql("SELECT name FROM sqlite_master WHERE type = 'trigger' AND name IN (?, ?)", trigger_names(model))
+    )
+    for (name,) in rows:
+        await tx.execute(Sql(f"DROP TRIGGER {quote(name, model.dialect)}"))
+
+
 async def use_order_keys_if_there(adapter: Adapter, models: Sequence[ModelSql]) -> None:
     """Compare decimals by their texts in a database that was made without order keys."""
     for model in models:
@@ -62,7 +98,7 @@ def _decimal_columns(model: ModelSql) -> tuple[str, ...]:
     return tuple(f.column for f in model.meta.fields if has_order_key(f, model.dialect))
 
 
-async def _table_columns(run: Tx | Adapter, model: ModelSql) -> set[str]:
+async def _table_columns(run: Executor, model: ModelSql) -> set[str]:
     rows = await run.fetch(Sql("SELECT name FROM pragma_table_info(?)", (model.table.name,)))
     return {row[0] for row in rows}
 

@@ -22,6 +22,7 @@ from maniflex.db.discard import discard_statements, nullable_statements
 from maniflex.db.indexes import warn_of_missing_promises
 from maniflex.db.port import Adapter, Executor
 from maniflex.db.renamed_tables import find_old_tables, keeping_advice
+from maniflex.db.search_schema import search_difference
 from maniflex.errors import DeclarationError
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.decimal_order import has_order_key
@@ -42,6 +43,12 @@ async def check_drift(adapter: Adapter, models: Sequence[ModelSql], application:
     for model, columns in tables:
         if columns:
             await warn_of_missing_promises(adapter, model)
+            if (difference := await search_difference(adapter, model)) is not None:
+                log.warning(
+                    "%s cannot be searched as it is declared: %s; run `maniflex migrate up %s`, or start once"
+                    " with auto_migrate=True",
+                    *(model.meta.name, difference, application),
+                )
             continue
         ways = [f"run `maniflex migrate up {application}`, or start once with auto_migrate=True"]
         if keep := keeping_advice(model, old_tables.get(model.meta.name, ())):

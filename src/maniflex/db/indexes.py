@@ -17,7 +17,7 @@ from maniflex.errors import DeclarationError
 from maniflex.sql.decimal_order import decimal_column, order_column
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql, by_dialect
-from maniflex.sql.tables import NAMED_BY_CONDITION, index_name, quote, sa_dialect
+from maniflex.sql.tables import NAMED_BY_CONDITION, index_name, quote, sa_dialect, table_rules
 
 log = logging.getLogger("maniflex.migrate")
 
@@ -165,6 +165,8 @@ def compare_index(model: ModelSql, index: sa.Index, existing: ExistingIndex) -> 
 def is_old_index(model: ModelSql, name: str, existing: ExistingIndex) -> bool:
     """Whether it is an index that we made for fields of the model and that is declared no longer."""
     if name in {str(index.name) for index in model.table.indexes}:
+        return False
+    if name in table_rules(model.meta).old_indexes:
         return False
     columns = [decimal_column(column) for column in existing.columns]
     if not {field.column for field in model.meta.fields}.issuperset(columns):

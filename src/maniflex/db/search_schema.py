@@ -38,16 +38,38 @@ async def migrate_search(tx: Tx, model: ModelSql) -> None:
     await by_dialect(model.dialect, sqlite=_on_sqlite, postgres=_on_postgres)(tx, model)
 
 
+async def search_difference(run: Executor, model: ModelSql) -> str | None:
+    """What of the search of a model is not in the database as it is declared, or is no longer needed."""
+    look = by_dialect(model.dialect, sqlite=_difference_on_sqlite, postgres=_difference_on_postgres)
+    return await look(run, model)
+
+
 # -- SQLite
+
+
+async def _difference_on_sqlite(run: Executor, model: ModelSql) -> str | None:
+    pieces = _pieces(model) if searchable_fields(model.meta) else {}
+    existing = await _existing_pieces(run, model)
+    index = _names(model)[0]
+    if existing == pieces or (not pieces and "USING fts5" not in existing.get(index, "")):
+        return None
+    for name, statement in pieces.items():
+        if existing.get(name) != statement:
+            return f"{name} is {'missing' if name not in existing else 'made otherwise'}"
+    return f"{index} is needed no longer"
+
+
+async def _existing_pieces(run: Executor, model: ModelSql) -> dict[str, str]:
+    names = _names(model)
+    marks = ", ".join("?" * len(names))
+    rows = await run.fetch(Sql(f"SELECT name, sql FROM sqlite_master WHERE name IN ({marks})", names))
+    return {row[0]: row[1] for row in rows}
 
 
 async def _on_sqlite(tx: Tx, model: ModelSql) -> None:
     pieces = _pieces(model) if searchable_fields(model.meta) else {}
-    names = _names(model)
-    marks = ", ".join("?" * len(names))
-    rows = await tx.fetch(Sql(f"SELECT name, sql FROM sqlite_master WHERE name IN ({marks})", names))
-    existing: dict[str, str] = {row[0]: row[1] for row in rows}
-    index = names[0]
+    existing = await _existing_pieces(tx, model)
+    index = _names(model)[0]
     if index in existing and "USING fts5" not in existing[index]:
         if not pieces:
             return
@@ -151,6 +173,32 @@ async def _read_vector(run: Executor, model: ModelSql) -> Row | None:
     )
 
 
+_SEARCH_INDEX = """
+SELECT 1 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+ WHERE i.indrelid = to_regclass($1) AND a.attname = $2
+   AND m.amname = 'gin' AND i.indisvalid AND i.indpred IS NULL
+"""
+
+
+async def _has_search_index(run: Executor, model: ModelSql) -> bool:
+    """Whether words are looked up in an index, whatever its name is."""
+    table = quote(model.table.name, model.dialect)
+    return await run.fetch_one(Sql(_SEARCH_INDEX, (table, VECTOR))) is not None
+
+
+async def _difference_on_postgres(run: Executor, model: ModelSql) -> str | None:
+    row = await _read_vector(run, model)
+    is_ours = row is not None and row[1] and str(row[0] or "").startswith(SEARCH_COMMENT)
+    if not searchable_fields(model.meta):
+        return f"the column {VECTOR} is needed no longer" if is_ours else None
+    if row is None:
+        return f"the column {VECTOR} is missing"
+    if row[0] != _definition(model):
+        return f"the column {VECTOR} is made otherwise"
+    return None if await _has_search_index(run, model) else f"the index on {VECTOR} is missing"
+
+
 async def _on_postgres(tx: Tx, model: ModelSql) -> None:
     table = quote(model.table.name, model.dialect)
     definition = _definition(model) if searchable_fields(model.meta) else None
@@ -169,6 +217,9 @@ async def _on_postgres(tx: Tx, model: ModelSql) -> None:
         await tx.execute(Sql(f"ALTER TABLE {table} DROP COLUMN {VECTOR}"))
     if definition is not None and comment != definition:
         await _add_vector(tx, model, table, definition)
+    elif definition is not None and not await _has_search_index(tx, model):
+        log.info("building the search index of %s again", model.table.name)
+        await _add_search_index(tx, model, table)
 
 
 def _definition(model: ModelSql) -> str:
@@ -198,7 +249,12 @@ async def _add_vector(tx: Tx, model: ModelSql, table: str, definition: str) -> N
     )
     comment = definition.replace("'", "''")
     await tx.execute(Sql(f"COMMENT ON COLUMN {table}.{VECTOR} IS '{comment}'"))
+    await _add_search_index(tx, model, table)
+
+
+async def _add_search_index(tx: Tx, model: ModelSql, table: str) -> None:
     name = quote(index_name("idx", model.table.name, VECTOR), model.dialect)
+    await tx.execute(Sql(f"DROP INDEX IF EXISTS {name}"))  # one that was never finished, or of another kind
     await tx.execute(Sql(f"CREATE INDEX {name} ON {table} USING gin ({VECTOR})"))
 
 

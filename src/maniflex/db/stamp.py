@@ -27,6 +27,13 @@ def stamp(
     check(model, scope, values, only_present=only_present)
 
 
+def drop_settled(model: ModelMeta, scope: Scope, changes: MutableMapping[str, Any]) -> None:
+    """Take out of an update what the scope of its statement settles: a row inside has these values already,
+    and an update that says nothing else changes nothing."""
+    for item in fixed_values(model, scope):
+        changes.pop(item.field.name, None)
+
+
 def complete(model: ModelMeta, scope: Scope, values: MutableMapping[str, Any]) -> None:
     """Add what the scope settles and the values leave open."""
     for item in fixed_values(model, scope):

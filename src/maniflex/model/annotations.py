@@ -7,15 +7,17 @@ gives a `Shape` whose `trouble` says so.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 from collections.abc import Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from importlib.util import find_spec
 from types import NoneType, UnionType
 from typing import Annotated, Any, ForwardRef, Literal, NewType, Union, get_args, get_origin
 from uuid import UUID
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, EmailStr, JsonValue, NameEmail, SecretBytes, SecretStr
 from typing_extensions import is_typeddict
 
 from maniflex.model.declared import Kind
@@ -36,8 +38,18 @@ TYPES: dict[Kind, type | None] = {
     Kind.JSON: None,
 }
 _SCALARS: dict[Any, Kind] = {cls: kind for kind, cls in TYPES.items() if cls is not None}
+_ADDRESSES = frozenset(
+    {
+        ipaddress.IPv4Address,
+        ipaddress.IPv4Interface,
+        ipaddress.IPv4Network,
+        ipaddress.IPv6Address,
+        ipaddress.IPv6Interface,
+        ipaddress.IPv6Network,
+    }
+)
 SUPPORTED = (
-    f"{', '.join(cls.__name__ for cls in _SCALARS)}, Literal, StrEnum, dict, list, "
+    f"{', '.join(cls.__name__ for cls in _SCALARS)}, Literal, StrEnum, EmailStr, HttpUrl, dict, list, "
     "a dataclass, a TypedDict or a pydantic model, each with or without `| None`"
 )
 
@@ -56,6 +68,11 @@ class Shape:
     @property
     def is_plain_text(self) -> bool:
         return self.kind is Kind.TEXT and self.enum is None
+
+    @property
+    def is_text_like(self) -> bool:
+        """Whether a type of pydantic checks the text and gives it its usual form."""
+        return self.is_plain_text and self.type is not str
 
     @property
     def is_structured(self) -> bool:
@@ -107,11 +124,29 @@ def _kind_of(bare: Any) -> tuple[Kind, tuple[Any, ...] | None, str | None]:
         return _enumeration(get_args(bare))
     if isinstance(bare, type) and issubclass(bare, Enum):
         return _enumeration(tuple(member.value for member in bare))
+    if _is_text_like(bare):
+        return Kind.TEXT, None, _missing_library(bare)
+    if bare in (SecretStr, SecretBytes):
+        return Kind.TEXT, None, f"no column can hold {bare.__name__}; write str with field(writeonly=True)"
     if _relation_hint(bare):
         return Kind.JSON, None, _relation_hint(bare)
     if _is_json(bare):
         return Kind.JSON, None, None
     return Kind.JSON, None, f"no column can hold {type_name(bare)}; use {SUPPORTED}"
+
+
+def _is_text_like(bare: Any) -> bool:
+    """Whether pydantic reads and writes the type as text: addresses of mail, the web and networks."""
+    if not isinstance(bare, type):
+        return False
+    is_own = bare.__module__ == "pydantic.networks" or issubclass(bare, str)
+    return bare in _ADDRESSES or (is_own and hasattr(bare, "__get_pydantic_core_schema__"))
+
+
+def _missing_library(bare: Any) -> str | None:
+    if bare in (EmailStr, NameEmail) and find_spec("email_validator") is None:
+        return f'{bare.__name__} needs email-validator: pip install "maniflex[email]"'
+    return None
 
 
 def _enumeration(values: tuple[Any, ...]) -> tuple[Kind, tuple[Any, ...] | None, str | None]:

@@ -150,6 +150,16 @@ class Model(_Base, metaclass=ModelType):
                 if name not in fields or not fields[name].exclude:
                     yield name, value
 
+        def __getattr__(self, name):
+            """Comes only for what is missing: a record of an update has the fields that were sent alone."""
+            cls = type(self)
+            if name in cls.__pydantic_fields__:
+                raise AttributeError(
+                    f"this {cls.__name__} has no {name!r}: the field was not sent or not read;"
+                    f" ctx.field({name!r}) is None for a field that was not sent"
+                )
+            return super().__getattr__(name)
+
         @classmethod
         def __get_pydantic_core_schema__(cls, source, handler):
             settle_fields(cls)

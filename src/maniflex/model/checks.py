@@ -42,14 +42,15 @@ LOCALE_MODES = ("split", "resolve", "dynamic")
 _LOCALE_CODE = re.compile(r"[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*\Z")
 
 
-def option_problems(name: str, shape: Shape, options: Options, *, required: bool) -> Iterator[str]:
+def option_problems(name: str, shape: Shape, options: Options) -> Iterator[str]:
     """Everything wrong with a field as far as the field alone can tell."""
     yield from _flag_problems(options)
-    yield from _contradictions(options, required)
+    yield from _contradictions(options)
     yield from _bound_problems(shape, options)
     yield from _length_problems(shape, options)
     yield from _pattern_problems(shape, options)
     yield from _query_problems(shape, options)
+    yield from _case_problems(shape, options)
     yield from _name_problems(name, options)
     yield from _reference_problems(shape, options)
     yield from _encryption_problems(shape, options)
@@ -78,16 +79,10 @@ def unique_within(unique: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _contradictions(options: Options, required: bool) -> Iterator[str]:
+def _contradictions(options: Options) -> Iterator[str]:
     for one, other, because in _CONTRADICTIONS:
         if options.get(one) and options.get(other):
             yield f"{one} and {other} contradict each other: {because}"
-    for flag in ("readonly", "hidden"):
-        if required and options.get(flag):
-            yield (
-                f"is required and {flag}, so no create request could satisfy it; "
-                "give it a default or make it `| None`"
-            )
 
 
 def _bound_problems(shape: Shape, options: Options) -> Iterator[str]:
@@ -148,6 +143,11 @@ def _query_problems(shape: Shape, options: Options) -> Iterator[str]:
         for option in ("unique", "index"):
             if options.get(option):
                 yield f"{option} cannot be set on {_kind_phrase(shape)}"
+
+
+def _case_problems(shape: Shape, options: Options) -> Iterator[str]:
+    if options.get("ignore_case") and not shape.is_plain_text:
+        yield "ignore_case can only be set on text"
 
 
 def _kind_phrase(shape: Shape) -> str:
@@ -223,6 +223,9 @@ def _schedule_problems(shape: Shape, schedule: Options) -> Iterator[str]:
         yield "scheduled(set_field=...) needs to="
     elif actions != ["set_field"] and ("to" in schedule or "from_" in schedule):
         yield "from_ and to only go with set_field"
+    where = schedule.get("where")
+    if "where" in schedule and not (isinstance(where, Mapping) and where):
+        yield "where must map a field to the value, or the values, at which the time counts"
 
 
 def _locale_problems(shape: Shape, options: Options) -> Iterator[str]:

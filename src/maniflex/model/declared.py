@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+from maniflex._arguments import explain_class
 from maniflex._limits import Limits
 
 
@@ -47,6 +48,7 @@ class OnDelete(StrEnum):
     NO_ACTION = "no_action"
 
 
+@explain_class
 @dataclass(frozen=True, slots=True)
 class SoftDelete:
     """Which field marks a row as deleted, and how."""
@@ -55,6 +57,7 @@ class SoftDelete:
     timestamp: bool  # True: null or a time; False: a flag
 
 
+@explain_class
 @dataclass(frozen=True, slots=True)
 class Index:
     """A further index of the table; `columns` are attribute names."""
@@ -70,6 +73,7 @@ class TypedSelect(str):
     __slots__ = ()
 
 
+@explain_class
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """Per-model options; the same names are class keywords, and these win over them."""

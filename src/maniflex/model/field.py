@@ -35,6 +35,7 @@ class FieldOptions(TypedDict, total=False):
     sortable: bool
     searchable: bool
     unique: bool | str | Sequence[str]
+    ignore_case: bool
     index: bool
     readonly: bool
     immutable: bool
@@ -61,6 +62,7 @@ FLAGS = (
     "sortable",
     "searchable",
     "unique",
+    "ignore_case",
     "index",
     "readonly",
     "immutable",
@@ -71,7 +73,7 @@ FIELD_OPTIONS = frozenset(FieldOptions.__annotations__) | {"default", "default_f
 FILE_OPTIONS = frozenset(
     {"max_size", "accept", "acl", "auto_delete", "upload", "max_count", "sniff", "inline"}
 )
-SCHEDULED_OPTIONS = frozenset({"set_field", "from_", "to", "soft_delete", "hard_delete"})
+SCHEDULED_OPTIONS = frozenset({"set_field", "from_", "to", "where", "soft_delete", "hard_delete"})
 
 # What other libraries call it, and how it is said here.
 _ELSEWHERE = {
@@ -201,6 +203,7 @@ def scheduled(
     set_field: str = ...,
     from_: Any = ...,
     to: Any = ...,
+    where: Mapping[str, Any] = ...,
     soft_delete: bool = ...,
     hard_delete: bool = ...,
     **options: Unpack[FieldOptions],
@@ -211,6 +214,7 @@ def scheduled(
     set_field: str = ...,
     from_: Any = ...,
     to: Any = ...,
+    where: Mapping[str, Any] = ...,
     soft_delete: bool = ...,
     hard_delete: bool = ...,
     **options: Unpack[FieldOptions],

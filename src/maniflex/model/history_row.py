@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 
 from pydantic import JsonValue
 
-from maniflex._names import table_name
+from maniflex._names import pluralise, singular, table_name
 from maniflex.model.base import Model, ModelType
 from maniflex.model.class_body import utc_now
 from maniflex.model.field import field
@@ -51,6 +51,8 @@ class HistoryRow(Model, abstract=True):
     snapshot: dict[str, JsonValue] | None = field(default=None)
     # What scopes compare and the snapshot does not tell (`sql/bindings.py`); never shown.
     binding: dict[str, JsonValue] | None = field(default=None, hidden=True)
+    # Under which names and types it was written (`sql/history_layouts.py`); none before that was noted.
+    schema_version: int | None = field(default=None, hidden=True)
     subject_id: str | None = field(default=None, hidden=True, relation=None)
     erased_at: datetime | None = field(default=None)
     # The time of the row itself; what clients look for is `timestamp`.
@@ -78,8 +80,10 @@ def history_model(parent: type[Model]) -> type[HistoryRow]:
 
 def history_options(parent: type[Model], options: ModelOptions) -> ModelOptions:
     """The options the history of a model is registered with; its routes are those of `features/history`."""
+    old = singular(options.renamed_from) if options.renamed_from and not options.history_table else None
     return ModelOptions(
         table=options.history_table or table_name(f"{parent.__name__}History"),
+        renamed_from=None if old is None else pluralise(f"{old}_history"),  # that of the class it was
         database=options.database,
         headless=True,
         limits=options.limits,

@@ -50,6 +50,7 @@ class FieldMeta:
     searchable: bool = False
     unique: bool = False
     unique_within: tuple[str, ...] = ()  # attributes: unique among the rows that share their values
+    ignore_case: bool = False  # kept in small letters, and looked for like that
     index: bool = False
     readonly: bool = False
     immutable: bool = False
@@ -60,6 +61,11 @@ class FieldMeta:
     load_json: Callable[[str | bytes], Any] | None = None  # stored JSON text → the declared type
     renamed_from: str | None = None  # the column it had before, whose values it keeps
     extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def is_text_like(self) -> bool:
+        """Whether a type of pydantic, such as `EmailStr`, checks its text."""
+        return self.kind is Kind.TEXT and self.enum is None and self.type is not str
 
     @property
     def visible(self) -> bool:
@@ -108,6 +114,7 @@ class TableRules:
 
     defaults: tuple[str, ...] = ()
     checks: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # name → condition
+    old_indexes: tuple[str, ...] = ()  # of earlier versions, which statements of the framework drop
 
 
 def is_one_of(column: str, values: Sequence[str]) -> str:
@@ -131,6 +138,8 @@ class ModelMeta:
     validator: Validator
     by_name: Mapping[str, FieldMeta]
     by_api: Mapping[str, FieldMeta]
+    # Attributes that catalogue entries fill in new records; known once the entries are placed.
+    filled_by_entries: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
         return f"<ModelMeta {self.name} table={self.table!r}>"
@@ -144,6 +153,21 @@ class ModelMeta:
     def closed(self) -> frozenset[str]:
         """Attributes a client can never set."""
         return frozenset(f.name for f in self.fields if f.readonly or f.hidden or f.name == "id")
+
+    @property
+    def filled(self) -> frozenset[str]:
+        """Required attributes that the server fills before a record is stored, so that no client is asked."""
+        names = self.closed | self.filled_by_entries
+        return frozenset(f.name for f in self.fields if f.required and f.name in names)
+
+    @property
+    def create_record(self) -> Callable[[Mapping[str, Any]], Model]:
+        """What makes the record of a create body; what the server fills later may be None in it."""
+        return self.validator.create_without(self.filled) if self.filled else self.validator.create
+
+    def asks_for(self, field: FieldMeta) -> bool:
+        """Whether a client has to send the field of a new record."""
+        return field.required and field.name not in self.filled
 
     @property
     def exact(self) -> bool:

@@ -25,6 +25,7 @@ from maniflex.model.base import Model, WithDeletedAt, WithIsDeleted
 from maniflex.model.checks import option_problems
 from maniflex.model.class_body import OWN_FIELDS, deletion_time, merged_options, rules_of, settle_fields
 from maniflex.model.declared_field import DeclaredField, field_meta
+from maniflex.model.field import FieldSpec
 from maniflex.model.file_field import file_name_problem
 from maniflex.model.json_roundtrip import roundtrip_problems
 from maniflex.model.meta import FieldMeta, Index, Kind, Lock, ModelMeta, ModelOptions, SoftDelete
@@ -33,6 +34,7 @@ from maniflex.model.query_model import query_model_problems
 from maniflex.model.renamed_fields import rename_problems
 from maniflex.model.scheduled_field import target_problems
 from maniflex.model.validate import Validator, inside
+from maniflex.model.value_rules import Rules
 
 _OWN_TYPES = {"id": str, "created_at": datetime, "updated_at": datetime}
 
@@ -56,11 +58,13 @@ class _Scan:
         self._add_marker()
         if not self._complete():
             return None, self.problems
+        soft_delete = self._soft_delete()
+        if soft_delete is not None:
+            self._close_marker(soft_delete)
         columns = self._read_columns()
         for item in columns:
             self._check(item)
         self._check_stored(columns)
-        soft_delete = self._soft_delete()
         self.fields = {item.name: field_meta(item) for item in self._in_column_order(columns, soft_delete)}
         self._check_names()
         self._settle_uniqueness()
@@ -142,8 +146,7 @@ class _Scan:
         if item.shape.trouble:
             self.trouble(item.name, item.shape.trouble)
             return
-        is_required = item.required and self.options.query is None
-        for text in option_problems(item.name, item.shape, item.spec.options, required=is_required):
+        for text in option_problems(item.name, item.shape, item.spec.options):
             self.trouble(item.name, text)
 
     def _check_stored(self, columns: list[DeclaredField]) -> None:
@@ -261,6 +264,23 @@ class _Scan:
         self.problems.append(f"{self.name}: soft_delete: {name} must be `datetime | None` or `bool`")
         return None
 
+    def _close_marker(self, marker: SoftDelete) -> None:
+        """Let no client write the marker: to set it would delete around the rules of DELETE."""
+        info = self.model.__pydantic_fields__[marker.field]
+        rules = rules_of(info)
+        assert rules is not None, "only a settled field is a marker"
+        options = {**rules.spec.options, "readonly": True}
+        if options.pop("writeonly", False):
+            self.trouble(
+                marker.field, "marks deleted records, which no client may write; use hidden for writeonly"
+            )
+        options.pop("immutable", None)  # readonly says more
+        readonly_rules = Rules(rules.shape, FieldSpec(options, rules.spec.unknown))
+        info.metadata[:] = [readonly_rules if item is rules else item for item in info.metadata]
+        if not marker.timestamp and info.is_required():
+            info.default = False
+            self.model.model_rebuild(force=True)
+
     def _locks(self, columns: list[DeclaredField], validator: Validator) -> tuple[Lock, ...]:
         locks: list[Lock] = []
         for item in columns:
@@ -323,10 +343,35 @@ class _Scan:
                 self.trouble(item.name, "scheduled(soft_delete=True) needs a soft-delete model")
             if soft_delete is not None and soft_delete.field == item.name:
                 self.trouble(item.name, "marks deleted records and cannot be scheduled")
+            settings = dict(schedule)
+            if isinstance(schedule.get("where"), Mapping):
+                settings["where"] = self._settle_where(item.name, schedule["where"], validator)
             if schedule.get("set_field"):
-                settings = self._settle_schedule(item.name, dict(schedule), validator, soft_delete)
+                settings = self._settle_schedule(item.name, settings, validator, soft_delete)
+            if settings != schedule:
                 extra = MappingProxyType({**item.extra, "scheduled": MappingProxyType(settings)})
                 self.fields[item.name] = replace(item, extra=extra)
+
+    def _settle_where(
+        self, owner: str, where: Mapping[Any, Any], validator: Validator
+    ) -> Mapping[str, tuple[Any, ...]]:
+        """The fields that a time depends on, and their values in the form these fields give them."""
+        conditions: dict[str, tuple[Any, ...]] = {}
+        for name, values in where.items():
+            field = self._find(name)
+            if field is None:
+                self.trouble(owner, f"scheduled: where: {self.unknown(name)}")
+            elif field.kind is Kind.JSON or field.encrypted is not None:
+                self.trouble(owner, f"scheduled: where: {field.name} cannot be compared with a value")
+            else:
+                wanted = values if isinstance(values, (list, tuple, set, frozenset)) else [values]
+                if not wanted:
+                    self.trouble(owner, f"scheduled: where: {field.name} has no values")
+                conditions[field.name] = tuple(
+                    self._fit_value(field.name, value, "scheduled where value", validator, owner)
+                    for value in wanted
+                )
+        return MappingProxyType(conditions)
 
     def _settle_schedule(
         self, owner: str, schedule: dict[str, Any], validator: Validator, soft_delete: SoftDelete | None

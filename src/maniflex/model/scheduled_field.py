@@ -28,6 +28,7 @@ class FieldSchedule:
     to: Any = None
     from_: Any = None
     conditional: bool = False  # `from_` was given: None is a value like any other
+    where: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # fields, and the values they must have
 
 
 def schedules(meta: ModelMeta) -> tuple[FieldSchedule, ...]:
@@ -37,12 +38,11 @@ def schedules(meta: ModelMeta) -> tuple[FieldSchedule, ...]:
 
 def _schedule(name: str, settings: Mapping[str, Any]) -> FieldSchedule:
     [action] = [action for action in ScheduledAction if settings.get(action)]
+    where = tuple(settings.get("where", {}).items())
     if action is not ScheduledAction.SET_FIELD:
-        return FieldSchedule(name, action)
-    conditional = "from_" in settings
-    return FieldSchedule(
-        name, action, settings["set_field"], settings["to"], settings.get("from_"), conditional
-    )
+        return FieldSchedule(name, action, where=where)
+    conditional, from_ = "from_" in settings, settings.get("from_")
+    return FieldSchedule(name, action, settings["set_field"], settings["to"], from_, conditional, where)
 
 
 def target_problems(owner: str, target: FieldMeta, marker: SoftDelete | None) -> Iterator[str]:

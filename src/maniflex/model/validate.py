@@ -6,7 +6,7 @@ Bodies use API names and ignore what they do not know; code uses attribute names
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -69,6 +69,19 @@ class Validator:
             return cast(Model, self._create(values))
         except ValidationError as error:
             raise self._refusal(details(self._creating.errors(values, error), self._model)) from None
+
+    def create_without(self, names: Collection[str]) -> Callable[[Mapping[str, Any]], Model]:
+        """As `create`, for bodies that may lack these attributes; what is not there is None in the record."""
+        creating = BoundedValidator(with_optional(self._model.__pydantic_core_schema__, names))
+
+        def create(body: Mapping[str, Any]) -> Model:
+            values = body if self._renames is None else self._by_attribute(body)
+            try:
+                return cast(Model, creating.validate(values))
+            except ValidationError as error:
+                raise self._refusal(details(creating.errors(values, error), self._model)) from None
+
+        return create
 
     def patch(self, body: Mapping[str, Any]) -> Fields:
         """The changes a patch body describes, by attribute; what it leaves out stays out."""
@@ -193,6 +206,18 @@ def _merge_validator(model: type[BaseModel]) -> SchemaValidator:
         return {**schema, "schema": loosen(schema["schema"])}
 
     return SchemaValidator(loosen(model.__pydantic_core_schema__))
+
+
+def with_optional(schema: Any, names: Collection[str]) -> Any:
+    """The schema of a model whose fields of these names may be absent, and are None then."""
+    if schema["type"] != "model-fields":
+        return {**schema, "schema": with_optional(schema["schema"], names)}
+    optional_fields = {
+        name: {**schema["fields"][name], "schema": core_schema.with_default_schema(part, default=None)}
+        for name in names
+        if (part := schema["fields"][name]["schema"])["type"] != "default"
+    }
+    return {**schema, "fields": {**schema["fields"], **optional_fields}}
 
 
 def inside(schema: Any) -> tuple[dict[str, Any], Any]:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, DecimalException
+from functools import partial
 from typing import Any, LiteralString, NoReturn, TypeVar, cast
 from uuid import UUID
 
@@ -63,14 +64,29 @@ class Rules:
             return cast(CoreSchema, _strictly(_inline_schema(source) or handler(source)))
         if self.shape.kind is Kind.JSON:
             return cast(CoreSchema, _strictly(handler(source)))
+        if self.shape.is_text_like:
+            return self._text_like(handler(source))
         return _at_leaf(handler(source), self._leaf)
 
     def _leaf(self, leaf: CoreSchema) -> CoreSchema:
         schema = cast(CoreSchema, {**leaf, **self._constraints(leaf["type"])})
         if self.shape.enum is not None:
             return _before(_whole_number, schema) if self.shape.kind is Kind.INT else schema
+        if self.spec.options.get("ignore_case") is True and leaf["type"] == "str":
+            return _before(_lower_text, schema)
         reader = _READERS[self.shape.kind]
         return _before(reader, schema) if reader else schema
+
+    def _text_like(self, schema: CoreSchema) -> CoreSchema:
+        """Text that a type of pydantic reads, as the text of what it made of it."""
+        if schema["type"] == "nullable":
+            return cast(CoreSchema, {**schema, "schema": self._text_like(schema["schema"])})
+        steps = [
+            _before(partial(_text_or, self.shape.type), schema),
+            core_schema.no_info_plain_validator_function(str),
+            self._leaf(core_schema.str_schema()),
+        ]
+        return core_schema.chain_schema(steps)
 
     def _constraints(self, leaf: str) -> dict[str, Any]:
         options = self.spec.options
@@ -90,6 +106,17 @@ class Rules:
                 return {"strict": True}
             case _:
                 return {}
+
+
+def _lower_text(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _text_or(own: type, value: Any) -> Any:
+    """Text, or what code has made of it already; pydantic would read numbers as addresses, too."""
+    if not isinstance(value, str | own):
+        raise PydanticCustomError("type", "must be text")
+    return value
 
 
 def number(value: Any) -> int | float | Decimal | None:

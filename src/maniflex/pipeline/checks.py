@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Problems = Sequence[Detail]
 
 
+class Sentence(dict[str, Any]):
+    """A problem in the words of the application; alone, they are the message of the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A record about to be written, as a rule sees it."""
@@ -112,7 +116,8 @@ async def judge_all(rules: Sequence[ValueRule], ctx: Context, draft: Draft) -> l
 def refusal(model: ModelMeta, problems: Sequence[Detail]) -> ValidationFailed:
     """The one answer that names every problem."""
     secrets = frozenset(f.api for f in model.fields if f.secret)
-    return ValidationFailed(details=problems[:MOST_DETAILS], model=model.name, secrets=secrets)
+    message = problems[0]["message"] if len(problems) == 1 and isinstance(problems[0], Sentence) else None
+    return ValidationFailed(message, problems[:MOST_DETAILS], model=model.name, secrets=secrets)
 
 
 def value_rules(checks: Sequence[Check]) -> list[ValueRule]:

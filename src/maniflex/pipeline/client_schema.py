@@ -18,6 +18,7 @@ from maniflex.model.class_body import rules_of
 from maniflex.model.floods import NOT_WALKED, is_flood
 from maniflex.model.messages import api_name, details
 from maniflex.model.meta import Kind
+from maniflex.model.validate import with_optional
 from maniflex.pipeline.offload import give_way
 
 RECORD = "maniflex_record"  # marks the errors of a record among those of the type around it
@@ -30,6 +31,7 @@ class ClientRecord:
         self._model = model
         self._names: dict[str, str] = {}
         self._json: list[str] = []
+        self.filled: list[str] = []  # closed to clients, and required: code fills them
         self.exact = False
         for name, info in model.__pydantic_fields__.items():
             rules = rules_of(info)
@@ -37,7 +39,10 @@ class ClientRecord:
                 continue
             options = rules.spec.options
             self.exact = self.exact or rules.shape.kind is Kind.DECIMAL
-            if not (options.get("readonly") or options.get("hidden")):
+            if options.get("readonly") or options.get("hidden"):
+                if info.is_required():
+                    self.filled.append(name)
+            else:
                 self._names[api_name(name, model)] = name
                 if rules.shape.kind is Kind.JSON:
                     self._json.append(name)
@@ -119,6 +124,8 @@ class Rewriter:
         record = ClientRecord(_model_of(schema))
         self.exact = self.exact or record.exact
         inner = {key: part for key, part in schema.items() if key != "ref"}
+        if record.filled:
+            inner = with_optional(inner, record.filled)
         return core_schema.no_info_wrap_validator_function(record, cast(Any, inner), ref=schema.get("ref"))
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from maniflex import Context, DeclarationError, Model, Server, field
-from maniflex.middleware import body, service, validate
+from maniflex.middleware import body, db, service, validate
 from maniflex.middleware.auth.passwords import verify_password
 from maniflex.pipeline.entry import Entry
 from maniflex.testing import FakeClock, client
@@ -161,6 +161,7 @@ async def test_fields_that_are_stripped_are_not_stored(database_url: str) -> Non
         ("日本 語", "日本-語"),
         ("हिन्दी", "हिन्दी"),
         ("x" * 100, "x" * 80),
+        ("It\u2019s O'Brien\u2019s 'day'", "its-obriens-day"),
     ],
 )
 async def test_a_slug_is_made_of_letters_and_digits(database_url: str, title: str, slug: str) -> None:
@@ -198,6 +199,28 @@ async def test_equal_slugs_get_numbers_also_when_made_at_once(database_url: str)
         answers = await together(4, post)
         slugs = [data_of(answer, 201)["slug"] for answer in answers]
         assert len(set(slugs)) == 4
+
+
+async def test_no_slug_of_many_equal_titles_at_once_is_refused(database_url: str) -> None:
+    entry = service.slugify_field("title", "slug", unique=True)
+    async with serve(database_url, [Post], ("service", entry)) as http:
+        body = {"title": "Same", "owner_id": "ada"}
+        answers = await together(24, lambda n: http.post("/api/posts", json=body))
+        slugs = {data_of(answer, 201)["slug"] for answer in answers}
+    assert len(slugs) == 24
+    assert all(slug == "same" or slug.startswith("same-") for slug in slugs)
+
+
+async def test_a_slug_that_the_scope_hides_is_not_tried_again(database_url: str) -> None:
+    entries = (
+        ("service", service.slugify_field("title", "slug", unique=True)),
+        ("service", service.owner_scope("owner_id")),
+        ("db", db.force_filter("owner_id", lambda ctx: ctx.auth.user_id)),
+    )
+    async with serve(database_url, [Post], *entries) as http:
+        for user in ("ada", "bob", "cy", "dan", "eve", "fay", "gus", "hal"):
+            answer = await http.post("/api/posts", json={"title": "Same"}, headers=as_user(user))
+            assert data_of(answer, 201)["slug"].startswith("same")
 
 
 # -- values that the server sets

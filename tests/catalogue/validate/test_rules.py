@@ -197,6 +197,16 @@ async def test_a_rule_can_look_at_the_body_alone(database_url: str) -> None:
         assert fields_of(await http.patch(BOOKING + booking["id"], json=body)) == ["end_date"]
 
 
+async def test_one_of_several_fields_can_be_asked_of_the_body_alone(sqlite_url: str) -> None:
+    for merged, refused in ((True, False), (False, True)):
+        rule = validate.require_at_least_one("email", "phone", merged=merged)
+        async with serve(sqlite_url, [Booking], rule) as http:
+            booking = await created(http, BOOKINGS, email=f"{merged}@example.com", phone=None)
+            answer = await http.patch(BOOKING + booking["id"], json={"phone": None})
+            assert (answer.status_code == 422) is refused
+            data_of(await http.patch(BOOKING + booking["id"], json={"room": "hall"}))
+
+
 async def test_a_date_stands_for_its_first_moment(database_url: str) -> None:
     async with serve(database_url, [Booking], validate.date_range("start_date", "closes_at")) as http:
         body = {"start_date": "2026-02-02", "closes_at": "2026-02-01T23:59:59Z"}
@@ -246,13 +256,29 @@ async def test_a_function_of_the_application_judges_typed_values(database_url: s
         count = len(seen)
         data_of(await http.patch(BOOKING + booking["id"], json={"reason": "x"}))
         assert len(seen) == count
-        [problem] = error_of(
+        error = error_of(
             await http.patch(BOOKING + booking["id"], json={"seats": 2}), 422, "VALIDATION_FAILED"
-        )["details"]
-        assert (problem["field"], problem["message"]) == ("seats", "no twins")
+        )
+        [problem] = error["details"]
+        assert (error["message"], problem["field"], problem["message"]) == ("no twins", "seats", "no twins")
         assert seen[-1]["start_date"] == date(2026, 2, 2)
         assert fields_of(await http.post(BOOKINGS, json={"seats": 3})) == ["room", "seats"]
         assert fields_of(await http.post(BOOKINGS, json={"seats": 4})) == ["seats"]
+        twice = error_of(await http.post(BOOKINGS, json={"seats": 3}), 422, "VALIDATION_FAILED")
+        assert twice["message"] == "one or more fields failed validation"
+
+
+async def test_texts_that_hold_numbers_are_compared_and_counted_as_numbers(sqlite_url: str) -> None:
+    rules = (validate.require_when("room", "code:gte:9"), validate.numeric_precision("phone", 4, 2))
+    async with serve(sqlite_url, [Booking], *rules) as http:
+        assert offenders(await http.post(BOOKINGS, json={"code": "10"})) == {"room": "required"}
+        await created(http, BOOKINGS, code="8.5")
+        await created(http, BOOKINGS, code="10", room="blue")
+        await created(http, BOOKINGS, code="8", phone="12.30")
+        for text in ("12.345", "123.4", "1e2", "many", "", "-"):
+            assert offenders(await http.post(BOOKINGS, json={"code": "8", "phone": text})) == {
+                "phone": "digits"
+            }, text
 
 
 async def test_a_function_that_fails_refuses_the_request(database_url: str) -> None:
@@ -398,7 +424,10 @@ MISTAKES: list[tuple[Entry, str]] = [
     (validate.require_when("room"), "at least one condition"),
     (validate.numeric_precision("seats", -1, 0), "at least 0"),
     (validate.numeric_precision("seats", 2, 3), "larger than the precision"),
-    (validate.numeric_precision("room", 2, 1), "room is no number"),
+    (
+        validate.numeric_precision("start_date", 2, 1),
+        "neither a number nor a text that may",
+    ),
     (validate.date_range("start_date", "room"), "neither a date"),
     (validate.forbidden_values("seats", "many"), "'many' is no value of seats"),
     (validate.forbidden_values("seats"), "name the values"),

@@ -1,32 +1,48 @@
-"""`service.hash_field`: a secret is stored as a hash."""
+"""`service.hash_field`: a secret is stored as a hash, and who changes it signs everybody else out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 from maniflex._callables import is_async
 from maniflex._fence import Fence
+from maniflex._names import did_you_mean
+from maniflex.db.changes import Change, ChangeKind
+from maniflex.db.port import Tx
 from maniflex.errors import Abort, RequestError
 from maniflex.middleware.arguments import is_function
-from maniflex.middleware.auth.passwords import MOST_BCRYPT_BYTES, hash_password
+from maniflex.middleware.auth.passwords import MOST_BCRYPT_BYTES, hash_password, is_checking_password
+from maniflex.middleware.auth.tokens import Tokens
 from maniflex.middleware.service.service_entry import BODIES, ServiceEntry
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.checks import refusal
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import Entry, Seat, require_field
+from maniflex.pipeline.entry import Entry, Piece, Seat, require_field
 from maniflex.pipeline.entry_docs import EntryDocs
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Middleware, Next
+from maniflex.query.query import find_field
 
 _PACKAGES = {"argon2id": ("argon2", "argon2-cffi"), "bcrypt": ("bcrypt", "bcrypt")}
 
 
-def hash_field(field: str, hasher: str | Callable[[str], Any] = "argon2id") -> Entry:
-    """Store a hash of the text of a field: by "argon2id", by "bcrypt" or by a function of the text."""
-    return HashEntry(field, hasher)
+def hash_field(
+    field: str,
+    hasher: str | Callable[[str], Any] = "argon2id",
+    *,
+    ends: Tokens | None = None,
+    user_field: str = "id",
+) -> Entry:
+    """Store a hash of the text of a field: by "argon2id", by "bcrypt" or by a function of the text.
+
+    With `ends=tokens`, every session and API key of a user ends when the field of its row changes or the row
+    is deleted, whoever does it: a request, code, an import, the panel. `user_field` has the user's id.
+    """
+    return HashEntry(field, hasher) if ends is None else PasswordEntry(field, hasher, ends, user_field)
 
 
 class HashEntry(ServiceEntry):
@@ -106,3 +122,63 @@ class HashEntry(ServiceEntry):
         if not isinstance(outcome, str):
             raise TypeError("a hasher returns a text")
         return outcome
+
+
+class PasswordEntry(HashEntry):
+    """Ends the sessions of a user whose password is changed, and of one that is deleted.
+
+    It listens at the write seam, so no way to change the row is left out, and ends refresh tokens and API
+    keys in the transaction of the change.
+    """
+
+    listens = True
+    needs_routes = False  # it is told of every write of a row, whoever makes it
+
+    def __init__(self, field: str, hasher: str | Callable[[str], Any], ends: Any, user_field: str) -> None:
+        super().__init__(field, hasher)
+        self._tokens: Tokens = ends
+        self._user_field = user_field
+        if not isinstance(ends, Tokens):
+            self.mistakes.append(f"ends={ends!r} is no auth.Tokens")
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        yield from super().problems(seat)
+        if not self._tokens.is_mounted:
+            yield "the sessions that it ends are not mounted: tokens.mount(server, login=...)"
+
+    def model_problems(self, model: ModelMeta) -> Iterable[str]:
+        yield from super().model_problems(model)
+        field = find_field(model, self._user_field)
+        if field is None:
+            yield f"it has no field {self._user_field!r}{did_you_mean(self._user_field, model.by_name)}"
+
+    def pieces(self, seat: Seat) -> Iterable[Piece]:
+        """None for models without routes: the application hashes there, and this ends sessions."""
+        return () if all(model.options.headless for model in seat.models) else super().pieces(seat)
+
+    @property
+    def needs_rows(self) -> bool:
+        return True
+
+    async def note_changes(self, changes: Sequence[Change], tx: Tx) -> None:
+        for change in changes:
+            user_id = self._user_to_sign_out(change)
+            if not user_id:
+                continue
+            if change.meta.options.database is None:
+                await self._tokens.end_all_in(user_id, tx)
+            else:  # the sessions are in another database than the row
+                tx.after_commit(partial(self._tokens.end_all, user_id))
+
+    def _user_to_sign_out(self, change: Change) -> str | None:
+        """The id of the user whose password is another now, or who is gone; None for any other change."""
+        before, after = change.before, change.after
+        if before is None or change.operation not in (ChangeKind.UPDATE, ChangeKind.DELETE):
+            return None
+        names = [field.name for field in change.meta.fields]
+        place = names.index(require_field(change.meta, self.sets).name)
+        is_same = after is None or before[place] == after[place] or is_checking_password()
+        if change.operation is ChangeKind.UPDATE and is_same:
+            return None
+        user_id: str | None = before[names.index(require_field(change.meta, self._user_field).name)]
+        return user_id

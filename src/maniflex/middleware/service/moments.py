@@ -45,6 +45,7 @@ class TimestampEntry(MomentEntry):
     """Sets a field to now."""
 
     name = "service.timestamp"
+    fills_new = True
 
     def __init__(self, field: str) -> None:
         super().__init__()

@@ -26,6 +26,7 @@ class OwnerEntry(ServiceEntry):
     """Stamps the caller into new records, before the rules of the fields ask for the value."""
 
     name = "service.owner_scope"
+    fills_new = True
     acts_for = frozenset({Operation.CREATE})
 
     def __init__(self, field: str, mismatch: str) -> None:

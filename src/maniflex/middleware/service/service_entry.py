@@ -21,7 +21,9 @@ class ServiceEntry(Entry):
 
     homes: ClassVar = {"service": ANYWHERE}
     acts_for = BODIES
+    in_framework_tables = False
     sets: str = ""  # the field it writes
+    fills_new: ClassVar[bool] = False  # a new record has a value of its own in that field, sent or not
     docs = describe_nothing
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
@@ -30,6 +32,11 @@ class ServiceEntry(Entry):
     def of_model(self, model: ModelMeta, operation: Operation) -> Middleware | None:
         """The middleware for one model; None where checks do the work."""
         raise NotImplementedError
+
+    def fills(self, seat: Seat) -> Iterable[tuple[ModelMeta, str]]:
+        if self.fills_new:
+            for model in seat.models:
+                yield model, require_field(model, self.sets).name
 
     def problems(self, seat: Seat) -> Iterable[str]:
         for model in seat.models:

@@ -36,6 +36,7 @@ class SetEntry(ServiceEntry):
     """Sets one field."""
 
     name = "service.set_field"
+    fills_new = True
 
     def __init__(self, field: str, value: Any) -> None:
         super().__init__()
@@ -61,6 +62,7 @@ class CopyEntry(ServiceEntry):
     """Copies one field to another."""
 
     name = "service.copy_field"
+    fills_new = True
 
     def __init__(self, source: str, target: str) -> None:
         super().__init__()

@@ -18,7 +18,9 @@ from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import At, Middleware, Next
 
 RANDOM_LENGTH = 6
-_ATTEMPTS = 5
+_MOST_TRIES = 12
+_NUMBERED_TRIES = 8  # those after them get a random end, which nobody else has
+_APOSTROPHES = str.maketrans("", "", "'\u2018\u2019\u02bc\u00b4`\uff07")  # "It's" is one word
 _LAST = 100  # next to the database step
 _LETTERS = string.ascii_lowercase + string.digits
 
@@ -34,7 +36,7 @@ def slugify_field(source: str, target: str, *, unique: bool = False, max_length:
 def slug_of(text: str, max_length: int) -> str:
     """The slug of a text; empty when no letter or digit is in it."""
     letters: list[str] = []
-    for letter in unicodedata.normalize("NFC", text).lower():
+    for letter in unicodedata.normalize("NFC", text).lower().translate(_APOSTROPHES):
         base = unicodedata.normalize("NFD", letter)[0]
         if base.isascii() and base.isalnum():
             letters.append(base)
@@ -49,6 +51,7 @@ class SlugEntry(ServiceEntry):
     """Makes slugs; an update is held against the stored row."""
 
     name = "service.slugify_field"
+    fills_new = True
 
     def __init__(self, source: str, target: str, unique: bool, max_length: int) -> None:
         super().__init__()
@@ -101,15 +104,16 @@ class SlugEntry(ServiceEntry):
         is_create = operation is Operation.CREATE
 
         async def retry(ctx: Context, next: Next) -> None:
-            for attempt in range(_ATTEMPTS):
+            for tries in range(1, _MOST_TRIES + 1):
                 try:
                     await next()
                     return
                 except ConstraintViolation as error:
                     is_ours = slugs.target.column in error.columns and slugs.has_made(ctx, is_create)
                     # A transaction of the request ends with the refused write.
-                    if not is_ours or ctx.tx is not None or attempt == _ATTEMPTS - 1:
+                    if not is_ours or ctx.tx is not None or tries == _MOST_TRIES:
                         raise
+                slugs.note_refused(ctx, tries)
                 if is_create:
                     await slugs.set_new(ctx)
                 else:
@@ -141,19 +145,33 @@ class Slugs:
         """Whether the slug of the request was made here."""
         return not is_create or self._mark in ctx.state
 
+    def note_refused(self, ctx: Context, tries: int) -> None:
+        """The database has refused the slug of this request so many times."""
+        ctx.state[f"{self._mark}.tries"] = tries
+
     async def make(self, ctx: Context, text: Any, own_id: str | None) -> str:
-        """A slug of the text, or a random one; with `unique`, one that no other record has."""
+        """A slug of the text, or a random one; with `unique`, one that no other record has.
+
+        The look is only a guess: others may store the same slug at once, or it belongs to a record that the
+        scope hides, and the statement that stores it decides. Each refusal makes the guess wider, so that
+        many who want the same slug at once soon want different ones.
+        """
         base = slug_of(str(text or ""), self._max_length) or _random_slug()
-        if not self._unique or not await self._is_used(ctx, base, own_id):
+        tries = ctx.state.get(f"{self._mark}.tries", 0)
+        if not self._unique or (tries == 0 and not await self._is_used(ctx, base, own_id)):
             return base
+        if tries > _NUMBERED_TRIES:
+            return self._with_end(base, _random_slug())
         number, step = 2, 1
-        while await self._is_used(ctx, slug := self._with_number(base, number), own_id):
+        while await self._is_used(ctx, self._with_end(base, number), own_id):
             step = step if number < 10 else 2 * step  # a name that very many have needs few looks
             number += step
-        return slug
+        if tries > 1:
+            number += secrets.randbelow(4**tries)
+        return self._with_end(base, number)
 
-    def _with_number(self, base: str, number: int) -> str:
-        suffix = f"-{number}"
+    def _with_end(self, base: str, end: int | str) -> str:
+        suffix = f"-{end}"
         return base[: self._max_length - len(suffix)].rstrip("-") + suffix
 
     async def _is_used(self, ctx: Context, slug: str, own_id: str | None) -> bool:

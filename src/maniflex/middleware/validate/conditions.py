@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from maniflex._names import did_you_mean
@@ -24,6 +26,7 @@ _OPERATORS: dict[str, tuple[Op, Callable[[Any, Any], bool]]] = {
     "lte": (Op.LTE, operator.le),
 }
 _EQUALITY = (Op.EQ, Op.NEQ)
+_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,14 @@ class Condition:
         value = values[self.field.name]
         if self.op not in _EQUALITY and (value is None or self.value is None):
             return False
+        if self.op not in _EQUALITY and _is_number(value) and _is_number(self.value):
+            return self.compare(Decimal(value), Decimal(self.value))
         return self.compare(value, self.value)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a text holds a number: "10" comes after "9"."""
+    return isinstance(value, str) and _NUMBER.match(value) is not None
 
 
 def condition_problem(text: str) -> str | None:

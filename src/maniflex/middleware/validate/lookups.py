@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 
+from maniflex._names import did_you_mean
 from maniflex.errors import ConstraintViolation
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.base import Model
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.model.registry import unknown_model
 from maniflex.pipeline.checks import Check, Draft, Problems, RowChange, RowCheck, ValueRule
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat, require_field
@@ -153,6 +155,7 @@ class ExistsEntry(RuleEntry):
     def __init__(self, field: str, model: type[Model] | str, filters: Mapping[str, Any] | None) -> None:
         super().__init__()
         self.fields = (field,)
+        self._given = model
         self._target = model if isinstance(model, str) else getattr(model, "__name__", repr(model))
         self._filters = dict(filters or {})
 
@@ -160,13 +163,13 @@ class ExistsEntry(RuleEntry):
         field = require_field(model, self.fields[0])
         if field.kind not in (Kind.TEXT, Kind.UUID):
             yield f"{field.name} cannot hold an id"
-        target = seat.registered.get(self._target)
-        if target is None:
-            yield f"no model named {self._target!r} is registered"
+        if problem := unknown_model(self._given, seat.registered):
+            yield problem
             return
+        target = seat.registered[self._target]
         for name in self._filters:
             if find_field(target, name) is None:
-                yield f"{self._target} has no field {name!r}"
+                yield f"{self._target} has no field {name!r}{did_you_mean(name, target.by_name)}"
 
     def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         yield ExistsRule(require_field(model, self.fields[0]), self._target, self._filters)

@@ -9,13 +9,13 @@ from typing import Any
 
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.messages import detail
-from maniflex.model.meta import NUMBERS, FieldMeta, ModelMeta
+from maniflex.model.meta import NUMBERS, FieldMeta, Kind, ModelMeta
 from maniflex.pipeline.checks import Check, Draft, Problems, ValueRule
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat, require_field
 from maniflex.pipeline.operation import Operation
 
-_PLAIN = re.compile(r"[+-]?(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?\Z")
+_PLAIN = re.compile(r"[+-]?(?=\.?[0-9])(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?\Z")
 
 
 def numeric_precision(field: str, precision: int, scale: int) -> Entry:
@@ -44,8 +44,8 @@ class PrecisionEntry(RuleEntry):
 
     def model_problems(self, model: ModelMeta, seat: Seat) -> Iterable[str]:
         field = require_field(model, self.fields[0])
-        if field.kind not in NUMBERS:
-            yield f"{field.name} is no number"
+        if field.kind not in NUMBERS and (field.kind is not Kind.TEXT or field.enum is not None):
+            yield f"{field.name} is neither a number nor a text that may hold one"
 
     def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
         yield PrecisionRule(require_field(model, self.fields[0]), self._precision, self._scale)
@@ -57,6 +57,7 @@ class PrecisionRule(ValueRule):
     def __init__(self, field: FieldMeta, precision: int, scale: int) -> None:
         self.names = frozenset({field.name})
         self._field = field
+        self._is_number = field.kind in NUMBERS
         self._precision, self._scale = precision, scale
 
     def judge(self, ctx: Context, draft: Draft) -> Problems:
@@ -70,7 +71,7 @@ class PrecisionRule(ValueRule):
     def _problem(self, text: str) -> str | None:
         match = _PLAIN.match(text)
         if match is None:
-            return "must be written without an exponent"
+            return "must be written without an exponent" if self._is_number else "must be a number"
         whole = len(match["whole"].lstrip("0"))
         fraction = len((match["fraction"] or "").rstrip("0"))
         if self._scale and fraction > self._scale:

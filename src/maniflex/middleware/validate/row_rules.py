@@ -12,7 +12,7 @@ from maniflex.middleware.validate.conditions import Condition, condition_problem
 from maniflex.middleware.validate.rule_entry import RuleEntry
 from maniflex.model.messages import detail
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.pipeline.checks import Check, Draft, Problems, ValueRule
+from maniflex.pipeline.checks import Check, Draft, Problems, Sentence, ValueRule
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Entry, Seat, ask, require_field
 from maniflex.pipeline.operation import Operation
@@ -37,9 +37,9 @@ def require_when(field: str, *conditions: str, merged: bool = True) -> Entry:
     return RequireWhenEntry(field, conditions, merged)
 
 
-def require_at_least_one(*fields: str) -> Entry:
+def require_at_least_one(*fields: str, merged: bool = True) -> Entry:
     """Ask for a value in at least one of the fields."""
-    return AtLeastOneEntry(fields)
+    return AtLeastOneEntry(fields, merged)
 
 
 class RowRule(ValueRule):
@@ -103,7 +103,7 @@ class CrossFieldRule(RowRule):
             return []
         messages = outcome if isinstance(outcome, Mapping) else {self._at: outcome or "is not allowed"}
         return [
-            {"field": str(name), "message": str(message), "code": "invalid"}
+            Sentence(field=str(name), message=str(message), code="invalid")
             for name, message in messages.items()
         ]
 
@@ -203,21 +203,22 @@ class AtLeastOneEntry(RuleEntry):
 
     name = "validate.require_at_least_one"
 
-    def __init__(self, fields: Sequence[str]) -> None:
+    def __init__(self, fields: Sequence[str], merged: bool) -> None:
         super().__init__()
         self.fields = tuple(fields)
+        self._merged = merged
         if len(set(fields)) < 2:
             self.mistakes.append("name two fields or more")
 
     def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
-        yield AtLeastOneRule([require_field(model, name) for name in self.fields])
+        yield AtLeastOneRule([require_field(model, name) for name in self.fields], merged=self._merged)
 
 
 class AtLeastOneRule(RowRule):
     """Asks for one of several fields."""
 
-    def __init__(self, fields: Sequence[FieldMeta]) -> None:
-        super().__init__(fields)
+    def __init__(self, fields: Sequence[FieldMeta], *, merged: bool) -> None:
+        super().__init__(fields, merged=merged)
         names = ", ".join(f'"{f.api}"' for f in fields)
         message = f"at least one of {names} is required"
         self._problems = [{"field": f.api, "message": message, "code": "required"} for f in fields]

@@ -19,6 +19,7 @@ class RuleEntry(Entry):
 
     homes: ClassVar = {"validate": ANYWHERE}
     acts_for = BODIES
+    in_framework_tables = False
 
     def pieces(self, seat: Seat) -> Iterable[Piece]:
         return ()
