@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, assert_type, cast
 
 import httpx
 import pytest
@@ -65,16 +65,18 @@ async def test_changes_that_no_rule_allows_are_refused(database_url: str) -> Non
     async with serve(database_url, [Invoice, Ledger], rules()) as http:
         invoice = await created(http, INVOICES)
         error = error_of(await patch(http, invoice, status="paid", amount=7), 422, "INVALID_TRANSITION")
-        assert error["details"] == [
-            {"field": "status", "from": "draft", "to": "paid", "message": "not allowed"}
-        ]
+        assert error["message"] == '"status" cannot change from draft to paid; it can become submitted'
+        [problem] = error["details"]
+        assert (problem["field"], problem["from"], problem["to"]) == ("status", "draft", "paid")
+        assert (problem["possible"], problem["message"]) == (["submitted"], error["message"])
         assert data_of(await http.get(f"{INVOICES}/{invoice['id']}"))["amount"] == 0
         data_of(await patch(http, invoice, status="draft", amount=1))
         data_of(await patch(http, invoice, amount=2))
         assert await total(http, "/api/ledgers") == 0
         data_of(await patch(http, invoice, status="submitted"))
         error = error_of(await patch(http, invoice, status="approved"), 422, "INVALID_TRANSITION")
-        assert error["details"][0]["message"] == "you may not make this change"
+        assert error["message"] == error["details"][0]["message"] == "this change needs the role 'boss'"
+        assert error["details"][0]["roles"] == ["boss"]
         data_of(await patch(http, invoice, "boss", status="approved"))
         assert data_of(await patch(http, invoice, status=None))["status"] is None
         changes = [entry["change"] for entry in data_of(await http.get("/api/ledgers?sort=created_at"))]
@@ -88,6 +90,7 @@ async def test_new_records_have_one_of_the_initial_states(database_url: str) -> 
             answer = await http.post(INVOICES, json={"status": state})
             [problem] = error_of(answer, 422, "INVALID_TRANSITION")["details"]
             assert (problem["from"], problem["to"]) == (None, state)
+            assert problem["possible"] == ["draft", "submitted"]
         data_of(await http.post(INVOICES, json={"status": "submitted"}), 201)
         data_of(await http.post(INVOICES, json={}), 201)
         assert await total(http, "/api/ledgers") == 0
@@ -325,6 +328,52 @@ def test_rules_that_cannot_be_meant_stop_the_start(wrong_rules: Any, words: str)
     assert words in str(stopped.value)
 
 
+def test_every_state_that_the_field_cannot_have_is_told_as_it_was_written() -> None:
+    wrong = workflow.machine(
+        "status",
+        workflow.allow_initial("new"),
+        workflow.allow("draft", "payed"),
+        workflow.on_transition("*", "payed", note),
+        workflow.allow("aproved", "paid"),
+    )
+    with pytest.raises(DeclarationError) as stopped:
+        build([Invoice, Ledger], wrong).seal()
+    problems = [text.partition("Invoice: ")[2] for text in stopped.value.problems]
+    one_of = "status is one of draft, submitted, approved, paid"
+    assert problems == [
+        f"status cannot be 'new': {one_of}",
+        f"status cannot be 'payed': {one_of}; did you mean 'paid'?",
+        f"status cannot be 'aproved': {one_of}; did you mean 'approved'?",
+    ]
+
+
+async def test_the_words_of_a_guard_are_the_message(sqlite_url: str) -> None:
+    def too_late(ctx: Context, from_: Any, to: Any) -> str:
+        return "the month is closed"
+
+    def never(ctx: Context, from_: Any, to: Any) -> bool:
+        return False
+
+    status = workflow.machine(
+        "status",
+        workflow.allow("draft", "paid", too_late),
+        workflow.allow("draft", "approved", never),
+        workflow.allow("draft", "*", workflow.require_role("boss", "clerk")),
+    )
+    async with serve(sqlite_url, [Invoice], status) as http:
+        invoice = await created(http, INVOICES)
+        everything = ["submitted", "approved", "paid", None]
+        for state, message, roles in (
+            ("paid", "the month is closed", None),
+            ("approved", '"status" cannot change from draft to approved; it can become', None),
+            ("submitted", "this change needs one of the roles 'boss', 'clerk'", ["boss", "clerk"]),
+        ):
+            error = error_of(await patch(http, invoice, status=state), 422, "INVALID_TRANSITION")
+            [problem] = error["details"]
+            assert error["message"].startswith(message)
+            assert (problem["possible"], problem.get("roles")) == (everything, roles)
+
+
 def test_a_machine_needs_the_database_step() -> None:
     server = build([Invoice, Ledger], rules())
     server.pipeline.db.register(pass_on, at="replace", operations="update")
@@ -380,3 +429,29 @@ async def test_a_field_that_only_the_framework_has_stops_the_start() -> None:
     server.pipeline.validate.register(workflow.machine("status", workflow.allow("draft", "paid")))
     with pytest.raises(DeclarationError, match="no model has a field 'status'"):
         server.seal()
+
+
+async def test_a_hook_reaches_the_server_and_a_transition_gives_a_typed_record(sqlite_url: str) -> None:
+    async def submit(ctx: Context, from_: Any, to: Any) -> None:
+        await ctx.server.work.submit("invoice.paid.v1", {"invoice_id": ctx.url_param("id")})
+
+    status = workflow.machine("status", workflow.allow("*", "*"), workflow.on_transition("*", "paid", submit))
+    server = Server(sqlite_url)
+    server.register(Invoice)
+    server.pipeline.validate.register(status, models=[Invoice])
+
+    @server.work.handler("invoice.paid.v1")
+    async def paid(run: Run) -> None: ...
+
+    @server.action("POST", "/invoices/{id}/pay")
+    async def pay(ctx: Context) -> dict[str, Any]:
+        invoice = await status.transition(ctx, ctx.url_param("id"), "paid", model=Invoice, amount=7)
+        assert_type(invoice, Invoice)
+        return {"amount": invoice.amount, "same": ctx.server is server}
+
+    async with client(server, database=sqlite_url) as http:
+        invoice = await created(http, INVOICES)
+        answer = data_of(await http.post(f"{INVOICES}/{invoice['id']}/pay"))
+        assert answer == {"amount": 7, "same": True}
+        [run] = await server.work.list(type="invoice.paid.v1")
+        assert run.payload == {"invoice_id": invoice["id"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from maniflex._fence import Fence
 from maniflex.db.current import transaction
@@ -21,6 +21,7 @@ from maniflex.middleware.workflow.rules import (
     StateRules,
     dead_rules,
     rules_of,
+    state_problems,
 )
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
@@ -28,6 +29,8 @@ from maniflex.pipeline.checks import Check, Draft, Problems, RowChange, RowCheck
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Seat, ask, require_field
 from maniflex.pipeline.operation import Operation
+
+M = TypeVar("M", bound=Model)
 
 
 def machine(field: str, *rules: Rule) -> Machine:
@@ -54,6 +57,12 @@ class Machine(RuleEntry):
             elif isinstance(rule, AllowInitial) and not rule.states:
                 self.mistakes.append("allow_initial names no state, so no record could be made")
 
+    @overload
+    async def transition(self, ctx: Context, id: str, to: Any, *, model: type[M], **changes: Any) -> M: ...
+    @overload
+    async def transition(
+        self, ctx: Context, id: str, to: Any, *, model: str | None = None, **changes: Any
+    ) -> Any: ...
     async def transition(
         self, ctx: Context, id: str, to: Any, *, model: type[Model] | str | None = None, **changes: Any
     ) -> Any:
@@ -95,12 +104,16 @@ class Machine(RuleEntry):
         if field.name in ("id", "created_at", "updated_at") or model.options.query is not None:
             yield f"{field.name} is not changed by anybody"
             return
-        try:
-            rules = rules_of(field, self._rules)
-        except ValueError as error:
-            yield str(error)
-        else:
-            yield from dead_rules(rules)
+        problems = dict.fromkeys(state_problems(field, self._rules))
+        yield from problems or dead_rules(rules_of(field, self._rules))
+
+    def states_of(self, model: ModelMeta) -> StateRules:
+        """The rules with the states of a model's field."""
+        return rules_of(require_field(model, self.fields[0]), self._rules)
+
+    def is_on(self, model: ModelMeta) -> bool:
+        """Whether it was registered for the model, once the server is being sealed."""
+        return any(meta.name == model.name for meta in self._models)
 
     def codes(self, operation: Operation) -> dict[int, tuple[str, ...]]:
         judges_creates = any(isinstance(rule, AllowInitial) for rule in self._rules)
@@ -112,7 +125,7 @@ class Machine(RuleEntry):
         return codes
 
     def rules(self, model: ModelMeta, operation: Operation) -> Iterable[Check]:
-        rules = rules_of(require_field(model, self.fields[0]), self._rules)
+        rules = self.states_of(model)
         if operation is Operation.UPDATE:
             yield Transition(rules)
         elif rules.initial is not None:
@@ -136,7 +149,7 @@ class InitialState(ValueRule):
     def judge(self, ctx: Context, draft: Draft) -> Problems:
         state = plain_value(draft.values.get(self._rules.field.name))
         if state not in (self._rules.initial or ()):
-            raise _refusal(self._rules, None, state, "not allowed")
+            raise _initial_refusal(self._rules, state)
         return ()
 
 
@@ -159,12 +172,12 @@ class Transition(RowCheck):
             return
         rule = self._rules.deciding(before, after)
         if rule is None:
-            raise _refusal(self._rules, before, after, "not allowed")
+            raise _refusal(self._rules, before, after)
         for guard in rule.guards:
             verdict = await ask(ctx, guard, ctx, before, after)
             if verdict is not None and verdict is not True:
-                text = verdict if isinstance(verdict, str) and verdict else "not allowed"
-                raise _refusal(self._rules, before, after, text)
+                text = verdict if isinstance(verdict, str) else ""
+                raise _refusal(self._rules, before, after, text, getattr(guard, "roles", None))
         change.after += [
             partial(_run_hook, ctx, item, before, after)
             for item in self._rules.hooks
@@ -184,8 +197,35 @@ async def _run_hook(ctx: Context, item: OnTransition, before: Any, after: Any) -
         raise Abort(500, "WORKFLOW_HOOK_ERROR", "the change was not made") from fence.absorb(error)
 
 
-def _refusal(rules: StateRules, before: Any, after: Any, message: str) -> Abort:
-    field = rules.field
-    states = {} if field.secret else {"from": before, "to": after}
-    details = [{"field": field.api, **states, "message": message}]
-    return Abort(422, "INVALID_TRANSITION", f'"{field.api}" cannot be changed like this', details)
+def _refusal(
+    rules: StateRules, before: Any, after: Any, text: str = "", roles: Sequence[str] | None = None
+) -> Abort:
+    """The refusal of a change, in the words of the guard that refused it."""
+    field, possible = rules.field, rules.following(before)
+    if not text and not field.secret:
+        change = f"change from {_word(before)} to {_word(after)}"
+        text = f'"{field.api}" cannot {change}{_choices("become", possible)}'
+    states = {} if field.secret else {"from": before, "to": after, "possible": possible}
+    return _invalid_transition(rules, text, {**states, **({"roles": [*roles]} if roles else {})})
+
+
+def _initial_refusal(rules: StateRules, state: Any) -> Abort:
+    """The refusal of a new record."""
+    field, possible = rules.field, list(rules.initial or ())
+    if field.secret:
+        return _invalid_transition(rules, "", {})
+    text = f'"{field.api}" of a new record cannot be {_word(state)}{_choices("be", possible)}'
+    return _invalid_transition(rules, text, {"from": None, "to": state, "possible": possible})
+
+
+def _invalid_transition(rules: StateRules, text: str, more: Mapping[str, Any]) -> Abort:
+    message = text or f'"{rules.field.api}" cannot be changed like this'
+    return Abort(422, "INVALID_TRANSITION", message, [{"field": rules.field.api, **more, "message": message}])
+
+
+def _word(state: Any) -> str:
+    return "null" if state is None else str(state)
+
+
+def _choices(verb: str, states: Sequence[Any]) -> str:
+    return f"; it can {verb} {', '.join(map(_word, states))}" if states else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maniflex.middleware.typed_values import typed_value
+from maniflex.middleware.typed_values import plain_value, typed_value
 from maniflex.model.meta import FieldMeta
 from maniflex.pipeline.context import Context
 
@@ -69,16 +69,24 @@ def on_transition(from_: Any, to: Any, hook: Hook) -> OnTransition:
     return OnTransition(from_, to, hook)
 
 
+class TransitionRoles:
+    """Asks callers for one of some roles."""
+
+    def __init__(self, roles: Sequence[str]) -> None:
+        self.roles = list(roles)
+        self._names = frozenset(roles)
+        names = ", ".join(map(repr, roles))
+        one = f"the role {names}" if len(roles) == 1 else f"one of the roles {names}"
+        self._refusal = f"this change needs {one}" if roles else "nobody may make this change"
+
+    def __call__(self, ctx: Context, from_: Any, to: Any) -> str | None:
+        is_holder = ctx.auth is not None and not self._names.isdisjoint(ctx.auth.roles)
+        return None if is_holder else self._refusal
+
+
 def require_role(*roles: str) -> Guard:
     """A guard that asks for one of the roles; without roles it refuses everybody."""
-    names = frozenset(roles)
-
-    def has_role(ctx: Context, from_: Any, to: Any) -> str | None:
-        if ctx.auth is not None and not names.isdisjoint(ctx.auth.roles):
-            return None
-        return "you may not make this change"
-
-    return has_role
+    return TransitionRoles(roles)
 
 
 def _fits(pattern: Any, state: Any) -> bool:
@@ -98,9 +106,33 @@ class StateRules:
         """The first rule for a change, which decides."""
         return next((rule for rule in self.allows if rule.matches(source, target)), None)
 
+    def following(self, source: Any) -> list[Any]:
+        """The states that can come after one, as far as they are known; guards may still refuse them."""
+        states = [*(self.field.enum or ()), *([None] if self.field.nullable else [])]
+        named_targets = [rule.target for rule in self.allows if rule.target != ANY]
+        every = [*dict.fromkeys(plain_value(state) for state in [*states, *named_targets])]
+        return [state for state in every if state != source and self.deciding(source, state) is not None]
+
+    def possible(self, states: Sequence[Any], source: Any, *, is_new: bool) -> list[Any]:
+        """The states among these that a new record may have, or that may follow, if guards agree."""
+        if is_new:
+            return [state for state in states if self.initial is None or state in self.initial]
+        after = self.following(source)
+        return [state for state in states if state == source or state in after]
+
     def describe(self) -> list[dict[str, Any]]:
         """The transitions for the API description."""
         return [{"from": rule.source, "to": rule.target} for rule in self.allows]
+
+
+def state_problems(field: FieldMeta, rules: Sequence[Rule]) -> Iterator[str]:
+    """The states that rules name and the field cannot have, each of them once."""
+    for rule in rules:
+        for state in rule.states if isinstance(rule, AllowInitial) else (rule.source, rule.target):
+            try:
+                _state(field, state)
+            except ValueError as error:
+                yield str(error)
 
 
 def rules_of(field: FieldMeta, rules: Sequence[Rule]) -> StateRules:
