@@ -1,4 +1,4 @@
-"""The file of a SQLite database, its disk and the library (T141 to T149)."""
+"""The file of a SQLite database, its disk and the library (T141 to T150)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from maniflex.db.sqlite.adapter import SqliteAdapter
+from maniflex.db.sqlite.checkpoints import WARN_BYTES
 from maniflex.db.sqlite.connect import MEMORY, has_wal_mode
 from maniflex.doctor.check import DatabaseCheck, DeclarationCheck
 from maniflex.doctor.finding import Problem, Severity
@@ -168,6 +169,20 @@ def other_journals(subject: Subject) -> Iterator[Problem]:
             )
 
 
+def long_logs(subject: Subject) -> Iterator[Problem]:
+    for path in _files(subject):
+        log_path = f"{path}-wal"
+        if os.path.exists(log_path) and (size := os.path.getsize(log_path)) > WARN_BYTES:
+            yield Problem(
+                where=log_path,
+                why=f"the write-ahead log has {size // 1024**2:,} MB: somebody reads the database as it was"
+                " long ago, and every read looks through the log",
+                fix="end transactions and programs that stay open on the file; the next writes then begin the"
+                " log anew",
+                about=(path,),
+            )
+
+
 async def two_hosts(database: OpenDatabase) -> AsyncIterator[Problem]:
     """Locks of a file hold on one machine; two that write to it through a shared disk break it."""
     adapter = database.adapter
@@ -215,6 +230,7 @@ CHECKS = (
     DeclarationCheck(
         "T148", Severity.WARNING, "less than 1 GB left on the disk of the SQLite file", full_disks
     ),
+    DeclarationCheck("T150", Severity.WARNING, "a write-ahead log that is never begun anew", long_logs),
 )
 SQLITE_CHECKS = (
     DatabaseCheck("T142", Severity.ERROR, "living processes of two hosts on one SQLite file", two_hosts),

@@ -25,6 +25,7 @@ from typing import Any
 
 from maniflex.db.budget import Budget
 from maniflex.db.port import STREAM_BATCH, BatchStatement, CommitHooks, Isolation, Row, Tx, Wake
+from maniflex.db.sqlite.checkpoints import LogKeeper
 from maniflex.db.sqlite.connect import (
     MEMORY,
     ConnectionSource,
@@ -81,6 +82,7 @@ class SqliteAdapter:
         self._engine: _Engine | None = None
         self._observer: StatementObserver | None = None
         self._release: weakref.finalize[Any, SqliteAdapter] | None = None
+        self.why_closed = "the database is not open"
 
     @property
     def label(self) -> str:
@@ -207,7 +209,7 @@ class SqliteAdapter:
 
     def _open_engine(self) -> _Engine:
         if self._engine is None:
-            raise Unavailable("the database is not open")
+            raise Unavailable(self.why_closed)
         return self._engine
 
 
@@ -330,7 +332,7 @@ class _Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self.path = source.path
         self.readers = Readers(source.reader, loop, limit, statement_timeout, pool_timeout, observer)
-        self.streams = OpenStreams(source.reader)
+        self._log = None if source.read_only else LogKeeper(source.path)
         self.watch = Watch(source.watcher, loop)
         self.writer = Writer(
             source.writer,
@@ -340,7 +342,9 @@ class _Engine:
             statement_timeout=statement_timeout,
             observer=observer,
             durable=source.synchronous == "FULL",
+            log=self._log,
         )
+        self.streams = OpenStreams(source.reader, self._log, self.writer.nudge)
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` even if its caller is cancelled; `close` waits for it."""

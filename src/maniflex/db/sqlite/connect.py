@@ -14,12 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from maniflex.db.sqlite import numbers
+from maniflex.db.sqlite.checkpoints import LONG_BYTES
 from maniflex.errors import ConfigError, DatabaseError
 
 MEMORY = ":memory:"
 _SHARED_MEMORY = "/dev/shm"
 _CACHE_KIB = 8 * 1024
-_WAL_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 class ReadOnlyConnection(sqlite3.Connection):
@@ -43,7 +43,7 @@ class ConnectionSource:
         try:
             self._use_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
-            connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
+            connection.execute(f"PRAGMA journal_size_limit = {LONG_BYTES}")
         except BaseException:
             connection.close()
             raise

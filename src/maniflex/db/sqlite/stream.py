@@ -8,39 +8,72 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
 from maniflex.db.port import Row
+from maniflex.db.sqlite.checkpoints import LogKeeper
 from maniflex.db.sqlite.errors import controls_transaction, translate
 from maniflex.db.sqlite.threads import STALL_SECONDS, Connect
 from maniflex.errors import DatabaseError, Unavailable
 from maniflex.sql.statement import Sql
 
 T = TypeVar("T")
+WAIT_FOR_OTHERS = 10.0  # seconds that a stream waits while the log is too long
 
 
 class OpenStreams:
     """The results that are being read right now."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        log: LogKeeper | None = None,
+        nudge_writer: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._connect = connect
+        self._log = log
+        self._nudge_writer = nudge_writer
         self._open: set[_Stream] = set()
+        self._ended: asyncio.Future[None] | None = None  # the end of the next stream that ends
         self._stopped = False
 
     async def read(self, sql: Sql, batch: int) -> AsyncGenerator[list[Row], None]:
+        if self._log is not None and self._log.is_long():
+            await self._wait_for_short(self._log)
         if self._stopped:
             raise Unavailable("the database is closed")
         stream = _Stream(self._connect, sql)
         self._open.add(stream)
+        self._count()
         try:
             while rows := await stream.next(batch):
                 yield rows
         finally:
             self._open.discard(stream)
             await stream.close()
+            self._count()
+            if self._ended is not None:
+                self._ended.set_result(None)
+                self._ended = None
+
+    def _count(self) -> None:
+        if self._log is not None:
+            self._log.streams = len(self._open)
+
+    async def _wait_for_short(self, log: LogKeeper) -> None:
+        """Let the open streams end and the log begin anew first: where each begins before the last has
+        ended, there would always be one that holds the log."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_FOR_OTHERS):
+                while self._open and log.is_long():
+                    self._ended = self._ended or asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._ended)
+        if not self._open and not self._stopped and self._nudge_writer is not None:
+            log.look_now()
+            await self._nudge_writer()
 
     def stop(self) -> None:
         """Break off the open streams."""

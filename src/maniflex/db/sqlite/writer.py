@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 from maniflex.db.port import BatchStatement, CommitRefused
+from maniflex.db.sqlite.checkpoints import LogKeeper
 from maniflex.db.sqlite.errors import begin_error, commit_error, translate
 from maniflex.db.sqlite.threads import (
     STALL_SECONDS,
@@ -61,8 +62,10 @@ class Writer:
         observer: StatementObserver | None = None,
         reading: bool = False,
         durable: bool = False,
+        log: LogKeeper | None = None,
     ) -> None:
         self._connect = connect
+        self._log = log
         self._loop = loop
         self._begin_text = begin
         self._patience = lock_timeout.total_seconds()
@@ -114,6 +117,10 @@ class Writer:
             self._asked -= 1
         self._teller.tell(write, began)
         return value
+
+    async def nudge(self) -> None:
+        """Let the thread come round once, with nothing to write."""
+        await self.write("PRAGMA user_version", (), sqlite3.Cursor.fetchall)
 
     def begin_late(self) -> Session:
         """A session that waits for the writer with its first statement, and begins with it."""
@@ -280,6 +287,8 @@ class Writer:
             else:
                 self._commit(self._gather(entry))
             self._inbox.wake()
+            if self._log is not None:
+                self._log.after_commit(self._desk.connection)
         self._desk.close()
 
     def _next(self) -> Write | Session | _Stop:
