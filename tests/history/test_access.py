@@ -307,6 +307,29 @@ async def test_a_policy_on_records_judges_their_histories(database_url: str) -> 
             assert back.status_code == item_status
 
 
+@pytest.mark.parametrize("has_where", [False, True])
+async def test_the_history_of_a_record_does_not_count_what_a_policy_hides(
+    database_url: str, has_where: bool
+) -> None:
+    def prepare(server: Server) -> None:
+        policy = auth.enforce(
+            lambda ctx, record: record.number == "mine",
+            where=(lambda ctx: {"number": "mine"}) if has_where else None,
+        )
+        server.pipeline.db.register(policy, models=[Invoice])
+
+    async with a_world(database_url, prepare=prepare) as world:
+        invoice = await world.server.db(Invoice).create(number="theirs")
+        await world.server.db(Invoice).update(invoice.id, number="mine")
+        path = f"/hist_invoices/{invoice.id}/history"
+        answer = (await world.http.get(path)).json()
+        assert len(answer["data"]) < 2
+        assert answer["meta"] == {"page": 1, "limit": 20, "has_more": False}
+        described = (await world.server.openapi())["paths"]["/hist_invoices/{id}/history"]["get"]
+        schema = described["responses"]["200"]["content"]["application/json"]["schema"]
+        assert "has_more" in str(schema["properties"]["meta"])
+
+
 async def test_a_transformed_field_is_transformed_in_histories_too(database_url: str) -> None:
     def prepare(server: Server) -> None:
         hide = response.transform_field("number", lambda value: value[:1] + "***")

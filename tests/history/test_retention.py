@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from maniflex import Model, Server
+from maniflex import Model, Server, file
 from maniflex.background.history_pruner import HistoryPruner
 from maniflex.errors import DeclarationError
 from maniflex.testing import FakeClock, client
@@ -96,3 +96,19 @@ def test_a_retention_that_cannot_be_kept_stops_the_start(options: dict[str, Any]
     server.register(Wrong)
     with pytest.raises(DeclarationError, match=message):
         server.seal()
+
+
+def test_a_field_that_cannot_be_read_hides_no_wrong_retention_of_another_model() -> None:
+    class Photo(Model, table="ret_photos"):
+        image: str | None = file(acl=cast(Any, "publik"), default=None)
+
+    class Wrong(Model, table="ret_wrong", versioned=True, history_retention="soon"):
+        text: str = ""
+
+    server = Server()
+    server.register(Photo, Wrong)
+    with pytest.raises(DeclarationError) as stopped:
+        server.seal()
+    told = str(stopped.value)
+    assert "unknown acl 'publik'" in told
+    assert "Wrong: history_retention: 'soon' is not a duration" in told

@@ -65,3 +65,9 @@ class ExpiredLeases:
             lambda: all(self._looks[rescuer] >= looks for rescuer, looks in enough.items()),
             "leases that were seen to have run out",
         )
+
+
+def clients_that_left(server: Server) -> int:
+    """How many requests that are still served have lost their client."""
+    requests = server._seal().runtime.watch.requests
+    return sum(ctx.watched is not None and ctx.watched.client_left for ctx in requests)

@@ -104,6 +104,38 @@ def test_files_made_on_one_database_apply_on_the_other(
     assert application.catalogue() == made_by_files
 
 
+def test_a_file_takes_over_the_schedules_of_an_earlier_version(
+    application: Application, other_url: str
+) -> None:
+    application.write(SHOP).migrate("make", "-m", "first")
+    [file] = application.files
+    older = "".join(
+        f"    op.execute_by_database(sqlite={statement!r}, postgresql={statement!r})\n"
+        for statement in (
+            "DROP INDEX schedules_name_without_tenant",
+            "DROP INDEX uq_schedules_tenant_id_name",
+            "ALTER TABLE schedules DROP COLUMN tenant_id",
+            "ALTER TABLE schedules DROP COLUMN actor_id",
+            "ALTER TABLE schedule_firing DROP COLUMN tenant_id",
+            "CREATE UNIQUE INDEX uq_schedules_name ON schedules (name)",
+        )
+    )
+    head, tail = file.read_text().split("\n\ndef downgrade()")
+    file.write_text(f"{head}{older}\n\ndef downgrade(){tail}")
+    application.migrate("up")
+
+    application.migrate("make", "-m", "tenants")
+    application.migrate("up")
+
+    assert "ok" in application.migrate("check", "--replay")
+    assert application.migrate("make") == "nothing to do\n"
+    indexes = {one for one in application.catalogue() if "uq_schedules" in one or "without_tenant" in one}
+    application.on(other_url).start()
+    assert indexes == {
+        one for one in application.catalogue() if "uq_schedules" in one or "without_tenant" in one
+    }
+
+
 def test_files_go_back_to_nothing(application: Application) -> None:
     application.write(SHOP).migrate("make", "-m", "first")
     application.migrate("up")

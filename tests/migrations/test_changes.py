@@ -177,7 +177,7 @@ def test_a_required_field_waits_for_its_backfill(shop: Application) -> None:
 
     assert "1 row of books has no value in isbn" in shop.migrate("up", code=1)
     place = next(line for line in text.splitlines() if line.strip().startswith("# op.backfill"))
-    call = place.replace("# ", "").replace('"…"', "\"'none-' || title\"")
+    call = place.replace("# ", "").replace("\"'…'\"", "\"'none-' || title\"")
     path.write_text(text.replace(place, call))
 
     assert "applied 1 file" in shop.migrate("up")
@@ -433,5 +433,6 @@ def test_an_index_follows_its_column_in_one_file_and_back(shop: Application, bef
     shop.migrate("down", "--yes")
     shop.files[-1].unlink()
     shop.write(before)
+    shop.migrate("up")
     assert "ok" in shop.migrate("check")
     assert [one.pages for one in books(shop, sorts="created_at")] == [0, 249]

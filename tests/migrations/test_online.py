@@ -49,7 +49,7 @@ def grow(application: Application, rows: int, batch: int = 1000) -> None:
     place = next(line for line in text.splitlines() if line.strip().startswith("# op.backfill"))
     call = (
         place.replace("# ", "")
-        .replace('"…"', "\"'c-' || id\"")
+        .replace("\"'…'\"", "\"'c-' || id\"")
         .replace(")", f", batch={batch}, pause=0.001)")
     )
     path.write_text(text.replace(place, call))

@@ -11,9 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from maniflex.cli import main
 from maniflex.errors import DeclarationError
+from maniflex.testing import client
 from tests.kit.migrations import Application
+from tests.kit.waiting import eventually
 
 NOTE = """
 class Note(Model):
@@ -222,3 +226,48 @@ def test_alembic_s_own_command_works_on_the_same_files(notes: Application) -> No
     down = subprocess.run([*alembic, "downgrade", "-1"], cwd=notes.directory, capture_output=True, text=True)
     assert down.returncode == 0, down.stderr
     assert "pending" in notes.migrate("status")
+
+
+async def test_a_server_whose_models_are_ahead_is_not_ready_until_the_migration_is_there(
+    notes: Application,
+) -> None:
+    server = notes.write(MORE).server
+    async with client(server, database=None) as http:
+        refused = await http.get("/ready")
+        assert refused.status_code == 503
+        assert "`maniflex migrate make app:server`" in refused.json()["schema"]
+        assert (await http.get("/live")).status_code == 200
+
+        await asyncio.to_thread(notes.migrate, "make", "-m", "colour")
+        await asyncio.to_thread(notes.migrate, "up")
+
+        async def is_ready() -> bool:
+            return (await http.get("/ready")).status_code == 200
+
+        await eventually(is_ready, "the server to see the column", patience=60)
+
+
+def test_check_says_without_a_database_what_no_file_makes(notes: Application) -> None:
+    def check(code: int) -> str:
+        with notes.loaded():
+            result = CliRunner().invoke(main, ["check", "app:server"])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    assert "ok: " in check(0)
+    notes.write(MORE + "\nclass Tag(Model):\n    name: str\n")
+    page = check(1)
+    assert "Note.colour: no migration file adds the column 'colour' to 'notes'" in page
+    assert "Tag: no migration file makes the table 'tags'" in page
+    assert "`maniflex migrate make app:server`" in page
+
+
+@pytest.mark.parametrize("settings", [{}, {"strict": True}, {"migrate_on_start": True}])
+async def test_the_test_client_makes_its_tables_whatever_the_settings_say(
+    tmp_path: Path, settings: dict[str, bool]
+) -> None:
+    application = Application(tmp_path, "sqlite:///elsewhere.db").write(NOTE, auto_migrate=False, **settings)
+    async with client(application.server) as http:
+        made = await http.post("/api/notes", json={"text": "a"})
+        assert made.status_code == 201, made.text
+    assert not (tmp_path / "elsewhere.db").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,14 @@ from maniflex.app.durable import Durable
 from maniflex.config import Config
 from maniflex.db.decimal_schema import use_order_keys_if_there
 from maniflex.db.drift import check_drift
+from maniflex.db.history_schema import note_layouts
 from maniflex.db.migrate import migrate
 from maniflex.db.port import Adapter
 from maniflex.db.primary import reading
 from maniflex.db.query_models import check_queries
 from maniflex.db.records import Records
 from maniflex.db.version_table import read_heads
+from maniflex.model.history_row import history_model, is_versioned
 from maniflex.sql.model import ModelSql
 from maniflex.sql.statement import Dialect, Sql
 
@@ -27,14 +30,26 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 VERSIONS = "versions"
+_LOOK_AGAIN = 5.0  # seconds between two looks at a database that is behind
 
 
 class SchemaTables:
     """The tables of all databases of one server."""
 
     def __init__(
-        self, assembly: Assembly, durable: Durable, config: Config, *, home: Path, application: str
+        self,
+        assembly: Assembly,
+        durable: Durable,
+        config: Config,
+        *,
+        home: Path,
+        application: str,
+        makes_tables: bool = False,
     ) -> None:
+        """With `makes_tables` the tables are made, whatever the settings say, unless migrations keep them."""
+        self._makes_tables = makes_tables or config.auto_migrate
+        self._behind: list[MigrationTarget] = []  # databases that lack what the models have
+        self._looked_at = 0.0
         self._assembly = assembly
         self._durable = durable
         self._config = config
@@ -49,7 +64,7 @@ class SchemaTables:
             has_files = any((directory / VERSIONS).glob("*.py"))
             if is_migrated or (self._config.migrate_on_start and has_files):
                 await self._start_on_migrated(name, adapter, models)
-            elif self._config.auto_migrate:
+            elif self._makes_tables:
                 own_models = [model for model in models if not model.readonly]
                 await migrate(adapter, own_models, self._statements(adapter, adapter.dialect))
             else:
@@ -57,6 +72,18 @@ class SchemaTables:
                 own_models = [model for model in models if not model.readonly]
                 await check_drift(adapter, own_models, self._application)
             await check_queries(adapter, models)
+            makes_table = self._makes_tables or self._config.migrate_on_start
+            now = self._assembly.runtime.clock.now()
+            await note_layouts(adapter, self._histories(adapter), now, makes_table=makes_table)
+
+    def _histories(self, adapter: Adapter) -> list[tuple[ModelSql, ModelSql]]:
+        """The versioned models of a database, each with its history."""
+        stores = self._assembly.runtime.stores
+        return [
+            (store.sql, stores[history_model(store.meta.cls)].sql)
+            for store in self._assembly.stores_of(adapter)
+            if is_versioned(store.meta.options) and history_model(store.meta.cls) in stores
+        ]
 
     async def make(self) -> None:
         """Make the tables of the default database, unless migrations keep it."""
@@ -71,12 +98,36 @@ class SchemaTables:
         config = self._config
         if not config.auto_migrate:
             await use_order_keys_if_there(adapter, models)
-        await start_on_migrated(
-            self._target(name, adapter, models, None),
+        target = self._target(name, adapter, models, None)
+        agrees = await start_on_migrated(
+            target,
             migrate=config.migrate_on_start,
             strict=not config.auto_migrate or config.is_strict,
             refresh=config.auto_migrate or config.migrate_on_start,
         )
+        if not agrees:
+            self._behind.append(target)
+
+    async def find_missing_migration(self) -> str:
+        """What to do where the models are ahead of a database that migrations keep; nothing where none is.
+
+        A database that was behind at the start is looked at again, so that `migrate up` is noticed.
+        """
+        if not self._behind:
+            return ""
+        from maniflex.migrations.start import advise_file
+
+        if time.monotonic() - self._looked_at > _LOOK_AGAIN:
+            behind = [t for t in self._behind if any(not d.harmless for d in await t.differences())]
+            self._behind, self._looked_at = behind, time.monotonic()
+        advice = dict.fromkeys(advise_file(target) for target in self._behind)
+        return f"the models are ahead of the migrations; {'; '.join(advice)}" if advice else ""
+
+    def file_problems(self) -> list[str]:
+        """What the models have and no migration file makes; asks no database."""
+        from maniflex.migrations.report import unmade_by_files
+
+        return [problem for target in self.targets() for problem in unmade_by_files(target)]
 
     def targets(self, lock_limits: LockLimits | None = None) -> list[MigrationTarget]:
         """Every database with what migrating it needs."""

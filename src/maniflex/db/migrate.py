@@ -21,6 +21,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from maniflex.db.columns import COLUMN_TYPES, Columns, read_columns, type_ddl
 from maniflex.db.decimal_schema import migrate_decimals
 from maniflex.db.drift import old_names, refuse_drift
+from maniflex.db.history_schema import note_change
 from maniflex.db.indexes import compare_index, ddl, duplicates, read_indexes, refuse_old_promises
 from maniflex.db.port import Adapter, Tx
 from maniflex.db.renamed_tables import find_old_tables, keeping_advice
@@ -118,12 +119,20 @@ async def _add_column(tx: Tx, model: ModelSql, field: FieldMeta, columns: Column
         clause += f" NOT NULL DEFAULT {await _value_for_old_rows(tx, model, field, columns)}"
     log.info("adding column %s.%s", model.table.name, field.column)
     await tx.execute(Sql(clause))
+    await note_change(tx, model.table.name, "add", _first_values(field))
     if field.default_factory is not None:
         is_constant = field.default_factory in ALWAYS_EQUAL
         if field.nullable or not is_constant:
             await _fill(tx, model, field)
         if not field.nullable and not is_constant and by_dialect(model.dialect, sqlite=False, postgres=True):
             await tx.execute(Sql(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT"))
+
+
+def _first_values(field: FieldMeta) -> dict[str, Any]:
+    """What histories are told of a new column: whether all rows got the same value, which and why."""
+    # A nullable column is added without a default: the rows that are there have null.
+    has_default = not field.nullable
+    return {"column": field.column, "is_plain": field.default_factory is None, "has_default": has_default}
 
 
 async def _add_defaults(tx: Tx, model: ModelSql, columns: Columns) -> None:

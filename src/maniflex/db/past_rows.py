@@ -5,47 +5,25 @@ With snapshots the last one says how a record was; without them its diffs are re
 
 from __future__ import annotations
 
-from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
-from decimal import Decimal
-from typing import Any
-from uuid import UUID
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import msgspec
 
 from maniflex.db.budget import Budget
 from maniflex.db.current import executor
+from maniflex.db.history_schema import newest_number, read_layouts_again
 from maniflex.db.port import Row
 from maniflex.db.redacted import redacted
 from maniflex.db.store import Store
-from maniflex.errors import NotFound
+from maniflex.errors import HistoryChanged, NotFound
 from maniflex.model.history_row import HistoryOperation
-from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.model.meta import ModelMeta
 from maniflex.query.query import Query, Scope
 from maniflex.sql import past, select
-from maniflex.sql.codec import encode_json
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-# From the form that answers and histories have to the type of a row.
-_READERS: dict[Kind, Callable[[Any], Any]] = {
-    Kind.TEXT: _same,
-    Kind.INT: _same,
-    Kind.FLOAT: float,
-    Kind.BOOL: _same,
-    Kind.DECIMAL: Decimal,
-    Kind.DATETIME: datetime.fromisoformat,
-    Kind.DATE: date.fromisoformat,
-    Kind.TIME: time.fromisoformat,
-    Kind.UUID: UUID,
-    Kind.BYTES: b64decode,
-    Kind.JSON: encode_json,
-}
+from maniflex.sql.history_layouts import FieldThen, Layouts, convert_value, typed_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +35,14 @@ class PastRecord:
     missing: frozenset[str]  # attributes that the history does not keep
 
 
-def typed_value(field: FieldMeta, value: Any) -> Any:
-    """A value of a history as rows have it; `ValueError` when the field is of another type since."""
-    if value is None:
-        return None
-    try:
-        return _READERS[field.kind](value)
-    except (TypeError, ArithmeticError) as error:
-        raise ValueError(f"{field.name} was of another type") from error
+_NOTHING: frozenset[str] = frozenset()
+
+
+class ToldValues(NamedTuple):
+    """The values of a version: of the fields of now under their names of now, and those of no field."""
+
+    values: dict[str, Any]
+    former: dict[str, Any]
 
 
 def past_record(meta: ModelMeta, version: int, values: Mapping[str, Any]) -> PastRecord:
@@ -92,6 +70,72 @@ class PastRows:
         self.history = history
         self.snapshots = snapshots
 
+    @property
+    def layouts(self) -> Layouts:
+        """How the versions were written."""
+        return self.history.sql.layouts_of(self.store.sql)
+
+    async def learn_layouts(self, numbers: Iterable[int | None]) -> None:
+        """Make sure that versions with these numbers can be read; a newer release may have written them."""
+        if not all(map(self.layouts.knows, numbers)):
+            await read_layouts_again(self.store.sql, self.history.sql, self.store.adapter)
+
+    def tell(
+        self, layout: int | None, values: Mapping[str, Any], moment: datetime | None = None
+    ) -> ToldValues:
+        """The values of a snapshot by the names and in the types of now.
+
+        `learn_layouts` was asked before. With a moment, fields that came until then have their first value.
+        """
+        if values.keys() <= self.layouts.plain.get(layout, _NOTHING):
+            return ToldValues(dict(values), {})
+        fields_told, former = self._fields_told(layout, values)
+        return ToldValues(self._with_first_values(fields_told, layout, moment), former)
+
+    def tell_diff(self, layout: int | None, diff: Mapping[str, Any]) -> ToldValues:
+        """The same of a diff: each field has an old and a new value."""
+        if diff.keys() <= self.layouts.plain.get(layout, _NOTHING):
+            return ToldValues(dict(diff), {})
+        olds, _ = self._fields_told(layout, {name: change["old"] for name, change in diff.items()})
+        news, _ = self._fields_told(layout, {name: change["new"] for name, change in diff.items()})
+        by_name = self.layouts.names_then(layout) if self.layouts.knows(layout) else {}
+        fields_told, former = {}, {}
+        for name, change in diff.items():
+            api = by_name[name][0].api if name in by_name else ""
+            if api in olds and api in news:
+                fields_told[api] = {**change, "old": olds[api], "new": news[api]}
+            else:
+                former[name] = change
+        return ToldValues(fields_told, former)
+
+    def secrets_then(self, layout: int | None) -> frozenset[str]:
+        """The fields of now that versions with this layout leave out because they were secrets then."""
+        then = self._then(layout)
+        return frozenset(f.api for f in self.store.meta.fields if f.name in then and then[f.name].is_secret)
+
+    def _then(self, layout: int | None) -> Mapping[str, FieldThen]:
+        return self.layouts.fields_then(layout) if self.layouts.knows(layout) else {}
+
+    def _fields_told(
+        self, layout: int | None, values: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        by_name = self.layouts.names_then(layout) if self.layouts.knows(layout) else {}
+        fields_told: dict[str, Any] = {}
+        former: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in by_name:
+                former[name] = value
+                continue
+            field, then = by_name[name]
+            try:
+                fields_told[field.api] = convert_value(then, field, value)
+                if layout is None:  # nobody noted of which type it is
+                    typed_value(field, fields_told[field.api])
+            except ValueError:
+                fields_told.pop(field.api, None)
+                former[name] = value
+        return fields_told, former
+
     async def list(
         self, query: Query, scope: Scope, moment: datetime, budget: Budget | None = None
     ) -> tuple[Sequence[PastRecord], int]:
@@ -99,9 +143,12 @@ class PastRows:
         rows = await self._page(query, scope, moment, budget=budget)
         if not rows and query.page > 1:  # past the last page: the count had no row to ride on
             first = await self._page(query.with_(page=1, limit=1), scope, moment)
-            return [], int(first[0][2]) if first else 0
-        records = [past_record(self.store.meta, row[0], msgspec.json.decode(row[1])) for row in rows]
-        return records, int(rows[0][2]) if rows else 0
+            return [], first[0].total if first else 0
+        return [self._record(row, moment) for row in rows], rows[0].total if rows else 0
+
+    def _record(self, row: past.PastPageRow, moment: datetime) -> PastRecord:
+        values = self.tell(row.layout, msgspec.json.decode(row.snapshot), moment).values
+        return past_record(self.store.meta, row.version, values)
 
     async def at(
         self, record_id: str, moment: datetime, query: Query | None = None, scope: Scope = ()
@@ -112,9 +159,7 @@ class PastRows:
             record = await self._replay(record_id, moment, query, scope)
         else:
             rows = await self._page(query.with_(page=1, limit=1), scope, moment, record_id)
-            record = (
-                past_record(self.store.meta, rows[0][0], msgspec.json.decode(rows[0][1])) if rows else None
-            )
+            record = self._record(rows[0], moment) if rows else None
         if record is None:
             raise NotFound(model=self.store.meta.name, record_id=record_id)
         return record
@@ -125,7 +170,10 @@ class PastRows:
         rows = await self._versions(filters, limit=1 if self.snapshots else None)
         if not rows or rows[0].version != version:
             return None
-        return rows[0].snapshot if self.snapshots else _replay_diffs(self.store.meta, reversed(rows))[0]
+        if self.snapshots:
+            snapshot = rows[0].snapshot
+            return None if snapshot is None else self.tell(rows[0].schema_version, snapshot).values
+        return self._replay_diffs(list(reversed(rows)))[0]
 
     async def _page(
         self,
@@ -135,9 +183,35 @@ class PastRows:
         record_id: str | None = None,
         *,
         budget: Budget | None = None,
-    ) -> Sequence[Row]:
-        statement = past.page(self.store.sql, self.history.sql, query, scope, moment, record_id)
-        return await executor(self.store.adapter).fetch(statement, budget)
+    ) -> Sequence[past.PastPageRow]:
+        """Rows of the past; refused where some of them cannot be compared as the query asks."""
+        while True:
+            layouts = self.layouts
+            statement = past.page(self.store.sql, self.history.sql, query, scope, moment, record_id)
+            run = executor(self.store.adapter)
+            rows = [past.PastPageRow(*row) for row in await run.fetch(statement, budget)]
+            newest = rows[0].newest_layout if rows else None
+            if not rows and layouts.numbers:
+                newest = await newest_number(run)
+            if newest is None or newest <= layouts.newest:
+                break
+            await read_layouts_again(self.store.sql, self.history.sql, self.store.adapter)
+        if rows and rows[0].is_doubtful:
+            raise self._refusal(query, moment)
+        return rows
+
+    def _refusal(self, query: Query, moment: datetime) -> HistoryChanged:
+        changes = [
+            (field.api, change)
+            for field in past.asked_fields(query)
+            if not field.secret and field.name != "id"
+            for change in self.layouts.changes_of(field, moment)
+        ]
+        return HistoryChanged(
+            f"{'; '.join(dict.fromkeys(change for _, change in changes))}: not every record of then can be"
+            " compared; ask for a later moment, or without that filter or sort",
+            details=[{"field": name, "message": change} for name, change in changes],
+        )
 
     async def _replay(
         self, record_id: str, moment: datetime, query: Query, scope: Scope
@@ -147,12 +221,14 @@ class PastRows:
             if await executor(self.store.adapter).fetch_one(inside) is None:
                 return None
         rows = await self._versions([("record_id", "eq", record_id), ("timestamp", "lte", moment)])
-        values, is_there = _replay_diffs(self.store.meta, reversed(rows))
+        values, is_there = self._replay_diffs(list(reversed(rows)), moment)
         if not is_there:
             return None
         record = past_record(self.store.meta, rows[0].version, values)
         if not query.filters and not scope:
             return record
+        if any(field.name in record.missing and not field.secret for field in past.asked_fields(query)):
+            raise self._refusal(query, moment)
         binding = rows[0].binding
         state = past.PastState(
             msgspec.json.encode(redacted(self.store.meta, record.row)).decode(),
@@ -162,31 +238,60 @@ class PastRows:
         return None if await executor(self.store.adapter).fetch_one(is_inside) is None else record
 
     async def _versions(self, filters: Sequence[Any], limit: int | None = None) -> Sequence[Any]:
-        """Rows of the history as records, newest first."""
+        """Rows of the history as records, newest first, all of them readable."""
         query = Query(self.history.meta, self.history.models, limit=limit)
         for name, op, value in filters:
             query = query.with_filter(name, value, op)
         rows, _ = await self.history.page(self.history.listing(query.with_sort("version", "desc")))
-        return [self.history.record(row) for row in rows]
+        records: Sequence[Any] = [self.history.record(row) for row in rows]
+        await self.learn_layouts(record.schema_version for record in records)
+        return records
 
+    def _replay_diffs(
+        self, rows: Sequence[Any], moment: datetime | None = None
+    ) -> tuple[dict[str, Any], bool]:
+        """The values after all these diffs, oldest first, and whether the record was there then.
 
-def _replay_diffs(meta: ModelMeta, rows: Any) -> tuple[dict[str, Any], bool]:
-    """The values after all these diffs, oldest first, and whether the record was there then."""
-    values: dict[str, Any] = {}
-    is_there = False
-    moments: dict[str, Any] = {}
-    names = {f.name: f.api for f in meta.fields}
-    for row in rows:
-        if row.operation == HistoryOperation.DELETE:
-            is_there = False
-            continue
-        if row.operation != HistoryOperation.UPDATE:
-            is_there = True
-            values = {f.api: None for f in meta.fields if not f.secret}
-            if row.operation != HistoryOperation.RESTORE:
-                moments["created_at"] = row.timestamp
-        values |= {name: change["new"] for name, change in row.diff.items()}
-        moments["updated_at"] = row.timestamp
-        values[names["id"]] = row.record_id
-    values |= {names[name]: moment.isoformat() for name, moment in moments.items()}
-    return values, is_there
+        A field that came later has no value until a version tells one, unless all records got the same.
+        """
+        meta = self.store.meta
+        values: dict[str, Any] = {}
+        is_there = False
+        moments: dict[str, Any] = {}
+        names = {f.name: f.api for f in meta.fields}
+        layout: int | None = None
+        for row in rows:
+            if row.operation == HistoryOperation.DELETE:
+                is_there = False
+                continue
+            told_diff = self.tell_diff(row.schema_version, row.diff)
+            if row.operation != HistoryOperation.UPDATE:
+                is_there, layout = True, row.schema_version
+                then = self._then(layout)
+                # Nobody noted the names of a version without a layout; with others, it was another model.
+                is_strange = layout is None and bool(told_diff.former)
+                values = {
+                    f.api: None for f in meta.fields if not f.secret and f.name in then and not is_strange
+                }
+                if row.operation != HistoryOperation.RESTORE:
+                    moments["created_at"] = row.timestamp
+            by_name = self.layouts.names_then(row.schema_version)
+            for name in told_diff.former:
+                if name in by_name:  # what it became is not certain
+                    values.pop(by_name[name][0].api, None)
+            values |= {name: change["new"] for name, change in told_diff.values.items()}
+            moments["updated_at"] = row.timestamp
+            values[names["id"]] = row.record_id
+        values |= {names[name]: stamp.isoformat() for name, stamp in moments.items()}
+        return self._with_first_values(values, layout, moment) if is_there else values, is_there
+
+    def _with_first_values(
+        self, values: dict[str, Any], layout: int | None, moment: datetime | None
+    ) -> dict[str, Any]:
+        """The values, with those that fields which came between a layout and a moment had in all records."""
+        for field in self.store.meta.fields if moment is not None else ():
+            if field.api not in values and not field.secret and field.name not in self._then(layout):
+                fill = self.layouts.fill(field, layout, moment)
+                if fill is not None:
+                    values[field.api] = msgspec.to_builtins(fill.value, enc_hook=str)
+        return values

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from maniflex.db.columns import Columns, read_columns
+from maniflex.db.history_schema import note_change, note_renamed_table
 from maniflex.db.indexes import read_indexes
 from maniflex.db.port import Executor, Tx
 from maniflex.db.search_schema import SEARCH_COMMENT
@@ -45,11 +46,13 @@ async def rename_as_declared(tx: Tx, models: Sequence[ModelSql]) -> None:
         if not columns and old_table is not None and (old := await read_columns(tx, model, old_table)):
             log.info("renaming table %s to %s", old_table, model.table.name)
             await _run(tx, await table_statements(tx, old_table, model.table.name))
+            await note_renamed_table(tx, old_table, model.table.name)
             columns, is_renamed = old, True
         renames = renamed_columns(model, columns)
         for new, old_column in renames.items():
             log.info("renaming column %s.%s to %s", model.table.name, old_column, new)
             await _run(tx, await column_statements(tx, model.table.name, old_column, new))
+            await note_change(tx, model.table.name, "rename", {"column": old_column, "new": new})
         if is_renamed or renames:
             await _rename_indexes(tx, model, renames)
 

@@ -2,7 +2,7 @@
 
 `migrate make` writes files from it, `migrate check` reports it, and the start of a database that migrations
 keep refuses or warns by it. It reads and changes nothing. Pieces that hold nothing of their own (order keys
-of decimals, full text search) are brought up to date wherever migrations run, so they are no difference.
+of decimals, full text search) are in no file: they are brought up to date wherever migrations run.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from enum import StrEnum
 import sqlalchemy as sa
 
 from maniflex.db.columns import COLUMN_TYPES, Column, Columns, has_type, is_derived, read_columns
+from maniflex.db.decimal_schema import order_key_difference
 from maniflex.db.engine_objects import EngineObject, engine_objects, read_object_names
 from maniflex.db.indexes import ExistingIndex, index_difference, is_old_index, read_indexes
 from maniflex.db.port import Executor
 from maniflex.db.renames import columns_when_renamed, index_renames, renamed_columns
+from maniflex.db.search_schema import search_difference
 from maniflex.model.meta import FieldMeta, Kind
 from maniflex.sql.defaults import constant_default
 from maniflex.sql.model import ModelSql
@@ -42,6 +44,7 @@ class What(StrEnum):
     INDEX = "index"  # is missing
     CHANGED_INDEX = "changed index"
     EXTRA_INDEX = "extra index"
+    DERIVED = "derived"  # a piece of search or of the order of decimals: `up` makes it
     ENGINE = "engine"  # a piece of durable work that is missing, or one that should be gone
 
 
@@ -89,6 +92,8 @@ async def find_differences(
         state = TableState(model, columns, await _read_indexes(run, model, old, columns))
         differences += [*_column_differences(state), *await _default_differences(run, state)]
         differences += _index_differences(state)
+        if old is None and all(f.column in columns for f in model.meta.fields):
+            differences += await _derived_differences(run, model)
     differences += _engine_differences(statements, run.dialect, names)
     return differences
 
@@ -227,6 +232,22 @@ def _index_differences(state: TableState) -> Iterator[Difference]:
                 name=name,
                 harmless=not existing_index.unique,
             )
+
+
+async def _derived_differences(run: Executor, model: ModelSql) -> list[Difference]:
+    """What `up` and a start with auto_migrate make by themselves, of a table that has all its columns."""
+    looks = (("search", search_difference), ("the order of decimals", order_key_difference))
+    return [
+        Difference(
+            What.DERIVED,
+            f"{model.table.name}: {name} is not as {model.meta.name} declares it, {problem};"
+            " `maniflex migrate up` makes it anew, and so does a start with auto_migrate",
+            model,
+            name=name,
+        )
+        for name, look in looks
+        if (problem := await look(run, model)) is not None
+    ]
 
 
 def _changed_index(text: str, model: ModelSql, index: sa.Index, old: ExistingIndex) -> Difference:

@@ -1,4 +1,7 @@
-"""The tables in which a database notes its migrations: Alembic's `alembic_version`, and our log beside it."""
+"""The tables in which a database notes its migrations: Alembic's `alembic_version`, and our log beside it.
+
+The layouts of histories, which migrations change too, have a table of their own (`history_schema.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from maniflex.db.port import Executor
+from maniflex.sql.history_layouts import HISTORY_SCHEMA
 from maniflex.sql.statement import Sql, by_dialect
 
 VERSIONS = "alembic_version"
 LOG = "maniflex_migration"
-OWN_TABLES = frozenset({VERSIONS, LOG})
+OWN_TABLES = frozenset({VERSIONS, LOG, HISTORY_SCHEMA})
 VERSION_TABLES = (
     f"CREATE TABLE IF NOT EXISTS {VERSIONS} (version_num VARCHAR(32) NOT NULL,"
     f" CONSTRAINT {VERSIONS}_pkc PRIMARY KEY (version_num))",

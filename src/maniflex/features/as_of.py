@@ -195,7 +195,7 @@ class PastSteps:
         if ctx.response is not None:
             return
         if ctx.row is None or not ctx.past:
-            raise no_answer_error()
+            raise no_answer_error(ctx)
         record = next(iter(ctx.past.values()))
         row = record.row if ctx._result is None else self._serializer.row(ctx._result)
         data, missing = await self._show(ctx, {ctx.resource_id: record}, [row])
@@ -206,7 +206,7 @@ class PastSteps:
         if ctx.response is not None:
             return
         if ctx.rows is None or ctx.past is None:
-            raise no_answer_error()
+            raise no_answer_error(ctx)
         rows, query = ctx.rows, ctx.current_query()
         if isinstance(ctx._result, Page):
             rows = [self._serializer.row(record) for record in ctx._result.items]

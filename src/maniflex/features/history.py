@@ -14,7 +14,7 @@ import msgspec
 
 from maniflex.db.budget import Budget
 from maniflex.db.current import executor
-from maniflex.db.past_rows import PastRows, typed_value
+from maniflex.db.past_rows import PastRows
 from maniflex.db.port import Row
 from maniflex.errors import Forbidden, InvalidQuery, NotFound
 from maniflex.features.history_docs import history_docs, list_docs, restore_docs, version_docs
@@ -39,6 +39,7 @@ from maniflex.pipeline.transforms import change_records
 from maniflex.query.query import Query, Sort, leaves
 from maniflex.query.through_record import through_record
 from maniflex.sql import select
+from maniflex.sql.history_layouts import typed_value
 
 _MOST_DIGITS = 18  # of a version
 
@@ -188,12 +189,14 @@ class HistorySteps:
         """The versions of a record that the request may read."""
         query = self._read_query(ctx)
         if not await self._find_record(ctx):
-            ctx.past = HistoryPage(query, (), 0)
+            ctx.past = HistoryPage(query, (), 0, counted=self._of_one.is_empty)
             return
         query = query.with_filter("record_id", ctx.resource_id)
         await self._list(ctx, query.with_(sorts=query.sorts or self._newest_of_record))
         page: HistoryPage = ctx.past
-        ctx.past = page._replace(rows=await self._allowed_versions(ctx, page.rows, self._of_one))
+        rows = await self._allowed_versions(ctx, page.rows, self._of_one)
+        # Versions are judged one by one, whatever `where` says of lists of records.
+        ctx.past = page._replace(rows=rows, counted=self._of_one.is_empty)
 
     async def list_all(self, ctx: Context) -> None:
         query = self._read_query(ctx)
@@ -291,8 +294,9 @@ class HistorySteps:
             record_id = self._record_id(row)
             if record_id in now:
                 version: Any = self._history.record(row)
-                state = version.snapshot or await self._past.state(record_id, version.version) or {}
-                diff = version.diff if version.operation == HistoryOperation.UPDATE else None
+                state = await self._past.state(record_id, version.version) or {}
+                is_update = version.operation == HistoryOperation.UPDATE
+                diff = self._past.tell_diff(version.schema_version, version.diff) if is_update else None
                 if await policies.allows_version(ctx, now[record_id], state, diff):
                     versions.append(row)
         return versions
@@ -326,11 +330,13 @@ class HistoryPage(NamedTuple):
 
 
 class HistoryShower:
-    """Rows of a history as answers show them."""
+    """Rows of a history as answers show them, by the names and in the types that fields have now."""
 
     def __init__(self, runtime: Runtime, model: ModelMeta, history: ModelMeta) -> None:
         self._model = model
         self._serializer = runtime.serializers[history.cls]
+        self._past = past_rows(runtime, model)
+        self._layout_place = runtime.stores[history.cls].sql.names.index("schema_version")
         self._snapshots = keeps_snapshots(model.options)
         transforms = runtime.transforms.get(model.cls, ())
         self._transforms = [t for t in transforms if t.covers(Operation.READ_HISTORY)]
@@ -338,31 +344,61 @@ class HistoryShower:
     async def show(self, ctx: Context, page: HistoryPage) -> list[dict[str, Any]]:
         hidden = await hidden_names(ctx, self._model)
         selected = None if page.query.select is None else {f.api for f in page.query.select}
+        await self._past.learn_layouts(row[self._layout_place] for row in page.rows)
         answers = []
         for row in page.rows:
             values = self._serializer.fields(row)
-            values["diff"] = await self._diff(ctx, values["diff"], hidden)
-            values["snapshot"] = await self._snapshot(ctx, values["snapshot"], hidden)
+            layout, former = row[self._layout_place], {}
+            for name in ("diff", "snapshot") if self._snapshots else ("diff",):
+                values[name], rest = await self._show_values(ctx, name, values[name], layout, hidden)
+                if rest and (selected is None or name in selected):
+                    former[name] = rest
             if not self._snapshots:
                 del values["snapshot"]
-            answers.append({n: v for n, v in values.items() if selected is None or n in selected})
+            answer = {n: v for n, v in values.items() if selected is None or n in selected}
+            answers.append(answer | ({"former": former} if former else {}))
         return answers
 
-    async def _snapshot(self, ctx: Context, stored: Any, hidden: frozenset[str]) -> Any:
-        if stored is None:
-            return None
-        values = {name: value for name, value in _json(stored).items() if name not in hidden}
-        await self._transform(ctx, values)
-        return values
+    async def _show_values(
+        self, ctx: Context, name: str, stored: Any, layout: int | None, hidden: frozenset[str]
+    ) -> tuple[Any, dict[str, Any]]:
+        """A diff or a snapshot as the model has its fields now, and what belongs to none of them."""
+        content = None if stored is None else msgspec.json.decode(stored)
+        if content is None:
+            return (None if name == "snapshot" else {}), {}
+        tell = self._past.tell if name == "snapshot" else self._past.tell_diff
+        values, former = tell(layout, content)
+        values = {name: value for name, value in values.items() if name not in hidden}
+        if name == "snapshot":
+            await self._transform(ctx, values)
+        else:
+            await self._transform_diff(ctx, values)
+        return values, self._shown_former(layout, former, hidden)
 
-    async def _diff(self, ctx: Context, stored: Any, hidden: frozenset[str]) -> Any:
-        diff = {name: change for name, change in (_json(stored) or {}).items() if name not in hidden}
+    def _shown_former(
+        self, layout: int | None, former: dict[str, Any], hidden: frozenset[str]
+    ) -> dict[str, Any]:
+        """Values of fields that the model has no longer, or has in another type.
+
+        None of them while a field that the caller must not see is not known by its name of then: any of
+        them may be that field.
+        """
+        if not former:
+            return {}
+        then = self._past.layouts.names_then(layout)
+        known_names = {f.api for f, _ in then.values()} | self._past.secrets_then(layout)
+        unseen = {f.api for f in self._model.fields if f.secret or f.api in hidden}
+        if unseen and (layout is None or not unseen <= known_names):
+            return {}
+        names = {name for name, (field, _) in then.items() if field.api in hidden or field.secret}
+        return {name: value for name, value in former.items() if name not in names | hidden}
+
+    async def _transform_diff(self, ctx: Context, diff: dict[str, Any]) -> None:
         for side in ("old", "new") if self._transforms else ():
             values = {name: change[side] for name, change in diff.items() if change[side] is not None}
             await self._transform(ctx, values)
             for name, value in values.items():
                 diff[name][side] = value
-        return diff
 
     async def _transform(self, ctx: Context, values: dict[str, Any]) -> None:
         """Change values as other answers show them; the functions get them as they are stored."""
@@ -376,10 +412,6 @@ class HistoryShower:
         await change_records(ctx, self._transforms, [values])
 
 
-def _json(stored: Any) -> Any:
-    return msgspec.json.decode(stored)
-
-
 def _version(ctx: Context) -> int | None:
     text = ctx.params.get("version", ctx.resource_id)  # the only parameter of a singleton's path
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
@@ -387,5 +419,5 @@ def _version(ctx: Context) -> int | None:
 
 def _page_of(ctx: Context) -> HistoryPage:
     if not isinstance(ctx.past, HistoryPage):
-        raise no_answer_error()
+        raise no_answer_error(ctx)
     return ctx.past

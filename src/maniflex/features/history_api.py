@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar, cast
 
-from maniflex.db.past_rows import typed_value
 from maniflex.db.records import Bound, Records
 from maniflex.errors import DeclarationError, NotFound
 from maniflex.features.history import past_rows
@@ -14,6 +13,7 @@ from maniflex.model.history_row import HistoryRow, history_model, is_versioned
 from maniflex.model.meta import Kind
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.runtime import Runtime
+from maniflex.sql.history_layouts import typed_value
 
 M = TypeVar("M", bound=Model)
 

@@ -50,7 +50,8 @@ def version_docs(model: ModelMeta, history: ModelMeta, *, flat: bool = False) ->
     return RouteDocs(
         name=f"get_{name}",
         summary=f"One version of a {model.name}",
-        description="What changed, who changed it, and the record as it was then.",
+        description="What changed, who changed it, and the record as it was then, by the names and in the"
+        " types that its fields have now. `former` has what belongs to no field of now.",
         parameters=[_SELECT],
         answers={200: data},
         answer_texts={200: "The version."},

@@ -18,23 +18,28 @@ from maniflex.sql.bindings import BindingPlace
 _WITHOUT_VERSIONS = ("history_table", "history_list", "history_restore", "history_scope", "history_retention")
 
 
-def history_problems(meta: ModelMeta, models: Models) -> Iterator[str]:
-    """The problems of a model's history options."""
-    if not is_versioned(meta.options):
+def option_problems(model: str, options: ModelOptions) -> Iterator[str]:
+    """The problems of history options by themselves, also of models whose fields cannot be read."""
+    if not is_versioned(options):
         for name in _WITHOUT_VERSIONS:
-            if getattr(meta.options, name) is not None:
-                yield f"{meta.name}: {name}= means nothing without versioned=True"
-        return
-    if meta.options.history_retention is not None:
+            if getattr(options, name) is not None:
+                yield f"{model}: {name}= means nothing without versioned=True"
+    elif options.history_retention is not None:
         try:
-            how_long_kept(meta.options, timedelta(0))
+            how_long_kept(options, timedelta(0))
         except ValueError as error:
-            yield f"{meta.name}: history_retention: {error}"
-        if meta.options.versioned_diff_only:
+            yield f"{model}: history_retention: {error}"
+        if options.versioned_diff_only:
             yield (
-                f"{meta.name}: history_retention= needs snapshots;"
+                f"{model}: history_retention= needs snapshots;"
                 " with versioned_diff_only=True the past is replayed from all diffs"
             )
+
+
+def history_problems(meta: ModelMeta, models: Models) -> Iterator[str]:
+    """The problems of a model's history that have to do with its fields."""
+    if not is_versioned(meta.options):
+        return
     for name in _scope_names(meta.options):
         if field_along(meta, name, models) is None:
             yield f"{meta.name}: history_scope: {name!r} is no field, nor one of a record that it belongs to"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maniflex.db.current import executor
-from maniflex.db.past_rows import past_record
+from maniflex.db.past_rows import ToldValues, past_record
 from maniflex.db.port import Row
 from maniflex.db.store import Store
 from maniflex.errors import NotFound
@@ -56,10 +56,12 @@ class RecordPolicies:
         return {str(row[place]): row for row in rows if await self.allows(ctx, row)}
 
     async def allows_version(
-        self, ctx: Context, now: Row, state: Mapping[str, Any], diff: Mapping[str, Any] | None
+        self, ctx: Context, now: Row, state: Mapping[str, Any], diff: ToldValues | None
     ) -> bool:
         """Whether the caller may read the record in that state, and before the changes of an update."""
-        before = [] if diff is None else [{**state, **{name: side["old"] for name, side in diff.items()}}]
+        before = (
+            [] if diff is None else [{**state, **{name: side["old"] for name, side in diff.values.items()}}]
+        )
         for values in (state, *before):
             then = past_record(self._store.meta, 0, values)
             fields = zip(self._store.meta.fields, then.row, now, strict=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from maniflex.db.port import Adapter
+from maniflex.errors import RequestError
 from maniflex.http.readiness import Check, ReadinessChecks
 from maniflex.pipeline.bearer_token import require_token
 from maniflex.pipeline.chain import Handler
@@ -23,7 +24,7 @@ _STATUS = {
     "type": "object",
     "required": ["status"],
     "properties": {
-        **{name: {"type": "string"} for name in ("status", "database", "work")},
+        **{name: {"type": "string"} for name in ("status", "database", "work", "schema")},
         "checks": {"type": "object", "additionalProperties": {"type": "string"}},
     },
 }
@@ -56,8 +57,8 @@ _ABOUT = {
             "Readiness check: it takes requests",
             "Whether requests should be sent to this process.",
             "The process takes requests, its databases answer and its checks pass.",
-            "The process starts or stops, a database does not answer, a check fails, or its work makes no"
-            " progress.",
+            "The process starts or stops, a database does not answer or lacks a migration, a check fails, or"
+            " its work makes no progress.",
         ),
     )
 }
@@ -71,6 +72,7 @@ class Health:
     stalled: Callable[[], Sequence[str]] = tuple
     dead: Callable[[], Sequence[str]] = tuple
     checks: Mapping[str, Check] = field(default_factory=dict)  # of `server.readiness`
+    missing_migration: Callable[[], Awaitable[str]] | None = None  # what to do about it, or nothing
 
 
 class Probes:
@@ -116,7 +118,18 @@ class Probes:
             self._runtime.logger.warning("not ready: %s makes no progress", ", ".join(still))
             ctx.response = Response(503, body=b'{"status":"unavailable","work":"unavailable"}')
         else:
-            ctx.response = await self._check_all()
+            ctx.response = await self._check_schema() or await self._check_all()
+
+    async def _check_schema(self) -> Response | None:
+        """A refusal while the models are ahead of a database that migrations keep."""
+        try:
+            advice = "" if self._of.missing_migration is None else await self._of.missing_migration()
+        except RequestError:  # the database does not answer, which its own check says
+            return None
+        if not advice:
+            return None
+        self._runtime.logger.warning("not ready: %s", advice)
+        return Response(503, body=msgspec.json.encode({"status": "unavailable", "schema": advice}))
 
     async def _check_all(self) -> Response:
         """The databases and the checks of the application, side by side."""

@@ -17,6 +17,7 @@ from typing import Any
 from alembic.runtime.migration import RevisionStep
 
 from maniflex.db.current import transaction
+from maniflex.db.history_schema import make_table as make_history_schema
 from maniflex.db.port import Tx
 from maniflex.db.primary import reading
 from maniflex.db.version_table import (
@@ -39,13 +40,22 @@ from maniflex.migrations.backfill import Backfiller
 from maniflex.migrations.derived import ready_models, refresh_derived
 from maniflex.migrations.errors import MigrationError
 from maniflex.migrations.files import MigrationFile
-from maniflex.migrations.job import FileJob, MigrationListener, note_version, run_check, run_code, step_errors
+from maniflex.migrations.job import (
+    FileJob,
+    MigrationListener,
+    note_columns,
+    note_version,
+    run_check,
+    run_code,
+    step_errors,
+)
 from maniflex.migrations.postgres_apply import PostgresSteps, migration_lock
 from maniflex.migrations.recorder import describe_operation, version_statements
 from maniflex.migrations.rewrites import describe_rewrites, large_rewrites
 from maniflex.migrations.sqlite_plan import foreign_key_check, plan_on_sqlite, without_foreign_keys
 from maniflex.migrations.take_over import find_file_of_tables
 from maniflex.migrations.target import MigrationTarget
+from maniflex.model.history_row import is_history
 from maniflex.sql.statement import Sql, by_dialect
 
 
@@ -173,6 +183,7 @@ class Migrator:
                     self.listener.on_step(describe_operation(operation))
                     for action in await plan_on_sqlite(operation, tx):
                         await self._act(tx, action)
+                    await note_columns(tx, job, operation)
             await refresh_derived(tx, self.target.models)
             async with step_errors(job, len(job.operations)):
                 await self._act(tx, foreign_key_check())
@@ -181,7 +192,13 @@ class Migrator:
 
     async def _finish_on_sqlite(self) -> None:
         async with transaction(self.target.adapter) as tx:
+            await self._make_history_schema(tx)
             await refresh_derived(tx, self.target.models)
+
+    async def _make_history_schema(self, tx: Tx) -> None:
+        """Make the table in which starts and migrations note how histories are written."""
+        if any(is_history(model.meta) for model in self.target.models):
+            await make_history_schema(tx)
 
     async def _act(self, tx: Tx, action: Any) -> None:
         match action:
@@ -239,6 +256,8 @@ class Migrator:
 
     async def _finish_on_postgres(self) -> None:
         run = reading(self.target.adapter)
+        async with transaction(self.target.adapter) as tx:
+            await self._make_history_schema(tx)
         ready = await ready_models(run, self.target.models)
         large = [] if self.allow_rewrite else await large_rewrites(run, ready)
         for model in self.target.models:

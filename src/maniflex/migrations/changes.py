@@ -11,6 +11,7 @@ from maniflex.db.columns import Column
 from maniflex.db.engine_objects import EngineObject, engine_objects
 from maniflex.db.renames import index_renames
 from maniflex.db.schema_differences import Difference, What
+from maniflex.migrations.checks import backfill_advice
 from maniflex.migrations.conversions import conversion_back_source, conversion_source
 from maniflex.migrations.errors import MigrationError
 from maniflex.migrations.made_indexes import find_made_index
@@ -151,8 +152,8 @@ class Changes:
                 self._fill_with_factory(change, source, new)
             else:
                 change.up.append(
-                    f"# {table}.{new.column} has no default: give the rows there are a value here, such as\n"
-                    f'    # op.backfill("{table}", set={{"{new.column}": "…"}}, where="{new.column} IS NULL")'
+                    f"# {table}.{new.column} has no default: give the rows there are a value here, in SQL,"
+                    f" such as\n    # {backfill_advice(table, new.column)}"
                 )
                 change.notes.append(
                     f"{table}.{new.column} is required and has no default: the file needs an op.backfill for"

@@ -31,6 +31,11 @@ def them(count: int) -> str:
     return "it" if count == 1 else "them"
 
 
+def backfill_advice(table: str, column: str) -> str:
+    """A backfill to be changed: its value is SQL, so that a text stands in quotes of its own."""
+    return f"""op.backfill("{table}", set={{"{column}": "'…'"}}, where="{column} IS NULL")"""
+
+
 def null_check(table: str, column: str, dialect: Dialect, using: Any = None) -> StoredRowsCheck:
     """No row may be without a value in a column that is about to need one."""
     name = quote(column, dialect)
@@ -40,8 +45,8 @@ def null_check(table: str, column: str, dialect: Dialect, using: Any = None) -> 
         Sql(query),
         lambda row: (
             f"{rows_of(row[0], table, 'has', 'have')} no value in {column};"
-            f" fill {them(row[0])} in the file before this step,"
-            f' such as op.backfill("{table}", set={{"{column}": "…"}}, where="{column} IS NULL")'
+            f" fill {them(row[0])} in the file before this step, such as {backfill_advice(table, column)};"
+            " the value is SQL"
         ),
     )
 

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from alembic.operations import ops
 from alembic.operations.ops import MigrateOperation
 from alembic.runtime.migration import RevisionStep
 
+from maniflex.db.history_schema import note_change, note_dropped_table, note_renamed_table
 from maniflex.db.port import Executor, Tx
 from maniflex.db.version_table import LogEntry, delete_entry, write_entry
 from maniflex.errors import ManiflexError
 from maniflex.migrations.actions import StoredRowsCheck
+from maniflex.migrations.checks import using_text
 from maniflex.migrations.errors import MigrationError
 from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.operations import Backfill, RebuildTable, RunCode
 from maniflex.migrations.recorder import describe_operation, version_statements
 from maniflex.migrations.target import MigrationTarget
-from maniflex.sql.statement import Sql
+from maniflex.migrations.types import ColumnType
+from maniflex.sql.statement import Dialect, Sql
 
 
 @dataclass(slots=True)
@@ -64,6 +70,59 @@ async def run_code(target: MigrationTarget, model: str, fn: Callable[[Any], Any]
     outcome = fn(target.records(model))
     if inspect.isawaitable(outcome):
         await outcome
+
+
+async def note_columns(tx: Tx, job: FileJob, operation: MigrateOperation) -> None:
+    """Tell histories what an operation did to the columns whose values their versions keep."""
+    match operation:
+        case ops.RenameTableOp():
+            await note_renamed_table(tx, operation.table_name, operation.new_table_name)
+        case ops.DropTableOp():
+            await note_dropped_table(tx, operation.table_name)
+        case ops.DropColumnOp():
+            await note_change(tx, operation.table_name, "drop", {"column": operation.column_name})
+        case ops.AddColumnOp():
+            await note_change(tx, operation.table_name, "add", _first_values(job, operation))
+        case ops.AlterColumnOp(modify_name=str(new)):
+            rename = {"column": operation.column_name, "new": new}
+            await note_change(tx, operation.table_name, "rename", rename)
+        case Backfill():
+            for name in operation.set:
+                await note_change(tx, operation.table, "fill", {"column": name})
+        case RebuildTable():
+            for column in operation.columns:
+                if isinstance(column.type, ColumnType):
+                    is_certain = _is_plain_conversion(
+                        operation.using.get(column.name), column.name, tx.dialect
+                    )
+                    retype = {"column": column.name, "kind": column.type.kind.value, "certain": is_certain}
+                    await note_change(tx, operation.table, "retype", retype)
+
+
+def _first_values(job: FileJob, operation: ops.AddColumnOp) -> dict[str, Any]:
+    """Whether a new column has one value in all rows, as far as its file tells."""
+    column = operation.column
+    is_plain = not any(
+        isinstance(other, RunCode | ops.ExecuteSQLOp | ops.BulkInsertOp)
+        or (isinstance(other, Backfill) and other.table == operation.table_name and column.name in other.set)
+        for other in job.operations
+    )
+    return {
+        "column": column.name,
+        "is_plain": is_plain,
+        "has_default": column.server_default is not None,
+    }
+
+
+_CONVERSION = re.compile(r"\s*(?:CAST\(\s*(\S+)\s+AS\s+[\w ]+\)|(\S+)(?:\s*<>\s*0)?)\s*\Z", re.IGNORECASE)
+
+
+def _is_plain_conversion(using: Any, column: str, dialect: Dialect) -> bool:
+    """Whether values keep their meaning: a column becomes another type, and nothing is computed."""
+    if using is None:
+        return True
+    match = _CONVERSION.match(using_text(using, dialect))
+    return match is not None and (match[1] or match[2]).strip('"') == column
 
 
 async def note_version(tx: Tx, job: FileJob, seconds: float) -> None:

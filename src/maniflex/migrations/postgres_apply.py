@@ -31,7 +31,7 @@ from maniflex.migrations.actions import (
 )
 from maniflex.migrations.backfill import Backfiller
 from maniflex.migrations.errors import MigrationError
-from maniflex.migrations.job import FileJob, MigrationListener, run_check, run_code
+from maniflex.migrations.job import FileJob, MigrationListener, note_columns, run_check, run_code
 from maniflex.migrations.operations import Backfill
 from maniflex.migrations.partitioned_index import build_statements, read_leaves
 from maniflex.migrations.postgres_plan import plan_on_postgres
@@ -111,19 +111,20 @@ class PostgresSteps:
             elif isinstance(part, Backfill):
                 await self._fill(number, part)
             else:
-                await self._run_part(part, number if is_last else None)
+                await self._run_part(part, (number, operation) if is_last else None)
                 continue
             if is_last:
-                await self._run_part((), number)
+                await self._run_part((), (number, operation))
         if not parts:
-            await self._run_part((), number)
+            await self._run_part((), (number, operation))
 
-    async def _run_part(self, actions: Sequence[Action], number: int | None) -> None:
+    async def _run_part(self, actions: Sequence[Action], done: tuple[int, MigrateOperation] | None) -> None:
         async def work(tx: Tx) -> None:
             for action in actions:
                 await self._act(tx, action)
-            if number is not None:
-                await self._note_progress(tx, {"steps": number})
+            if done is not None and self._job is not None:
+                await note_columns(tx, self._job, done[1])
+                await self._note_progress(tx, {"steps": done[0]})
 
         await self.in_transaction(work)
 

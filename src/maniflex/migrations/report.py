@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import sqlalchemy as sa
+from alembic.operations import ops
 
 from maniflex.db.columns import read_columns
 from maniflex.db.drift import refuse_drift
@@ -16,6 +20,7 @@ from maniflex.errors import DeclarationError
 from maniflex.migrations.apply import applied_files, pending_steps
 from maniflex.migrations.checks import rows_of, them
 from maniflex.migrations.files import MigrationFile
+from maniflex.migrations.operations import StatementByDatabase
 from maniflex.migrations.revision_names import missing_file, several_ends
 from maniflex.migrations.target import MigrationTarget
 
@@ -182,3 +187,59 @@ def _same_place(problem: str, difference: Difference) -> bool:
 def applied_titles(status: MigrationStatus) -> list[str]:
     """The titles of the files that are behind the database."""
     return [file.title for file in applied_files(status.target, status.heads or ())]
+
+
+def unmade_by_files(target: MigrationTarget) -> list[str]:
+    """The tables and columns of the models that no migration file makes; asks no database."""
+    if not target.files.exist:
+        return []
+    tables, statements = _made_by_files(target)
+    problems = []
+    for model in target.models:
+        name, columns = model.table.name, tables.get(model.table.name)
+        if model.readonly or (columns is None and re.search(rf"\b{name}\b", statements)):
+            continue
+        if columns is None:
+            problems.append(f"{model.meta.name}: no migration file makes the table {name!r}")
+            continue
+        missing = [f for f in model.meta.fields if f.column not in columns]
+        problems += [
+            f"{model.meta.name}.{f.name}: no migration file adds the column {f.column!r} to {name!r}"
+            for f in missing
+            if not re.search(rf"\b{f.column}\b", statements)
+        ]
+    if problems:
+        make, up = target.command("make @"), target.command("up @")
+        problems.append(
+            f"the models are ahead of the migrations; write one with {make} and apply it with {up}"
+        )
+    return problems
+
+
+def _made_by_files(target: MigrationTarget) -> tuple[dict[str, set[str]], str]:
+    """The columns of each table after all files, and the statements whose tables cannot be told."""
+    tables: dict[str, set[str]] = {}
+    statements: list[str] = []
+    for file in target.files.all():
+        for operation in file.operations(target.dialect):
+            match operation:
+                case ops.CreateTableOp():
+                    columns = {item.name for item in operation.columns if isinstance(item, sa.Column)}
+                    tables[operation.table_name] = columns
+                case ops.DropTableOp():
+                    tables.pop(operation.table_name, None)
+                case ops.RenameTableOp():
+                    tables[operation.new_table_name] = tables.pop(operation.table_name, set())
+                case ops.AddColumnOp():
+                    tables.setdefault(operation.table_name, set()).add(operation.column.name)
+                case ops.DropColumnOp():
+                    tables.get(operation.table_name, set()).discard(operation.column_name)
+                case ops.AlterColumnOp(modify_name=str(new)):
+                    columns = tables.setdefault(operation.table_name, set())
+                    columns.discard(operation.column_name)
+                    columns.add(new)
+                case ops.ExecuteSQLOp():
+                    statements.append(str(operation.sqltext))
+                case StatementByDatabase():
+                    statements += [text for text in (operation.sqlite, operation.postgresql) if text]
+    return tables, "\n".join(statements)

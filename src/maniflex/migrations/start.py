@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from maniflex.db.current import transaction
 from maniflex.db.primary import reading
+from maniflex.db.schema_differences import Difference, What
 from maniflex.errors import DeclarationError
 from maniflex.migrations.apply import Migrator
 from maniflex.migrations.derived import ready_models, refresh_derived
@@ -19,11 +21,11 @@ from maniflex.sql.statement import by_dialect
 log = logging.getLogger("maniflex.migrate")
 
 
-async def start_on_migrated(target: MigrationTarget, *, migrate: bool, strict: bool, refresh: bool) -> None:
+async def start_on_migrated(target: MigrationTarget, *, migrate: bool, strict: bool, refresh: bool) -> bool:
     """Apply what is pending if the start should, else stop; then compare the models with the database.
 
-    `strict` stops where the models are ahead of the files; `refresh` lets the start bring order keys and
-    search up to date.
+    `strict` stops where the models are ahead of the files; otherwise the answer says whether they are not.
+    `refresh` lets the start bring order keys and search up to date.
     """
     status = await read_status(target)
     if status.pending and migrate:
@@ -36,9 +38,13 @@ async def start_on_migrated(target: MigrationTarget, *, migrate: bool, strict: b
             "%s is at revision %s, which no file here has; a newer release may have applied it",
             *(target.adapter.label, revision),
         )
-    await _compare(target, strict=strict)
+    differences = await target.differences()
+    if refresh:  # these are about to be made
+        differences = [difference for difference in differences if difference.what is not What.DERIVED]
+    _judge(target, differences, strict=strict)
     if refresh:
         await _refresh(target)
+    return all(difference.harmless for difference in differences)
 
 
 def _log_noted(file: MigrationFile) -> None:
@@ -53,10 +59,15 @@ def _refuse_pending(status: MigrationStatus) -> None:
     )
 
 
-async def _compare(target: MigrationTarget, *, strict: bool) -> None:
-    differences = await target.differences()
+def advise_file(target: MigrationTarget) -> str:
+    """What to do where the models are ahead of the files."""
+    return f"write a migration with {target.command('make @')} and apply it with {target.command('up @')}"
+
+
+def _judge(target: MigrationTarget, differences: Sequence[Difference], *, strict: bool) -> None:
+    """Stop where the models are ahead of the database and the start is strict; else warn."""
     problems = [difference.text for difference in differences if not difference.harmless]
-    advice = f"write a migration with {target.command('make @')} and apply it with {target.command('up @')}"
+    advice = advise_file(target)
     if problems and strict:
         raise DeclarationError(*problems, f"the models are ahead of the migrations; {advice}")
     for difference in differences:

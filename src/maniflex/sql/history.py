@@ -21,7 +21,7 @@ from maniflex.sql.tables import quote
 from maniflex.sql.where import Scope, scope_conditions, shape, values
 
 _COLUMNS = "id record_id version operation actor_id tenant_id timestamp request_id source reason diff"
-WRITTEN = [*_COLUMNS.split(), "snapshot", "binding"]  # what a version has when it is added
+WRITTEN = [*_COLUMNS.split(), "snapshot", "binding", "schema_version"]  # what a version has when it is added
 
 
 class HistoryEntry(NamedTuple):
@@ -123,13 +123,20 @@ def _append_with(model: ModelSql, main: Sql) -> Compiled:
 
 def _names(model: ModelSql) -> dict[str, str]:
     columns = ", ".join(quote(name, model.dialect) for name in WRITTEN)
-    return {"table": quote(model.table.name, model.dialect), "columns": columns}
+    return {"table": quote(model.table.name, model.dialect), "columns": columns, "layout": own_layout(model)}
+
+
+def own_layout(history: ModelSql) -> str:
+    """The number of the layout that this process writes, as SQL."""
+    own = None if history.layouts is None else history.layouts.own
+    null = by_dialect(history.dialect, sqlite="NULL", postgres="NULL::bigint")
+    return null if own is None else by_dialect(history.dialect, sqlite=str(own), postgres=f"{own}::bigint")
 
 
 _SQLITE_ONE = """
 INSERT INTO {table} ({columns})
 SELECT ?5, ?6, coalesce(last.version, 0) + ?7, ?8, ?1, ?2, max(?9, coalesce(last.timestamp, ?9)), ?3, ?10, ?4,
-       ?11, ?12, {binding}
+       ?11, ?12, {binding}, {layout}
   FROM (SELECT 1) {join} (SELECT version, timestamp FROM {table} WHERE record_id = ?6
                            ORDER BY version DESC LIMIT 1) AS last ON true
 RETURNING record_id"""
@@ -137,7 +144,7 @@ _POSTGRES_ONE = """
 INSERT INTO {table} ({columns})
 SELECT $5::text, $6::text, coalesce(last.version, 0) + $7::bigint, $8::text, $1::text, $2::text,
        greatest($9::timestamptz, last.timestamp), $3::text, $10::text, $4::text, $11::json, $12::json,
-       {binding}
+       {binding}, {layout}
   FROM (SELECT 1) AS one {join} (SELECT version, timestamp FROM {table} WHERE record_id = $6
                                   ORDER BY version DESC LIMIT 1) AS last ON true
 RETURNING record_id"""
@@ -146,14 +153,15 @@ WITH written AS ({main}), told AS (
 INSERT INTO {table} ({columns})
 SELECT {p5}::text, {p6}::text, coalesce(last.version, 0) + {p7}::bigint, {p8}::text, {p1}::text, {p2}::text,
        greatest({p9}::timestamptz, last.timestamp), {p3}::text, {p10}::text, {p4}::text, {p11}::json,
-       {p12}::json, {binding}
+       {p12}::json, {binding}, {layout}
   FROM written LEFT JOIN (SELECT version, timestamp FROM {table} WHERE record_id = {p6}
                            ORDER BY version DESC LIMIT 1) AS last ON true)
 SELECT * FROM written"""
 _SQLITE_APPEND = """
 INSERT INTO {table} ({columns})
 SELECT r.id, r.record_id, coalesce(r.last, 0) + r.step, r.operation, ?1, ?2,
-       max(r.moment, coalesce(r.last_moment, r.moment)), ?3, r.source, ?4, r.diff, r.snapshot, {binding}
+       max(r.moment, coalesce(r.last_moment, r.moment)), ?3, r.source, ?4, r.diff, r.snapshot, {binding},
+       {layout}
   FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS record_id,
                json_extract(value, '$[2]') AS step, json_extract(value, '$[3]') AS operation,
                json_extract(value, '$[4]') AS moment, json_extract(value, '$[5]') AS source,
@@ -169,7 +177,8 @@ RETURNING record_id"""
 _POSTGRES_APPEND = """
 INSERT INTO {table} ({columns})
 SELECT r.id, r.record_id, coalesce(r.last, 0) + r.step, r.operation, $1, $2,
-       greatest(r.moment, r.last_moment), $3, r.source, $4, r.diff::json, r.snapshot::json, {binding}
+       greatest(r.moment, r.last_moment), $3, r.source, $4, r.diff::json, r.snapshot::json, {binding},
+       {layout}
   FROM (SELECT entry.*, h.version AS last, h.timestamp AS last_moment
           FROM unnest($5::text[], $6::text[], $7::bigint[], $8::text[], $9::timestamptz[], $10::text[],
                       $11::text[], $12::text[], $13::text[])

@@ -16,7 +16,7 @@ from maniflex._caller import Caller
 from maniflex.model.meta import FieldMeta
 from maniflex.sql.bindings import binding_from_columns
 from maniflex.sql.codec import encode_datetime
-from maniflex.sql.history import WRITTEN, Author
+from maniflex.sql.history import WRITTEN, Author, own_layout
 from maniflex.sql.json_forms import exact_conditions, object_text, old_values_text
 from maniflex.sql.model import ID, ModelSql
 from maniflex.sql.statement import Sql, by_dialect
@@ -142,6 +142,7 @@ def _version_of(model: ModelSql, history: ModelSql, fields: ToldFields, source: 
         "diff": sa.literal_column(as_json.format(old_values_text(fields.diff, dialect, name))),
         "snapshot": sa.literal_column(as_json.format(snapshot)),
         "binding": sa.literal_column(binding_from_columns(history, model, name)),
+        "schema_version": sa.literal_column(own_layout(history)),
     }
     columns_told = [version[field].label(f"told_{field}") for field in WRITTEN]
     return sa.select(*columns_told).select_from(source.join(last, sa.true()))

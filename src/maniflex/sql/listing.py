@@ -15,7 +15,7 @@ from maniflex._limits import DEFAULT_LIMIT, DEFAULT_LIMITS, Limits
 from maniflex.errors import InvalidQuery, UriTooLong
 from maniflex.model.meta import FieldMeta, RelationKind
 from maniflex.query.hiding import NOTHING, AskedFields, Hiding
-from maniflex.query.parse import parse
+from maniflex.query.parse import OwnParameters, parse
 from maniflex.query.query import Cursor, Forced, Models, Query, models_reached
 from maniflex.query.search_text import left_out, search_shape
 from maniflex.sql import search
@@ -160,6 +160,7 @@ class Listings:
         self._limits = limits
         self._must_bind = must_bind
         self.guarded: Collection[FieldMeta] = ()  # fields in reach that may be hidden from a caller
+        self.own = OwnParameters()
         self._listings: dict[bytes, Listing] = {}
         self._bound: dict[tuple[Listing, Forced], Listing] = {}
         self._bound_by_text: dict[tuple[bytes, Forced], Listing] = {}
@@ -211,7 +212,7 @@ class Listings:
 
     def parse(self, query_string: bytes, hiding: Hiding) -> Query:
         """What a caller asks for with this text, to whom some fields do not exist."""
-        query = parse(query_string, self._model.meta, self._models, self._limits, hiding)
+        query = parse(query_string, self._model.meta, self._models, self._limits, hiding, self.own)
         return query.with_(must_bind=self._must_bind)
 
 

@@ -13,6 +13,7 @@ from maniflex.model.meta import FieldMeta, Kind, ModelMeta
 from maniflex.sql.bindings import BindingPlace
 from maniflex.sql.codec import Codec, encoder, row_decoder
 from maniflex.sql.decimal_order import has_order_key, order_column, order_key
+from maniflex.sql.history_layouts import Layouts
 from maniflex.sql.statement import Dialect, by_dialect
 from maniflex.sql.statement_cache import StatementCache
 from maniflex.sql.tables import build_table, quote
@@ -51,6 +52,7 @@ class ModelSql:
         self.never_quoted: tuple[FieldMeta, ...] = ()
         # Of a history: what its rows are stamped with, to be bound by it; set before rows are written.
         self.binding_places: tuple[BindingPlace, ...] = ()
+        self.layouts: Layouts | None = None  # of a history: how its versions were written
         self.shapes = StatementCache()
         self.lookups: dict[Any, BoundLookup] = {}  # by scope and kind of lookup
         self.uses_order_keys = by_dialect(dialect, sqlite=True, postgres=False)
@@ -81,6 +83,12 @@ class ModelSql:
 
     def peer_by_table(self, table: str) -> ModelSql:
         return self._by_table[table] if table != self.meta.table else self
+
+    def layouts_of(self, parent: ModelSql) -> Layouts:
+        """How the versions of this history of `parent` were written; before the start, as they are now."""
+        if self.layouts is None:
+            self.layouts = Layouts(parent.meta)
+        return self.layouts
 
     def column(self, field: FieldMeta) -> sa.Column[Any]:
         return self.table.c[field.column]

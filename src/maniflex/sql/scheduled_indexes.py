@@ -114,6 +114,8 @@ class Waiting:
             yield marker.is_(None) if soft_delete.timestamp else marker.is_(sa.false())
         for lock in self._meta.locks:
             yield self._unlike(lock.field, lock.value)
+        for name, values in self._schedule_index.schedule.where:
+            yield sa.or_(*(self._like(name, value) for value in values))
 
     def _unchanged_target(self) -> Iterator[Condition]:
         schedule = self._schedule_index.schedule

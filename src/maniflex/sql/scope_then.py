@@ -19,12 +19,15 @@ from maniflex.model.history_row import RECORD, HistoryOperation
 from maniflex.model.meta import FieldMeta, RelationKind, RelationMeta
 from maniflex.query.query import Compare
 from maniflex.sql.bindings import BEFORE, bound_then
+from maniflex.sql.decimal_order import has_order_key
+from maniflex.sql.history_layouts import has_member_then, is_unknown, value_then
 from maniflex.sql.operators import Condition, test
-from maniflex.sql.snapshot import comparison_value, has_member, snapshot_value
 
 if TYPE_CHECKING:
     from maniflex.sql.model import ModelSql
 
+_ONE: Any = sa.literal_column("1")
+_NONE: Any = sa.literal_column("0")
 _UPDATE: Any = sa.literal_column(f"'{HistoryOperation.UPDATE.value}'")
 _RESTORE: Any = sa.literal_column(f"'{HistoryOperation.RESTORE.value}'")
 
@@ -89,6 +92,7 @@ class _Leaf:
     def __init__(self, history: ModelSql, name: str, item: Compare) -> None:
         self._history = history
         self._record = history.peer(item.path[0].target)
+        self._layouts = history.layouts_of(self._record)
         self._told = item.field
         self._name = name
         self._item = item
@@ -100,21 +104,32 @@ class _Leaf:
             later.c.record_id == table.c.record_id,
             later.c.version > table.c.version,
             later.c.operation != _RESTORE,  # what was null meanwhile is not
-            has_member(self._told, later.c.diff, self._history.dialect),
+            self._has_member(later),
         ]
-        first: Any = sa.select(later.c.diff).where(*changes).order_by(later.c.version)
-        first = first.limit(sa.literal_column("1")).offset(sa.literal_column("0")).scalar_subquery()
-        from_diffs = sa.or_(first.is_(None), self._test(first, "old"))
-        of_snapshot = self._test(table.c.snapshot)
+        holds: Any = sa.case((self._test(later, later.c.diff, "old"), _ONE), else_=_NONE)
+        first: Any = sa.select(holds).where(*changes).order_by(later.c.version)
+        first = first.limit(_ONE).offset(_NONE).scalar_subquery()
+        from_diffs = sa.func.coalesce(first, _ONE) == _ONE
+        of_snapshot = self._test(table, table.c.snapshot)
         return sa.case((table.c.snapshot.is_not(None), of_snapshot), else_=from_diffs)
 
     def held_before(self, table: FromClause, otherwise: Condition) -> Condition:
         """Of the values from before that the version shows; `otherwise` says it of one it does not show."""
-        is_shown = has_member(self._told, table.c.diff, self._history.dialect)
-        state = sa.case((is_shown, self._test(table.c.diff, "old")), else_=otherwise)
+        state = sa.case((self._has_member(table), self._test(table, table.c.diff, "old")), else_=otherwise)
         return sa.or_(table.c.operation != _UPDATE, state)
 
-    def _test(self, values: Any, *below: str) -> Condition:
-        value = comparison_value if self._record.uses_order_keys else snapshot_value
-        dialect = self._history.dialect
-        return test(dialect, value(self._told, values, dialect, *below), self._item, self._name)
+    def _has_member(self, row: FromClause) -> Condition:
+        """Whether the diff of a version has the field, by the name that it had then."""
+        place = row.c.diff, row.c.schema_version, self._history.dialect
+        return has_member_then(self._layouts, self._told, *place)
+
+    def _test(self, row: FromClause, content: Any, *below: str) -> Condition:
+        """The comparison with what a version tells; not so where it does not tell the field."""
+        dialect, place = self._history.dialect, (content, row.c.schema_version)
+        value = value_then(self._layouts, self._told, *place, dialect, *below)
+        if self._record.uses_order_keys and has_order_key(self._told, dialect):
+            value = sa.func.decimal_order(value)
+        holds = test(dialect, value, self._item, self._name)
+        if self._layouts.is_plain(self._told):
+            return holds
+        return sa.and_(sa.not_(is_unknown(self._layouts, self._told, *place, dialect, *below)), holds)

@@ -7,31 +7,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from maniflex.model.meta import FieldMeta, Kind
-from maniflex.sql.decimal_order import has_order_key
 from maniflex.sql.statement import Dialect, by_dialect
 from maniflex.sql.tables import column_type
-
-
-def snapshot_value(field: FieldMeta, snapshot: Any, dialect: Dialect, *below: str) -> Any:
-    """The value that an object has under the API name of a field, or under `below` in what it has there."""
-    return value_at(field, snapshot, dialect, field.api, *below)
 
 
 def value_at(field: FieldMeta, content: Any, dialect: Dialect, *names: str) -> Any:
     """The value of a field that stands in an object below these names."""
     write = by_dialect(dialect, sqlite=_sqlite_value, postgres=_postgres_value)
     return sa.type_coerce(write(field, content, names), column_type(field.kind, dialect))
-
-
-def comparison_value(field: FieldMeta, snapshot: Any, dialect: Dialect, *below: str) -> Any:
-    """The same as conditions look at it."""
-    value = snapshot_value(field, snapshot, dialect, *below)
-    return sa.func.decimal_order(value) if has_order_key(field, dialect) else value
-
-
-def has_member(field: FieldMeta, snapshot: Any, dialect: Dialect) -> Any:
-    """Whether an object has something under the API name of a field, be it null."""
-    return has_name(field.api, snapshot, dialect)
 
 
 def has_name(name: str, content: Any, dialect: Dialect) -> Any:

@@ -40,7 +40,7 @@ def shape(filters: Sequence[Filter], scope: Scope) -> tuple[Any, ...]:
 
 
 def _forced_shape(condition: Forced) -> tuple[Any, ...]:
-    return (condition.name, condition.op, condition.value is None, condition.model)
+    return (condition.name, condition.op, condition.value is None, condition.model, condition.of_shown)
 
 
 def _narrowed_shape(condition: Narrowed) -> tuple[Any, ...]:
@@ -187,8 +187,9 @@ def parent_values(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any
 
 def _through_parents(model: ModelMeta, scope: Scope) -> Iterator[tuple[int, Compare]]:
     for i, condition in enumerate(scope):
-        item = condition.on(model) if isinstance(condition, Forced) else None
-        if item is not None and item.path:
+        binds_written = isinstance(condition, Forced) and not condition.of_shown
+        item = condition.on(model) if binds_written else None
+        if isinstance(item, Compare) and item.path:
             yield i, item
 
 

@@ -28,18 +28,22 @@ async def client(
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the started server, which works in the background only when told to.
 
-    `database=None` keeps the database the server was declared with. With `own_schema` the block gets an empty
-    schema of a PostgreSQL database, which is dropped at its end.
+    Its tables are made, whatever `auto_migrate` says. `database=None` keeps the database the server was
+    declared with, and then the settings say whether tables are made. With `own_schema` the block gets an
+    empty schema of a PostgreSQL database, which is dropped at its end.
     """
     httpx = _httpx()
     settings: Settings = {"background": background}
     address = server.config.database if database is None else database
+    if database is not None or own_schema:
+        settings["auto_migrate"] = True  # no migration has made its tables
     if own_schema and not (isinstance(address, str) and address.startswith(("postgres:", "postgresql:"))):
         raise ConfigError('own_schema needs PostgreSQL: database="postgresql://…"')
     schema = f"maniflex_test_{secrets.token_hex(8)}" if own_schema else None
     if schema is not None:
         settings["schema"] = schema
-    with server.on_database(address, clock=clock, **settings):
+    makes_tables = database is not None or own_schema
+    with server.on_database(address, clock=clock, makes_tables=makes_tables, **settings):
         try:
             async with server.lifespan():
                 transport = httpx.ASGITransport(app=server, raise_app_exceptions=True)
