@@ -57,6 +57,10 @@ async def test_bodies_list_the_form_and_its_parts(tmp_path: Any) -> None:
     download = document["paths"]["/api/albums/{id}/cover"]["get"]["responses"]
     assert {"200", "206", "304", "404", "416"} <= download.keys()
     assert "content" not in download["304"]
+    assert all(download[status]["content"].keys() == {"image/*"} for status in ("200", "206"))
+    anything = document["paths"]["/api/albums/{id}/scans/{index}"]["get"]["responses"]
+    assert anything["200"]["content"].keys() == {"*/*"}
+    assert "STORAGE_FULL" in document["paths"]["/api/files"]["post"]["responses"]["507"]["description"]
 
 
 async def test_the_key_of_an_upload_is_described_where_it_is_taken(tmp_path: Any) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from maniflex import Context, DeclarationError, Model, Next
+from maniflex import AuthInfo, Context, DeclarationError, Model, Next
 from maniflex.middleware import auth, db
 from maniflex.storage import MemoryStorage
 from tests.file_routes.world import (
@@ -95,9 +95,10 @@ async def test_files_read_says_what_opens_a_file(database_url: str, reads: str) 
         key = await upload(http, **owner)
         url = f"{FILES}/{key}"
         assert (await http.get(url, headers=owner)).status_code == 200
-        assert (await http.get(url, headers=other)).status_code == (404 if reads == "owner" else 200)
+        assert (await http.get(url, headers=other)).status_code == 404
         album = data_of(await http.post("/api/albums", json={"title": "a", "cover": key}, headers=owner), 201)
         assert (await http.get(url, headers=owner)).status_code == (404 if reads == "record" else 200)
+        assert (await http.get(url, headers=other)).status_code == (200 if reads == "key" else 404)
         assert (await http.get(f"/api/albums/{album['id']}/cover")).status_code == 200
 
 
@@ -288,3 +289,45 @@ async def test_a_rate_limit_of_other_models_does_not(sqlite_url: str) -> None:
     async with site(server, sqlite_url) as http:
         answers = [await http.post("/api/files", files={"file": PART}) for _ in range(3)]
         assert {answer.status_code for answer in answers} == {201}
+
+
+async def test_entries_of_the_auth_step_stand_before_the_routes_alone(database_url: str) -> None:
+    keys = {"ada's": AuthInfo(user_id="ada", roles=["uploader"]), "bob's": AuthInfo(user_id="bob")}
+    order: list[str] = []
+
+    async def note(ctx: Context, next: Next) -> None:
+        order.append(ctx.auth.user_id if ctx.auth else "")
+        await next()
+
+    guards = [auth.api_keys(keys=keys), note, auth.require_role("uploader"), db.rate_limit(3, 3600)]
+    server = a_server("memory:", files_middleware=guards)
+    server.pipeline.auth.registrations.clear()
+    ada, bob = {"x-api-key": "ada's"}, {"x-api-key": "bob's"}
+    async with site(server, database_url) as http:
+        error_of(await http.post(FILES, files={"file": PART}), 401, "UNAUTHORIZED")
+        error_of(await http.post(FILES, files={"file": PART}, headers=bob), 403, "FORBIDDEN")
+        key = await upload(http, **ada)
+        assert order == ["bob", "ada"]
+        assert (await http.get(f"{FILES}/{key}", headers=ada)).content == PNG
+        error_of(await http.get(f"{FILES}/{key}", headers=bob), 403, "FORBIDDEN")
+        statuses = [(await http.post(FILES, files={"file": PART}, headers=ada)).status_code for _ in range(3)]
+        assert statuses[-1] == 429
+        assert (await http.get("/api/albums")).status_code == 200
+        described = (await server.openapi())["paths"]
+        assert described["/api/files"]["post"]["security"]
+        assert not described["/api/albums"]["get"].get("security")
+
+
+async def test_an_entry_that_cannot_stand_there_is_told_what_can(sqlite_url: str) -> None:
+    for entry in (db.tenancy(), db.force_filter("title", "a")):
+        with pytest.raises(DeclarationError, match=r"files_middleware: db\..* it does nothing there; what"):
+            a_server("memory:", files_middleware=[entry]).seal()
+
+
+async def test_a_guard_of_the_routes_is_no_reason_to_warn(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = a_server("memory:", files_middleware=[auth.require_role("admin")])
+    server.pipeline.auth.registrations.clear()
+    server.seal()
+    assert "no auth middleware covers" not in caplog.text

@@ -75,7 +75,7 @@ async def test_a_refused_upload_frees_its_key(database_url: str) -> None:
 
 async def test_other_entries_do_not_stand_before_files() -> None:
     for entry, message in (
-        (db.tenancy(), "db.tenancy: it stands in the pipeline"),
+        (db.tenancy(), "db.tenancy: it does nothing there"),
         (idempotency.keys(ttl=-1), "ttl"),
     ):
         with pytest.raises(DeclarationError, match=message):

@@ -95,8 +95,8 @@ def test_a_full_disk_is_an_error_without_details_and_leaves_nothing(folder: Path
     environment = {"DB_WRITE_URL": "sqlite:///app.db", "MOST_BYTES": str(8 * MB)}
     with serve_process(folder, **environment) as served, httpx.Client() as http:
         answer, _ = upload(served, name, 20)
-        assert b" 500 " in answer.split(b"\r\n")[0], answer
-        assert b'"STORAGE_ERROR"' in answer
+        assert b" 507 " in answer.split(b"\r\n")[0], answer
+        assert b'"STORAGE_FULL"' in answer
         for word in (b"disk", b"No space", b"too large", str(folder).encode()):
             assert word not in answer.partition(b"\r\n\r\n")[2]
         assert list((folder / "spool").iterdir()) == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from maniflex.errors import FileNotFound, StorageError
+from maniflex.errors import ConfigError, FileNotFound, StorageError
 from maniflex.storage import FileMeta, LocalStorage
 from maniflex.storage._directory import INCOMING
 from tests.kit.local_files import contents, files, put, read
@@ -117,7 +117,9 @@ async def test_a_linked_place_for_uploads_is_not_followed(
 
     with pytest.raises(StorageError):
         await put(storage, "file")
-    [problem] = storage.problems()
+    with pytest.raises(ConfigError) as refused:
+        storage.prepare()
+    problem = str(refused.value)
 
     assert str(root) in problem
     assert files(outside) == ["inner/secret", "inner/secret.meta.json", "secret", "secret.meta.json"]

@@ -14,7 +14,7 @@ from threading import Event
 
 import pytest
 
-from maniflex.errors import FileNotFound, StorageError
+from maniflex.errors import FileNotFound, StorageError, StorageFull
 from maniflex.storage import FileExists, FileMeta, LocalStorage
 from maniflex.storage._directory import INCOMING
 from maniflex.testing import FakeClock
@@ -146,7 +146,7 @@ async def test_a_full_disk_is_an_error_and_leaves_nothing(
     for call in ("writev", "fsync", "replace"):
         with monkeypatch.context() as patch:
             patch.setattr(os, call, full)
-            with pytest.raises(StorageError, match="disk is full") as caught:
+            with pytest.raises(StorageFull, match="disk is full") as caught:
                 await put(storage, "file")
         assert "disk" not in caught.value.message
         assert files(root) == kept

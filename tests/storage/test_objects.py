@@ -18,8 +18,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from maniflex.errors import FileExists, FileNotFound, StorageError, Unavailable
+from maniflex.errors import ConfigError, FileExists, FileNotFound, StorageError, Unavailable
 from maniflex.storage import AzureStorage, FileMeta, GCSStorage, S3Storage, Storage
+from maniflex.storage.port import stat_file
 from maniflex.testing import FakeClock
 from tests.kit.object_stores import (
     ACCESS_KEY,
@@ -228,7 +229,7 @@ async def test_a_store_that_never_answers_is_unavailable_in_time() -> None:
                 storage.open("a"),
                 storage.delete("a"),
                 storage.exists("a"),
-                storage.stat("a"),
+                stat_file(storage, "a"),
             )
             for call in calls:
                 with timed(2.5), pytest.raises(Unavailable) as caught:
@@ -455,3 +456,51 @@ def test_the_hosts_of_buckets() -> None:
     assert host(endpoint="https://r2.example.com", path_style=True) == "r2.example.com/bkt/k"
     assert host(endpoint="http://127.0.0.1:9000") == "127.0.0.1:9000/bkt/k"
     assert host(endpoint="http://localhost:9000") == "localhost:9000/bkt/k"
+
+
+@pytest.mark.parametrize("presign", ["put", "post"])
+async def test_credentials_may_come_from_a_function(s3_endpoint: str, presign: Any) -> None:
+    calls: list[str] = []
+
+    def credentials() -> dict[str, Any]:
+        calls.append("credentials")
+        return {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "expires_at": None}
+
+    storage = S3Storage(
+        new_bucket(s3_endpoint),
+        region="us-east-1",
+        endpoint=s3_endpoint,
+        presign=presign,
+        credential_provider=credentials,
+        retry={"max_retries": 1},
+        client_options={"user_agent": "albums/1.0"},
+    )
+    await storage.store("a", some(), FileMeta("a.txt", "text/plain"))
+    assert calls
+    upload = await storage.presign_upload("b", ttl=HOUR, max_size=9, content_type="text/plain", filename="b")
+    assert ACCESS_KEY in f"{upload.url} {upload.fields}"
+
+
+async def test_every_object_gets_the_acl(s3_endpoint: str) -> None:
+    bucket = new_bucket(s3_endpoint)
+    storage = s3_storage(s3_endpoint, bucket, acl="public-read", presign="post")
+    await storage.store("a", some(), FileMeta("a.txt", "text/plain"))
+    upload = await storage.presign_upload("b", ttl=HOUR, max_size=9, content_type="text/plain", filename="b")
+    async with httpx.AsyncClient() as http:
+        sent = await http.post(upload.url, data=dict(upload.fields), files={"file": b"b"})
+    assert sent.status_code < 300, sent.text
+    for key in ("a", "b"):
+        grants = s3_client(s3_endpoint).get_object_acl(Bucket=bucket, Key=key)["Grants"]
+        assert any(one["Grantee"].get("URI", "").endswith("AllUsers") for one in grants), key
+
+
+def test_options_that_contradict_each_other_stop_the_start() -> None:
+    for options, text in (
+        ({"acl": "public_read", "presign": "post"}, "did you mean 'public-read'"),
+        ({"acl": "private"}, "with acl, presign is 'post'"),
+        ({"credential_provider": "me"}, "credential_provider is a function"),
+        ({"credential_provider": dict, "access_key_id": "a", "secret_access_key": "b"}, "two sources"),
+    ):
+        wrong: Any = options
+        with pytest.raises(ConfigError, match=text):
+            S3Storage("bucket", **wrong)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from maniflex.errors import Conflict, Forbidden, NotFound, RequestError
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "PresignUnsupported",
     "RangeNotSatisfiable",
     "StorageError",
+    "StorageFull",
     "TooManyFiles",
     "UnknownFile",
 ]
@@ -118,6 +121,17 @@ class InvalidKey(StorageError):
 
 class FileExists(StorageError):
     """A file is stored under this key already, and stored files are never overwritten."""
+
+
+class StorageFull(StorageError):
+    """The file storage, or the disk that uploads wait on, has no room left."""
+
+    status, code, message = 507, "STORAGE_FULL", "the server has no room for the file"
+
+    @staticmethod
+    def is_meant(error: BaseException) -> bool:
+        """Whether the system says that a disk is full, or a quota of it, or a limit of the process."""
+        return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class NoStorage(RequestError):

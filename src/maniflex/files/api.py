@@ -35,7 +35,8 @@ from maniflex.pipeline.context import Context
 from maniflex.sql.statement import Dialect, Sql
 from maniflex.sql.statement_files import schema_statements
 from maniflex.storage.address import from_address
-from maniflex.storage.port import FileMeta, HasProblems, Reader, Storage
+from maniflex.storage.local import LocalStorage
+from maniflex.storage.port import METHODS, FileMeta, HasProblems, Reader, Storage, missing_methods
 
 Data = bytes | bytearray | memoryview | str | os.PathLike[str] | AsyncIterable[bytes]
 
@@ -86,8 +87,13 @@ class Files(DeclaredPart):
             return None
         if storage is None:
             return None
-        if not isinstance(storage, Storage):
-            self._problems.append(f"storage: a {type(storage).__name__} is neither an address nor a storage")
+        if missing := missing_methods(storage):
+            name = type(storage).__name__
+            self._problems.append(
+                f"storage: a {name} is neither an address nor a storage"
+                if len(missing) == len(METHODS)
+                else f"storage: {name} lacks {', '.join(missing)}; a storage has {', '.join(METHODS)}"
+            )
             return None
         if isinstance(storage, HasProblems):
             self._problems += storage.problems()
@@ -137,6 +143,8 @@ class Files(DeclaredPart):
     async def prepare(self) -> None:
         """The tables are there: hand the storage the signer of its URLs."""
         if self._desk is not None:
+            if self._desk.has_storage and isinstance(self._desk.storage, LocalStorage):
+                self._desk.storage.prepare()
             self._desk.signer = await bind_signer(self._desk, self._desk.config)
 
     def services(self) -> Sequence[Service]:

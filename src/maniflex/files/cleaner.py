@@ -17,10 +17,9 @@ from maniflex.errors import FileNotFound
 from maniflex.files.desk import FileDesk
 from maniflex.files.store import ClaimedFile
 
-BATCH = 100
-AT_ONCE = 8  # objects
-LEASE = timedelta(minutes=5)
-PATIENCE = 60.0  # seconds for one object: far less than the lease, behind which the key may be another file's
+AT_ONCE = 8  # files that are leased and removed together
+LEASE = timedelta(seconds=90)  # so long they wait for the next cleaner, if a process is killed meanwhile
+PATIENCE = 60.0  # seconds for one object: less than the lease, behind which the key may be another file's
 BACKOFF = Backoff(base=timedelta(seconds=5), cap=timedelta(hours=1))
 
 
@@ -47,12 +46,15 @@ class Cleaner(Loop):
         report = CleanReport()
         is_full = await self._clean_batch(report)
         if not is_full:
+            await self._desk.look_at_uploads()
             await self._remove_temporaries(report)
         return is_full
 
     async def sweep(self) -> CleanReport:
         """Remove everything that can be removed now."""
         report = CleanReport()
+        if self._desk.has_storage:
+            await self._desk.look_at_uploads()
         while await self._clean_batch(report):
             pass
         await self._remove_temporaries(report)
@@ -60,34 +62,33 @@ class Cleaner(Loop):
 
     async def _clean_batch(self, report: CleanReport) -> bool:
         desk = self._desk
+        await desk.condemn_left()
         now = desk.clock.now()
         if not desk.has_storage or not await desk.rows.is_due(now):
             return False
         lease = new_id()
-        files = await desk.rows.claim(lease, until=now + LEASE, now=now, limit=BATCH)
-        room = asyncio.Semaphore(AT_ONCE)
-        outcomes = await asyncio.gather(*(self._remove(file, lease, room) for file in files))
+        files = await desk.rows.claim(lease, until=now + LEASE, now=now, limit=AT_ONCE)
+        outcomes = await asyncio.gather(*(self._remove(file, lease) for file in files))
         report.removed += sum(outcomes)
         report.failed += len(outcomes) - sum(outcomes)
-        return len(files) == BATCH
+        return len(files) == AT_ONCE
 
-    async def _remove(self, file: ClaimedFile, lease: str, room: asyncio.Semaphore) -> bool:
+    async def _remove(self, file: ClaimedFile, lease: str) -> bool:
         desk = self._desk
-        async with room:
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    await desk.storage.delete(file.key)
-            except FileNotFound:
-                pass
-            except Exception as error:
-                if file.attempts == 0:  # once for each file: a storage that is away would fill the log
-                    desk.logger.warning("a file could not be removed; it is tried again: %s", error)
-                now = desk.clock.now()
-                retry_at = now + BACKOFF(file.attempts + 1)
-                await desk.rows.put_back(file.key, lease, retry_at=retry_at, now=now)
-                return False
-            await desk.rows.remove(file.key, lease)
-            return True
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await desk.storage.delete(file.key)
+        except FileNotFound:
+            pass
+        except Exception as error:
+            if file.attempts == 0:  # once for each file: a storage that is away would fill the log
+                desk.logger.warning("a file could not be removed; it is tried again: %s", error)
+            now = desk.clock.now()
+            retry_at = now + BACKOFF(file.attempts + 1)
+            await desk.rows.put_back(file.key, lease, retry_at=retry_at, now=now)
+            return False
+        await desk.rows.remove(file.key, lease)
+        return True
 
     async def _remove_temporaries(self, report: CleanReport) -> None:
         """Remove what killed uploads left beside the objects, where the storage keeps any."""

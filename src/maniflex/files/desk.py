@@ -7,22 +7,21 @@ after the object is gone. Records are tied to files by `links.py`, in the transa
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterable, Callable, Collection, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
 
 from maniflex._clock import Clock, SystemClock
 from maniflex.config import Config
 from maniflex.db.changes import after_commit_once
-from maniflex.db.current import current_tx
+from maniflex.db.current import current_tx, detached_context
 from maniflex.errors import (
     DeclarationError,
     FileExists,
-    FileForbidden,
     FileGone,
     FileInUse,
     FileNotFound,
@@ -30,7 +29,9 @@ from maniflex.errors import (
     FileTypeNotAllowed,
     ManiflexError,
     NoStorage,
+    RequestError,
     StorageError,
+    StorageFull,
     TransactionError,
     UnknownFile,
 )
@@ -50,11 +51,15 @@ from maniflex.storage.port import (
     PresignedUpload,
     Reader,
     Storage,
+    pins_upload_size,
+    presign_file,
+    stat_file,
 )
 from maniflex.storage.signer import UrlSigner
 
-PROLONGED_EVERY = 30.0  # seconds, while bytes flow
 UNLINKED_PRESIGNED = timedelta(hours=24)  # after its URL expired
+LOOKED_AT_EVERY = timedelta(hours=1)  # a presigned upload that did not come
+MOST_LOOKED_AT = 100  # presigned uploads at once
 NO_RULES = FileRules()
 _LONGEST_FILENAME = 255
 
@@ -78,8 +83,10 @@ class FileDesk:
         self.clock: Clock = SystemClock()
         self._rows: FileStore | None = None
         self.on_condemned: Callable[[], object] = lambda: None  # wakes the cleaner
-        self.quota = FileQuota(config.file_quota, lambda: self.rows)
+        self.quota = FileQuota(config.file_quota, lambda: self.rows, self._see_uploads)
         self.signer: UrlSigner | None = None  # of URLs that lead here, once the server is started
+        self.uploads = RunningUploads(self)
+        self._left_keys: set[str] = set()  # of stores that failed while the database did
 
     def attach(self, rows: FileStore, clock: Clock) -> None:
         """Use these tables and this clock."""
@@ -126,16 +133,17 @@ class FileDesk:
             chunks,
             rules or NO_RULES,
             content_type=content_type,
-            on_chunk=lambda: progress.note(),
+            on_chunk=lambda: upload.note(),
             room=await self.quota.require_room(owner, 0),
         )
         await intake.look()
         name = clean_filename(filename)
         key = await self._new_key(ctx, name, intake.content_type)
-        progress = _UploadProgress(self, key)
+        upload = Upload(self, key)
         await self._begin(key, name, intake.content_type, rules or NO_RULES, owner)
         try:
-            file = await self._store_bytes(storage, key, name, intake, keeps=rules is None)
+            with self.uploads.keep(upload):
+                file = await self._store_bytes(storage, key, name, intake, keeps=rules is None)
             if await self.quota.is_passed(owner):
                 raise no_room()
             return file
@@ -186,9 +194,22 @@ class FileDesk:
             raise FileExists(f"{key} is the key of another file already")
 
     async def _give_up(self, key: str) -> None:
-        """Condemn a file whose store failed; what cannot be condemned now expires."""
+        """Condemn a file whose store failed, whether or not its row is still there.
+
+        The row is gone where this process stood still for so long that another took the upload for dead. All
+        of the object may be there all the same, and without a row nobody would ever find it.
+        """
+        self._left_keys.add(key)
         with suppress(Exception):
-            await self.condemn((key,))
+            await self.condemn_left()
+
+    async def condemn_left(self) -> None:
+        """Condemn the files whose stores failed, for as long as it takes."""
+        while self._left_keys:
+            key = next(iter(self._left_keys))
+            await self.rows.give_up(key, self.clock.now())
+            self._left_keys.discard(key)
+            self.on_condemned()
 
     async def receive(
         self, key: str, chunks: AsyncIterable[bytes], *, max_size: int | None, content_type: str
@@ -200,13 +221,11 @@ class FileDesk:
             raise FileNotFound()
         if file.state is not FileState.PENDING:
             raise FileInUse("a file was uploaded here already")
-        progress = _UploadProgress(self, key, at_least=file.expires_at)
-        intake = Intake(
-            chunks, FileRules(max_size=max_size), content_type=content_type, on_chunk=progress.note
-        )
+        upload = Upload(self, key, at_least=file.expires_at)
+        intake = Intake(chunks, FileRules(max_size=max_size), content_type=content_type, on_chunk=upload.note)
         await intake.look()
         try:
-            with storage_errors():
+            with storage_errors(), self.uploads.keep(upload):
                 meta = await self.storage.store(key, intake, FileMeta(file.filename, content_type))
         except FileExists:
             raise FileInUse("a file was uploaded here already") from None
@@ -214,29 +233,41 @@ class FileDesk:
             if intake.failure is not None and intake.failure is not error:
                 raise intake.failure from error
             raise
-        return await self._complete(file, meta, intake.sha256)
+        try:
+            return await self._complete(file, meta, intake.sha256)
+        except UnknownFile:
+            await self._give_up(key)
+            raise FileNotFound() from None
 
     # -- naming
 
-    async def name(self, key: str, owner: Owner, rules: FileRules) -> StoredFile:
-        """The file of a key that a body names, if this caller may name it and the field takes it."""
-        return (await self.name_all((key,), owner, rules))[0]
+    async def name_all(
+        self,
+        keys: Collection[str],
+        owner: Owner,
+        rules: FileRules,
+        require_nameable: Callable[[Sequence[StoredFile]], Awaitable[None]],
+    ) -> list[StoredFile]:
+        """The files of keys that a body names, each held to the rules; the first that is wrong is raised.
 
-    async def name_all(self, keys: Collection[str], owner: Owner, rules: FileRules) -> list[StoredFile]:
-        """The files of several keys, each held to the rules; what is wrong with the first is raised."""
+        `require_nameable` refuses files that the caller may not name.
+        """
         sound_keys = [key for key in keys if key_problem(key) is None]
-        files = await self.rows.find_all(sound_keys) if sound_keys else {}
-        return [await self._name(key, files.get(key), owner, rules) for key in keys]
-
-    async def _name(self, key: str, file: StoredFile | None, owner: Owner, rules: FileRules) -> StoredFile:
-        if file is None or file.state is FileState.CONDEMNED:
+        by_key = await self.rows.find_all(sound_keys) if sound_keys else {}
+        files = [by_key[key] for key in keys if key in by_key]
+        if len(files) < len(keys) or any(file.state is FileState.CONDEMNED for file in files):
             raise UnknownFile()
-        if file.scope and file.scope != owner.scope:
-            raise FileForbidden()
+        await require_nameable(files)
+        return [await self._name(file, owner, rules) for file in files]
+
+    async def _name(self, file: StoredFile, owner: Owner, rules: FileRules) -> StoredFile:
+        key = file.key
+        is_unjudged = file.state is FileState.PENDING or (
+            rules.upload == "presigned" and file.state is not FileState.LINKED
+        )
         if file.state is FileState.PENDING:
             file = await self.complete(file)
-        # What went past the server, or came to it by a URL, was not held against the quota yet.
-        is_unjudged = rules.upload == "presigned" and file.state is not FileState.LINKED
+        # What went past the server was not held against the quota yet.
         if is_unjudged and await self.quota.is_passed(owner):
             await self.condemn((key,))
             raise no_room()
@@ -261,7 +292,7 @@ class FileDesk:
         """A pending file whose object went past the server: look at the object, and note what it is."""
         try:
             with storage_errors():
-                meta = await self.storage.stat(file.key)
+                meta = await stat_file(self.storage, file.key)
         except FileNotFound:
             raise UnknownFile() from None
         return await self._complete(file, meta, None)
@@ -277,10 +308,10 @@ class FileDesk:
             expires_at=file.expires_at,
             now=self.clock.now(),
         )
-        completed = await self.find(file.key)
-        if completed is None or completed.state is FileState.CONDEMNED:
+        whole_file = await self.find(file.key)
+        if whole_file is None or whole_file.state is FileState.CONDEMNED:
             raise UnknownFile()
-        return completed
+        return whole_file
 
     # -- reading
 
@@ -292,6 +323,13 @@ class FileDesk:
         """The records that name the file."""
         return await self.rows.links_of(key)
 
+    async def links_of_all(self, keys: Collection[str]) -> dict[str, list[Link]]:
+        """The records that name these files, by the keys of the files."""
+        links: dict[str, list[Link]] = {}
+        for link in sorted(await self.rows.existing_links(keys)):
+            links.setdefault(link.key, []).append(link)
+        return links
+
     async def open(self, key: str, start: int = 0, length: int | None = None) -> Reader:
         """The bytes of a file, or of a part of it; `FileNotFound` where there is none."""
         self._check(key)
@@ -301,7 +339,7 @@ class FileDesk:
     async def stat(self, key: str) -> FileMeta:
         self._check(key)
         with storage_errors():
-            return await self.storage.stat(key)
+            return await stat_file(self.storage, key)
 
     async def url(
         self, key: str, *, ttl: timedelta | None, download: bool = False, filename: str | None = None
@@ -366,11 +404,13 @@ class FileDesk:
             raise FileTypeNotAllowed(f"the file must be {' or '.join(rules.accept)}")
         room = await self.quota.require_room(owner, size or 0)
         most = min((n for n in (rules.max_size, room) if n is not None), default=None)
+        if room is not None and size is not None and pins_upload_size(self.storage):
+            most = size  # what it holds of the quota, so that others may be uploaded beside it
         name, ttl = clean_filename(filename), self.config.signed_url_ttl
         key = await self._new_key(None, name, content_type)
         with storage_errors():
-            upload = await self.storage.presign_upload(
-                key, ttl=ttl, max_size=most, content_type=content_type, filename=name
+            upload = await presign_file(
+                self.storage, key, ttl=ttl, max_size=most, content_type=content_type, filename=name
             )
         now = self.clock.now()
         is_new = await self.rows.begin(
@@ -381,10 +421,36 @@ class FileDesk:
             owner=owner,
             expires_at=now + ttl + UNLINKED_PRESIGNED,
             now=now,
+            reserved=None if room is None else most,
+            look_at=None if room is None else now + ttl,
         )
         if not is_new:
             raise FileExists(f"{key} is the key of another file already")
+        if room is not None and await self.quota.is_passed(owner):  # another was quicker
+            await self.rows.forget(key)
+            raise no_room()
         return MintedUpload(key, most, upload)
+
+    async def _see_uploads(self, owner: Owner) -> None:
+        """Look for the presigned uploads of a caller: those that came have a size from now on."""
+        for file in await self.rows.unseen_of(owner.scope, MOST_LOOKED_AT):
+            with suppress(UnknownFile):
+                await self.complete(file)
+
+    async def look_at_uploads(self) -> None:
+        """Look for presigned uploads whose URLs are over; one that did not come gives its bytes back.
+
+        It is looked for again, because a slow client may have begun in time.
+        """
+        now = self.clock.now()
+        for file in await self.rows.to_look_at(now, MOST_LOOKED_AT):
+            try:
+                await self.complete(file)
+            except UnknownFile:
+                await self.rows.give_back(file.key, look_at=now + LOOKED_AT_EVERY, now=now)
+            except RequestError as error:
+                self.logger.warning("a presigned upload could not be looked at: %s", error)
+                return
 
     async def _new_key(self, ctx: Context | None, filename: str, content_type: str) -> str:
         if self.config.file_key is None:
@@ -403,24 +469,79 @@ class FileDesk:
         return str(key)
 
 
-class _UploadProgress:
-    """Pushes the time at which a pending file expires on, while its bytes flow."""
+class Upload:
+    """A file whose bytes are on their way: its row is kept from expiring while they are."""
 
-    def __init__(self, desk: FileDesk, key: str, at_least: Any = None) -> None:
+    def __init__(self, desk: FileDesk, key: str, at_least: datetime | None = None) -> None:
+        self.key = key
         self._desk = desk
-        self._key = key
         self._at_least = at_least
         self._noted = desk.clock.monotonic()
+        self._every = desk.config.files_pending_ttl.total_seconds() / 3
+        self._is_gone = False
 
     async def note(self) -> None:
+        """Look after the row if it is time; `FileGone` when others have taken this upload for dead.
+
+        It is asked once more behind the last byte, so that a process which stood still completes no object.
+        """
+        if self._is_gone:
+            raise FileGone()
+        if self._desk.clock.monotonic() - self._noted >= self._every:
+            await self.prolong()
+
+    async def prolong(self) -> None:
         desk = self._desk
-        if desk.clock.monotonic() - self._noted < PROLONGED_EVERY:
-            return
         now = desk.clock.now()
         until = now + desk.config.files_pending_ttl
-        if not await desk.rows.prolong(self._key, max(until, self._at_least or until), now):
+        if not await desk.rows.prolong(self.key, max(until, self._at_least or until), now):
+            self._is_gone = True
             raise FileGone()
         self._noted = desk.clock.monotonic()
+
+
+class RunningUploads:
+    """The uploads of this process. A timer looks after their rows, also while no byte comes."""
+
+    def __init__(self, desk: FileDesk) -> None:
+        self._desk = desk
+        self._uploads: set[Upload] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextmanager
+    def keep(self, upload: Upload) -> Iterator[None]:
+        """Keep the row of an upload while it lasts."""
+        self._uploads.add(upload)
+        if self._timer is None:
+            self._set_timer()
+        try:
+            yield
+        finally:
+            self._uploads.discard(upload)
+
+    def _set_timer(self) -> None:
+        # One timer for all: that of a short upload serves the next ones, and a loop that closes drops it.
+        every = self._desk.config.files_pending_ttl.total_seconds() / 3
+        self._timer = asyncio.get_running_loop().call_later(every, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._uploads:
+            task = asyncio.create_task(self.prolong_all(), context=detached_context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            self._set_timer()
+
+    async def prolong_all(self) -> None:
+        """Push on the time at which the rows of all uploads expire; an upload whose row is gone ends."""
+        for upload in list(self._uploads):
+            try:
+                await upload.prolong()
+            except FileGone:
+                pass
+            except Exception as error:
+                self._desk.logger.warning("the row of an upload could not be prolonged: %s", error)
 
 
 @contextmanager
@@ -431,7 +552,8 @@ def storage_errors() -> Iterator[None]:
     except ManiflexError:
         raise
     except Exception as error:
-        raise StorageError(f"the storage raised {type(error).__name__}") from error
+        kind = StorageFull if StorageFull.is_meant(error) else StorageError
+        raise kind(f"the storage raised {type(error).__name__}") from error
 
 
 def clean_filename(filename: str) -> str:

@@ -78,6 +78,7 @@ class Intake:
             self._head.clear()
             async for chunk in self._chunks:
                 yield await self._take(chunk)
+            await self._on_chunk()  # before the storage completes the object
         except GeneratorExit:
             raise
         except BaseException as error:

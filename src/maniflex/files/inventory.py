@@ -17,7 +17,7 @@ from maniflex.files.model import FileState, StoredFile
 from maniflex.files.store import Link, LinkRow
 from maniflex.model.file_field import file_fields
 from maniflex.sql.all_rows import rows_among, rows_behind
-from maniflex.storage.port import OCTET_STREAM, ListsKeys, Storage
+from maniflex.storage.port import OCTET_STREAM, ListsKeys, Storage, stat_file
 
 PAGE = 500
 WHOLE = (FileState.STORED, FileState.LINKED)
@@ -140,7 +140,7 @@ class Inventory:
 
     async def _adopt_object(self, storage: Storage, key: str) -> bool:
         try:
-            meta = await storage.stat(key)
+            meta = await stat_file(storage, key)
         except FileNotFound:
             return False
         return await self._desk.rows.adopt(

@@ -11,7 +11,7 @@ from maniflex.errors import FileGone, UnknownFile
 from maniflex.files.desk import FileDesk
 from maniflex.files.model import FileState
 from maniflex.files.store import Link, LockedFile
-from maniflex.model.file_field import FileRules, file_fields
+from maniflex.model.file_field import ACLS, FileRules, file_fields, rules_of_field
 from maniflex.model.meta import FieldMeta, ModelMeta
 
 Place = tuple[int, FieldMeta, FileRules]  # of a file field among the fields of its model
@@ -43,13 +43,15 @@ class FileLinks:
             _require_linkable(locked.get(link.key), field)
         if added:
             await rows.link(tx, list(added), now)
+            for acl, keys in _narrower(added, locked).items():
+                await rows.narrow_acl(tx, keys, acl, now)
         if dropped:
             await rows.unlink(tx, list(dropped))
             kept_keys = {link.key for link, rules in dropped.items() if not rules.auto_delete}
-            keys = {link.key for link in dropped} - kept_keys
+            dropped_keys = {link.key for link in dropped} - kept_keys
             if kept_keys:
                 await rows.keep_unlinked(tx, kept_keys, now)
-            if keys and await rows.condemn_unlinked(tx, keys, now):
+            if dropped_keys and await rows.condemn_unlinked(tx, dropped_keys, now):
                 after_commit_once(tx, self._desk.on_condemned)
 
     def _compare(self, change: Change, added: dict[Link, FieldMeta], dropped: dict[Link, FileRules]) -> None:
@@ -60,6 +62,20 @@ class FileLinks:
             name, record_id = change.meta.name, change.id
             added.update((Link(key, name, record_id, field.name), field) for key in after - before)
             dropped.update((Link(key, name, record_id, field.name), rules) for key in before - after)
+
+
+def _narrower(added: Mapping[Link, FieldMeta], locked: Mapping[str, LockedFile]) -> dict[str, set[str]]:
+    """By acl, the files whose row says a wider one than a field that names them from now on."""
+    acls: dict[str, str] = {}
+    for link, field in added.items():
+        rules = rules_of_field(field)
+        acl = acls.get(link.key, locked[link.key].acl)
+        if rules is not None and ACLS.index(rules.acl) < ACLS.index(acl):
+            acls[link.key] = rules.acl
+    keys: dict[str, set[str]] = {}
+    for key, acl in acls.items():
+        keys.setdefault(acl, set()).add(key)
+    return keys
 
 
 def keys_in(value: Any, field: FieldMeta) -> list[str]:

@@ -44,6 +44,10 @@ class StoredFile(Model, table="stored_file", headless=True):
     tenant_id: str | None = field(default=None, relation=None)
     actor_id: str | None = field(default=None, relation=None)
     expires_at: datetime | None = field(default=None)  # unless a record names it before
+    # Of a presigned upload that counts against a quota: the bytes it may have, until they are seen.
+    reserved: int | None = field(default=None)
+    look_at: datetime | None = field(default=None)  # when it is seen whether it was uploaded
+    was_linked: bool = field(default=False)  # a record has named it that names it no more
     lease: str | None = field(default=None, hidden=True)  # of the cleaner that removes it
     lease_until: datetime | None = field(default=None)  # not before, after a removal that failed
     attempts: int = field(default=0)  # to remove it, that failed

@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from maniflex.errors import FileForbidden, RequestError, TooManyFiles, ValidationFailed
 from maniflex.files.desk import FileDesk
-from maniflex.files.model import FileState
-from maniflex.files.owner import Owner
+from maniflex.files.model import FileState, StoredFile
+from maniflex.files.owner import Owner, is_uploader
 from maniflex.files.store import Link
 from maniflex.model.file_field import FileRules
 from maniflex.model.messages import detail
@@ -17,36 +17,49 @@ from maniflex.model.messages import detail
 InReach = Callable[[Sequence[Link]], Awaitable[bool]]  # whether a caller may read one of these records
 
 
-async def _always(links: Sequence[Link]) -> bool:
-    return True
+class KeyNamer:
+    """Judges the keys that one request names.
 
-
-async def name_keys(
-    desk: FileDesk,
-    values: Sequence[str],
-    current: Collection[str],
-    owner: Owner,
-    rules: FileRules,
-    field: str = "",
-    in_reach: InReach = _always,
-) -> list[str]:
-    """The keys that the values of a field name; those the record has may stay, whoever minted them.
-
-    A key that nobody minted is anybody's until records name it; then it takes one of them `in_reach`.
+    A file that records name takes one of them in reach of the caller. One that no record names may be named
+    by its uploader alone, and by a request that `restores` a record which has named it before.
     """
-    keys = [_current_key(value, current) or value for value in values]
-    if len(keys) > rules.max_count:
-        raise TooManyFiles(f"there are {len(keys)} files, and {rules.max_count} at most are taken")
-    if len(set(keys)) < len(keys):
-        raise ValidationFailed(details=[detail(field, "duplicate", "names a file twice")])
-    fresh_keys = [key for key in keys if key not in current]
-    if fresh_keys:
-        with about_field(field):
-            for file in await desk.name_all(fresh_keys, owner, rules):
-                is_shared = not file.scope and file.state is FileState.LINKED
-                if is_shared and not await in_reach(await desk.links(file.key)):
-                    raise FileForbidden()
-    return keys
+
+    def __init__(self, desk: FileDesk, owner: Owner, in_reach: InReach, *, restores: bool = False) -> None:
+        self._desk = desk
+        self._owner = owner
+        self._in_reach = in_reach
+        self._restores = restores
+
+    async def name_keys(
+        self, values: Sequence[str], current: Collection[str], rules: FileRules, field: str
+    ) -> list[str]:
+        """The keys that the values of a field name; those the record has may stay, whoever uploaded them."""
+        keys = [_current_key(value, current) or value for value in values]
+        if len(keys) > rules.max_count:
+            raise TooManyFiles(f"there are {len(keys)} files, and {rules.max_count} at most are taken")
+        if len(set(keys)) < len(keys):
+            raise ValidationFailed(details=[detail(field, "duplicate", "names a file twice")])
+        fresh_keys = [key for key in keys if key not in current]
+        if fresh_keys:
+            with about_field(field):
+                await self._desk.name_all(fresh_keys, self._owner, rules, self._require_nameable)
+        return keys
+
+    async def _require_nameable(self, files: Sequence[StoredFile]) -> None:
+        """`FileForbidden` for a file that is another's, or whose records are all out of reach."""
+        linked_keys = [file.key for file in files if file.state is FileState.LINKED]
+        links = await self._desk.links_of_all(linked_keys) if linked_keys else {}
+        for file in files:
+            if not await self._may_name(file, links.get(file.key, ())):
+                raise FileForbidden()
+
+    async def _may_name(self, file: StoredFile, links: Sequence[Link]) -> bool:
+        is_foreign = bool(file.scope) and file.scope != self._owner.scope
+        if is_foreign and not self._restores:
+            return False
+        if file.state is FileState.LINKED:
+            return await self._in_reach(links)
+        return self._restores or is_uploader(file, self._owner)
 
 
 @contextmanager

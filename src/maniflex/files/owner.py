@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from maniflex._caller import caller
+from maniflex.files.model import StoredFile
 from maniflex.pipeline.context import Context
 from maniflex.query.operators import Op
 from maniflex.query.query import Forced
@@ -24,6 +25,17 @@ class Owner(NamedTuple):
 
 
 NOBODY = Owner()
+
+
+def is_uploader(file: StoredFile, owner: Owner) -> bool:
+    """Whether a file that no record names is this caller's.
+
+    One that a record has named was behind the rules of that record, so of a tenant it is not everybody's
+    again, and not anybody's if nobody in particular uploaded it.
+    """
+    if file.was_linked:
+        return (file.scope, file.actor_id) == (owner.scope, owner.actor_id)
+    return not file.scope or file.scope == owner.scope
 
 
 async def owner_of(ctx: Context, file_scope: Callable[..., Any] | None = None) -> Owner:

@@ -35,6 +35,7 @@ class LockedFile(NamedTuple):
 
     state: FileState
     is_whole: bool  # all of it is stored, and no cleaner has touched it
+    acl: str
 
 
 class ClaimedFile(NamedTuple):
@@ -75,6 +76,8 @@ class FileStore:
         owner: Owner,
         expires_at: datetime,
         now: datetime,
+        reserved: int | None = None,
+        look_at: datetime | None = None,
     ) -> bool:
         """Note a file that is about to be stored; False when the key is taken."""
         statement = self._sql["begin"].bind(
@@ -87,6 +90,8 @@ class FileStore:
             tenant_id=owner.tenant_id,
             actor_id=owner.actor_id,
             expires_at=self._time(expires_at),
+            reserved=reserved,
+            look_at=self._time(look_at),
             now=self._time(now),
         )
         return bool(await self.adapter.write(statement))
@@ -109,6 +114,10 @@ class FileStore:
     async def forget(self, key: str) -> None:
         """Drop the row of a pending file whose key turned out to be another object's."""
         await self.adapter.execute(self._sql["forget"].bind(key=key))
+
+    async def give_up(self, key: str, now: datetime) -> None:
+        """Condemn a file that no record names, also if it has no row or a cleaner has begun to remove it."""
+        await self.adapter.execute(self._sql["give_up"].bind(id=new_id(), key=key, now=self._time(now)))
 
     async def prolong(self, key: str, expires_at: datetime, now: datetime) -> bool:
         """Keep a pending file for longer; False when it is pending no more."""
@@ -143,6 +152,21 @@ class FileStore:
         row = await executor(self.adapter).fetch_one(self._sql["used_bytes"].bind(scope=scope))
         return 0 if row is None else int(row[0])
 
+    async def unseen_of(self, scope: str, limit: int) -> list[StoredFile]:
+        """Presigned uploads of one scope that hold bytes of its quota and may have been uploaded by now."""
+        rows = await self._primary.fetch(self._sql["unseen_of"].bind(scope=scope, limit=limit))
+        return [self._file(row) for row in rows]
+
+    async def to_look_at(self, now: datetime, limit: int) -> list[StoredFile]:
+        """Presigned uploads of which it is time to see whether they came."""
+        rows = await self._primary.fetch(self._sql["to_look_at"].bind(now=self._time(now), limit=limit))
+        return [self._file(row) for row in rows]
+
+    async def give_back(self, key: str, *, look_at: datetime, now: datetime) -> None:
+        """Let a presigned upload that did not come hold no bytes of the quota any more."""
+        times = {"look_at": self._time(look_at), "now": self._time(now)}
+        await self.adapter.execute(self._sql["give_back"].bind(key=key, **times))
+
     async def find(self, key: str) -> StoredFile | None:
         row = await reading(self.adapter).fetch_one(self._sql["find"].bind(key=key))
         return None if row is None else self._file(row)
@@ -168,7 +192,7 @@ class FileStore:
     async def lock(self, tx: Tx, keys: Collection[str]) -> dict[str, LockedFile]:
         """The states of these files, which no other transaction changes until this one ends."""
         rows = await tx.fetch(self._sql["lock"].bind(keys=self._texts(sorted(keys))))
-        return {key: LockedFile(FileState(state), bool(is_whole)) for key, state, is_whole in rows}
+        return {key: LockedFile(FileState(state), bool(is_whole), acl) for key, state, is_whole, acl in rows}
 
     async def link(self, tx: Executor, links: Collection[Link], now: datetime) -> None:
         """Note records that name files, which are locked."""
@@ -177,6 +201,11 @@ class FileStore:
         await tx.execute(self._sql["link"].bind(now=moment, **self._rows(_LINKED, rows)))
         keys = self._texts(sorted({link.key for link in links}))
         await tx.execute(self._sql["mark_linked"].bind(keys=keys, now=moment))
+
+    async def narrow_acl(self, tx: Executor, keys: Collection[str], acl: str, now: datetime) -> None:
+        """Note that the files, which are locked, are no more open than `acl`, whoever names them later."""
+        texts = self._texts(sorted(keys))
+        await tx.execute(self._sql["narrow_acl"].bind(keys=texts, acl=acl, now=self._time(now)))
 
     async def unlink(self, tx: Executor, links: Collection[Link]) -> None:
         """Note that these records no longer name these files."""

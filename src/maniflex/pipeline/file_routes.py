@@ -24,8 +24,11 @@ class FileRoutes(Protocol):
         """The deserialize step: a form, or JSON as `read_json` has it."""
         ...
 
-    def settle_files(self, operation: Operation, touchable: Touchable) -> Step:
-        """The end of the validate step: the keys that are named are checked, and files are stored."""
+    def settle_files(self, operation: Operation, touchable: Touchable, *, restores: bool = False) -> Step:
+        """The end of the validate step: the keys that are named are checked, and files are stored.
+
+        What a request `restores`, the record has named before.
+        """
         ...
 
     async def clean_up(self, ctx: Any, call_next: Callable[[], Awaitable[None]]) -> None:

@@ -43,8 +43,10 @@ class UploadBody:
             patience.is_upload = True
 
     async def receive(self) -> Any:
-        """The next message of the client."""
+        """The next message of the client; of a body that code has read before, the whole of it."""
         ctx = self._ctx
+        if ctx.raw_body is not None:
+            return {"type": "http.request", "body": ctx.raw_body, "more_body": False}
         ctx.body_asked = True
         began = asyncio.get_running_loop().time()
         try:

@@ -3,7 +3,14 @@
 A storage keeps bytes under keys and knows nothing of records, requests and tenants.
 """
 
-from maniflex.errors import FileExists, FileNotFound, InvalidKey, PresignUnsupported, StorageError
+from maniflex.errors import (
+    FileExists,
+    FileNotFound,
+    InvalidKey,
+    PresignUnsupported,
+    StorageError,
+    StorageFull,
+)
 from maniflex.storage.address import from_address
 from maniflex.storage.azure import AzureStorage
 from maniflex.storage.gcs import GCSStorage
@@ -29,6 +36,7 @@ __all__ = [
     "S3Storage",
     "Storage",
     "StorageError",
+    "StorageFull",
     "UrlSigner",
     "check_key",
     "from_address",

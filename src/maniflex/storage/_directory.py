@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from maniflex.errors import FileNotFound, StorageError
+from maniflex.errors import FileNotFound, StorageError, StorageFull
 from maniflex.storage.keys import META_SUFFIX, key_problem
 
 INCOMING = ".incoming"  # uploads that are not complete; no key begins with a dot
@@ -22,12 +22,13 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:
     """What becomes of an error of the file system."""
-    cause = "the disk is full" if error.errno in _FULL else os.strerror(error.errno or 0)
+    cause = os.strerror(error.errno or 0)
+    if StorageFull.is_meant(error):
+        return StorageFull(f"{doing}: the disk is full ({cause})")
     return StorageError(f"{doing}: {cause}")
 
 

@@ -4,9 +4,9 @@ and finds uploads in parts that nobody finished."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -32,6 +32,8 @@ class PostPolicies:
         endpoint: str | None,
         path_style: bool,
         credentials: Mapping[str, str | None],
+        provider: Callable[[], Any] | None = None,
+        acl: str | None = None,
     ) -> None:
         if not can_sign():
             raise ConfigError(
@@ -42,16 +44,22 @@ class PostPolicies:
         self._endpoint = endpoint
         self._addressing = "path" if path_style else "virtual"
         self._credentials = credentials
+        self._provider = provider
+        self._acl = acl
+        self._clients: dict[tuple[str | None, ...], Any] = {}  # of the newest credentials
 
     async def sign(
         self, path: str, headers: Mapping[str, str], *, ttl: timedelta, max_size: int | None
     ) -> tuple[str, dict[str, str]]:
         """Where the form goes, and its fields; the part `file` comes after them."""
+        headers = {**headers, **({} if self._acl is None else {"acl": self._acl})}
         conditions: list[Any] = [{name: value} for name, value in headers.items()]
         conditions.append(["content-length-range", 0, MOST_OF_ONE_POST if max_size is None else max_size])
 
+        credentials = await self._find_credentials()
+
         def sign() -> dict[str, Any]:  # the first time, botocore reads its data; credentials may be fetched
-            answer: dict[str, Any] = self._client.generate_presigned_post(
+            answer: dict[str, Any] = self._client(credentials).generate_presigned_post(
                 self._bucket,
                 path,
                 Fields=dict(headers),
@@ -67,14 +75,30 @@ class PostPolicies:
         """A URL whose answer has this `Content-Disposition`."""
         parameters = {"Bucket": self._bucket, "Key": path, "ResponseContentDisposition": disposition}
 
+        credentials = await self._find_credentials()
+
         def sign() -> str:
             return str(
-                self._client.generate_presigned_url(
+                self._client(credentials).generate_presigned_url(
                     "get_object", Params=parameters, ExpiresIn=int(ttl.total_seconds())
                 )
             )
 
         return await _in_thread(sign)
+
+    async def set_acl(self, path: str) -> None:
+        """Let an object be read by whom the ACL says."""
+        from botocore.exceptions import ClientError
+
+        credentials = await self._find_credentials()
+
+        def set_acl() -> None:
+            self._client(credentials).put_object_acl(Bucket=self._bucket, Key=path, ACL=self._acl)
+
+        try:
+            await _in_thread(set_acl)
+        except ClientError as error:
+            raise StorageError(f"the ACL was refused: {error.response['Error'].get('Code')}") from None
 
     async def abort_uploads(self, prefix: str, before: datetime) -> int:
         """Abort uploads in parts that began before then and were never finished; how many there were.
@@ -82,15 +106,17 @@ class PostPolicies:
         A store that refuses, or has no such call, is left as it is: no file is missing for it.
         """
 
+        credentials = await self._find_credentials()
+
         def abort() -> int:
-            count = 0
-            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+            client, count = self._client(credentials), 0
+            pages = client.get_paginator("list_multipart_uploads").paginate(
                 Bucket=self._bucket, Prefix=prefix
             )
             for upload in (upload for page in pages for upload in page.get("Uploads", ())):
                 if upload["Initiated"] < before:
                     names = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
-                    self._client.abort_multipart_upload(Bucket=self._bucket, **names)
+                    client.abort_multipart_upload(Bucket=self._bucket, **names)
                     count += 1
             return count
 
@@ -101,8 +127,21 @@ class PostPolicies:
         except (BotoCoreError, ClientError):
             return 0
 
-    @cached_property
-    def _client(self) -> Any:
+    async def _find_credentials(self) -> tuple[str | None, str | None, str | None]:
+        """Key, secret and token: as given, as the provider says now, or none for botocore to find its own."""
+        if self._provider is None:
+            own = self._credentials
+            return own["access_key_id"], own["secret_access_key"], own["session_token"]
+        outcome = self._provider()
+        fresh = await outcome if inspect.isawaitable(outcome) else outcome
+        return fresh["access_key_id"], fresh["secret_access_key"], fresh.get("token")
+
+    def _client(self, credentials: tuple[str | None, str | None, str | None]) -> Any:
+        if credentials not in self._clients:
+            self._clients = {credentials: self._make_client(*credentials)}
+        return self._clients[credentials]
+
+    def _make_client(self, key_id: str | None, secret: str | None, token: str | None) -> Any:
         from botocore.config import Config
         from botocore.session import Session
 
@@ -110,9 +149,9 @@ class PostPolicies:
             "s3",
             region_name=self._region or "us-east-1",
             endpoint_url=self._endpoint,
-            aws_access_key_id=self._credentials["access_key_id"],
-            aws_secret_access_key=self._credentials["secret_access_key"],
-            aws_session_token=self._credentials["session_token"],
+            aws_access_key_id=key_id,
+            aws_secret_access_key=secret,
+            aws_session_token=token,
             config=Config(
                 signature_version="s3v4",
                 s3={"addressing_style": self._addressing},

@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
+from maniflex._arguments import explain_class
 from maniflex._clock import Clock
 from maniflex.errors import ConfigError
 from maniflex.storage._endpoint import endpoint_problems, is_http
@@ -18,6 +19,7 @@ _ESCAPED_IN_URLS = re.compile(r"[^A-Za-z0-9/._~!$&'()*+,;:@-]")
 _ESCAPE = re.compile(r"(?:=[0-9A-F]{2})+")
 
 
+@explain_class
 class AzureStorage(ObjectStorage):
     """A container. Credentials are those given here, else those that obstore finds in the environment."""
 

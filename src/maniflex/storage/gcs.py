@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from maniflex._arguments import explain_class
 from maniflex._clock import Clock
 from maniflex.errors import ConfigError
 from maniflex.storage.object_store import ANSWER_TIMEOUT, CONNECT_TIMEOUT, SILENCE_TIMEOUT, ObjectStorage
 
 
+@explain_class
 class GCSStorage(ObjectStorage):
     """A bucket. Credentials are those given here, else those that obstore finds in the environment."""
 

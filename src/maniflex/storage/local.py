@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
+from maniflex._arguments import explain_class
 from maniflex._clock import Clock, SystemClock
 from maniflex.errors import ConfigError, FileNotFound, StorageError
 from maniflex.storage._directory import (
@@ -36,6 +37,7 @@ _LISTED_AT_ONCE = 500
 _FAREWELL = 0.5  # seconds that a store which was given up waits for its thread
 
 
+@explain_class
 class LocalStorage(ServedByUs):
     """Keeps files below `directory`, each beside what is known of it in `<name>.meta.json`."""
 
@@ -50,7 +52,20 @@ class LocalStorage(ServedByUs):
         return f"LocalStorage({str(self.directory)!r})"
 
     def problems(self) -> list[str]:
-        """Make the directory and write to it; a sentence if that fails."""
+        """A sentence if the directory could not be made or written; nothing of the try is left."""
+        place = self.directory.absolute()
+        while not os.path.lexists(place):
+            place = place.parent
+        probe = place / f".0-probe-{os.getpid()}"
+        try:
+            probe.mkdir(mode=0o700)
+            probe.rmdir()
+        except OSError as error:
+            return [self._sentence(error.strerror)]
+        return []
+
+    def prepare(self) -> None:
+        """Make the directory and write to it, at the start of a server; `ConfigError` if that fails."""
         try:
             self._files.make()
             with self._files.folder(INCOMING) as incoming:
@@ -58,8 +73,10 @@ class LocalStorage(ServedByUs):
                 os.close(create_file(name, incoming))
                 os.unlink(name, dir_fd=incoming)
         except OSError as error:
-            return [f"storage: the directory {self.directory} cannot be made or written: {error.strerror}"]
-        return []
+            raise ConfigError(self._sentence(error.strerror)) from error
+
+    def _sentence(self, why: str | None) -> str:
+        return f"storage: the directory {self.directory} cannot be made or written: {why}"
 
     async def store(self, key: str, chunks: AsyncIterable[bytes], meta: FileMeta) -> FileMeta:
         upload = LocalUpload(self._files, check_key(key), self._clock.now())

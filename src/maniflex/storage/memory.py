@@ -6,8 +6,9 @@ import secrets
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import replace
 
+from maniflex._arguments import explain_class
 from maniflex._clock import Clock, SystemClock
-from maniflex.errors import FileExists, FileNotFound, StorageError
+from maniflex.errors import FileExists, FileNotFound, StorageFull
 from maniflex.storage.keys import check_key
 from maniflex.storage.port import MOST_AT_ONCE, FileMeta, Reader, check_range
 from maniflex.storage.served import ServedByUs
@@ -15,6 +16,7 @@ from maniflex.storage.served import ServedByUs
 DEFAULT_ROOM = 256 * 1024 * 1024
 
 
+@explain_class
 class MemoryStorage(ServedByUs):
     """Keeps up to `max_bytes` in this process; all of it is gone when the process ends."""
 
@@ -36,7 +38,7 @@ class MemoryStorage(ServedByUs):
                 size += len(chunk)
                 self._used += len(chunk)
                 if self._used > self.max_bytes:
-                    raise StorageError(f"MemoryStorage is full: max_bytes is {self.max_bytes}")
+                    raise StorageFull(f"MemoryStorage is full: max_bytes is {self.max_bytes}")
                 pieces.append(bytes(chunk))
             self._refuse_taken(key)
         except BaseException:

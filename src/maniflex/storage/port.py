@@ -1,8 +1,9 @@
 """What a storage of files is: the protocol every backend keeps, and the values that pass through it.
 
 `Storage` is all that a backend must have. What it may have besides is a protocol of its own, which
-callers ask for by `isinstance`: `SignsBatches` (many URLs in one call), `ListsKeys` (what is stored),
-`ServedHere` (its URLs lead to this server) and `HasProblems` (mistakes to be reported at the start).
+callers ask for by `isinstance`: `TellsOfFiles` (what is known of a file, without opening it),
+`PresignsUploads`, `SignsBatches` (many URLs in one call), `ListsKeys` (what is stored), `ServedHere`
+(its URLs lead to this server) and `HasProblems` (mistakes to be reported at the start).
 A backend of your own passes `maniflex.testing.conformance.StorageConformance`.
 """
 
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+
+from maniflex.errors import PresignUnsupported
 
 if TYPE_CHECKING:
     from maniflex.storage.signer import UrlSigner
@@ -102,15 +105,28 @@ class Storage(Protocol):
 
     async def exists(self, key: str) -> bool: ...
 
-    async def stat(self, key: str) -> FileMeta:
-        """What is known of the file. `FileNotFound`."""
-        ...
-
     async def url(
         self, key: str, *, ttl: timedelta | None, download: bool = False, filename: str | None = None
     ) -> str:
         """A URL that opens the file to whoever has it, for `ttl`; for None one that lasts."""
         ...
+
+
+METHODS = ("store", "open", "delete", "exists", "url")
+
+
+@runtime_checkable
+class TellsOfFiles(Protocol):
+    """A storage that tells of a file without opening it."""
+
+    async def stat(self, key: str) -> FileMeta:
+        """What is known of the file. `FileNotFound`."""
+        ...
+
+
+@runtime_checkable
+class PresignsUploads(Protocol):
+    """A storage that clients can upload to by themselves."""
 
     async def presign_upload(
         self,
@@ -161,11 +177,40 @@ class SignsDownloads(Protocol):
         """Such a URL; None where it cannot sign one."""
 
 
+def missing_methods(storage: object) -> list[str]:
+    """The methods of a storage that this object lacks."""
+    return [name for name in METHODS if not callable(getattr(storage, name, None))]
+
+
+async def stat_file(storage: Storage, key: str) -> FileMeta:
+    """What is known of a file; of a storage that cannot tell, what its reader says. `FileNotFound`."""
+    if isinstance(storage, TellsOfFiles):
+        return await storage.stat(key)
+    async with await storage.open(key, length=1) as reader:
+        return reader.meta
+
+
+async def presign_file(
+    storage: Storage, key: str, *, ttl: timedelta, max_size: int | None, content_type: str, filename: str
+) -> PresignedUpload:
+    """A URL that a client may upload a file to; `PresignUnsupported` where the storage makes none."""
+    if not isinstance(storage, PresignsUploads):
+        raise PresignUnsupported()
+    return await storage.presign_upload(
+        key, ttl=ttl, max_size=max_size, content_type=content_type, filename=filename
+    )
+
+
 async def sign_urls(storage: Storage, keys: Sequence[str], *, ttl: timedelta | None) -> list[str]:
     """The URLs of these keys, in one call where the storage can."""
     if isinstance(storage, SignsBatches):
         return await storage.urls(keys, ttl=ttl)
     return [await storage.url(key, ttl=ttl) for key in keys]
+
+
+def pins_upload_size(storage: Storage) -> bool:
+    """Whether a presigned upload cannot be larger than its URL says."""
+    return isinstance(storage, ServedHere) or bool(getattr(storage, "pins_upload_size", False))
 
 
 def check_range(start: int, length: int | None) -> None:

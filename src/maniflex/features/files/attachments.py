@@ -72,7 +72,7 @@ class Attachment:
                 outer=[("as_of", _refuse_past)],
                 respond=self.answer,
                 item=True,
-                about=attachment_docs(model, self._field, is_list=self._rules.is_list, method=method),
+                about=attachment_docs(model, self._field, self._rules, method=method),
             )
 
     @property
@@ -87,7 +87,7 @@ class Attachment:
         if ctx.response is not None:
             return
         if ctx.result is None:
-            raise no_answer_error()
+            raise no_answer_error(ctx)
         if self._model.cls in ctx.runtime.redactions and self._field.api in await ctx.redacted(
             self._model.cls
         ):

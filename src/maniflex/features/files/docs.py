@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from maniflex._names import snake_case
+from maniflex.model.file_field import FileRules
 from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.route_docs import RouteDocs
 
@@ -33,7 +34,7 @@ _SIGNED = [
 ]
 _READ_TEXTS = {200: "The file.", 206: "The part of the file.", 304: "The client has the file already."}
 _READ_CODES = ("FILE_NOT_FOUND", "RANGE_NOT_SATISFIABLE", "STORAGE_ERROR")
-_STORE_CODES = ("STORAGE_ERROR",)
+_STORE_CODES = ("STORAGE_ERROR", "STORAGE_FULL")
 _FILE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["key", "content_type", "size", "filename"],
@@ -59,13 +60,13 @@ _MINTED_SCHEMA: dict[str, Any] = {
 }
 
 
-def attachment_docs(model: ModelMeta, field: FieldMeta, *, is_list: bool, method: str) -> RouteDocs:
-    what = f"a file of `{field.api}`, counted from 0" if is_list else f"the file in `{field.api}`"
+def attachment_docs(model: ModelMeta, field: FieldMeta, rules: FileRules, *, method: str) -> RouteDocs:
+    what = f"a file of `{field.api}`, counted from 0" if rules.is_list else f"the file in `{field.api}`"
     docs = RouteDocs(
         name=f"get_{snake_case(model.name)}_{field.api}",
         summary=f"Download {what}",
         description="The type of the file decides whether browsers show it.",
-        media=(ANY_TYPE,),
+        media=rules.accept or (ANY_TYPE,),
         answer_texts=_READ_TEXTS,
         parameters=(_RANGE, _DOWNLOAD),
         errors=(400, 404, 416),
@@ -105,7 +106,7 @@ def upload_docs() -> RouteDocs:
         data_schema=_FILE_SCHEMA,
         status=201,
         answer_texts={201: "The key of the file, and what is known of it."},
-        errors=(408, 501),
+        errors=(408, 501, 507),
         codes=(*_STORE_CODES, "MULTIPART_ERROR", "NO_FILE"),
     )
 
@@ -122,7 +123,7 @@ def receive_docs() -> RouteDocs:
         status=204,
         answer_texts={204: "The file is stored."},
         parameters=tuple(_SIGNED),
-        errors=(404, 408, 409),
+        errors=(404, 408, 409, 507),
         codes=(
             *_STORE_CODES,
             "FILE_NOT_FOUND",
@@ -157,5 +158,5 @@ def mint_docs(model: ModelMeta, field: FieldMeta, request: Any) -> RouteDocs:
         data_schema=_MINTED_SCHEMA,
         answer_texts={200: "Where and how the file is sent."},
         errors=(501,),
-        codes=(*_STORE_CODES, "FILE_TOO_LARGE", "FILE_TYPE_NOT_ALLOWED", "PRESIGN_UNSUPPORTED"),
+        codes=("STORAGE_ERROR", "FILE_TOO_LARGE", "FILE_TYPE_NOT_ALLOWED", "PRESIGN_UNSUPPORTED"),
     )

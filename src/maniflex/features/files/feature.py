@@ -21,17 +21,37 @@ from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 
 
-def prepare_file_routes(runtime: Runtime, models: Iterable[ModelMeta]) -> None:
+def prepare_file_routes(routes: RouteBuilder, models: Iterable[ModelMeta]) -> None:
     """Let the routes of models with file fields take forms, and show URLs where their fields ask for it."""
+    runtime = routes.runtime
     desk: FileDesk | None = runtime.file_desk
     if desk is None:
         return
     for meta in models:
         if not file_fields(meta):
             continue
-        runtime.file_routes[meta.cls] = ModelUploads(runtime.stores[meta.cls], desk)
+        runtime.file_routes[meta.cls] = ModelUploads(routes, runtime.stores[meta.cls], desk)
         if desk.has_storage:
             runtime.transforms.setdefault(meta.cls, []).extend(url_transforms(meta, desk))
+
+
+def path_without_storage(runtime: Runtime, models: Iterable[ModelMeta], actions: Iterable[Action]) -> str:
+    """The path of files where they cannot be served for want of a storage; empty where others have it."""
+    config, desk = runtime.config, runtime.file_desk
+    has_storage = desk is not None and desk.has_storage
+    if has_storage or not config.files_routes or any(_path_takers(config.files_path, models, actions)):
+        return ""
+    return config.path_prefix + config.files_path
+
+
+def _path_takers(path: str, models: Iterable[ModelMeta], actions: Iterable[Action]) -> Iterator[str]:
+    """What else wants the path of files."""
+    for meta in models:
+        if not meta.options.headless and f"/{meta.table}" == path:
+            yield f"{meta.name}: its path {path!r}"
+    for action in actions:
+        if action.path == path or action.path.startswith(f"{path}/"):
+            yield f"action {action.method} {action.path}: the path"
 
 
 def all_file_endpoints(routes: RouteBuilder, models: Sequence[ModelMeta]) -> Iterator[Endpoint]:
@@ -51,8 +71,7 @@ def _warn_of_open_routes(routes: RouteBuilder) -> None:
     """Say which routes of single files anybody may use, because no auth middleware stands before them."""
     operations = (Operation.UPLOAD_FILE, Operation.READ_FILE, Operation.DELETE_FILE)
     open_operations = [one for one in operations if not routes.composer.has_auth(one)]
-    guards = [fn for fn in routes.runtime.config.files_middleware if not isinstance(fn, Entry)]
-    if open_operations and not guards:
+    if open_operations:
         routes.runtime.logger.warning(
             "%s: no auth middleware covers %s, so anybody may use them",
             routes.runtime.config.files_path,
@@ -70,11 +89,5 @@ def file_route_problems(
             yield f"files_middleware: {fn!r} is called with (ctx, next), which it does not take"
     if desk is None or not desk.has_storage or not config.files_routes:
         return
-    path = config.files_path
-    for meta in models:
-        if not meta.options.headless and f"/{meta.table}" == path:
-            yield f"{meta.name}: its path {path!r} is the one of files; choose another files_path"
-    for action in actions:
-        if action.path == path or action.path.startswith(f"{path}/"):
-            where = f"action {action.method} {action.path}"
-            yield f"{where}: the path is the one of files; choose another files_path"
+    for taker in _path_takers(config.files_path, models, actions):
+        yield f"{taker} is the one of files; choose another files_path"

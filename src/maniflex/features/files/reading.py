@@ -1,19 +1,81 @@
-"""Who may read a file by its key."""
+"""Who may read a file by its key: those who may read one of the records that name it.
+
+Before a record stand the auth middleware of its model, its scopes, its policies and its redaction, however a
+request comes to it; `record_readers` works out at the start what of that a route has not passed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from maniflex.errors import FileNotFound, OutOfScope, UnusableScope
+from maniflex.db.store import Store
+from maniflex.errors import FileNotFound, RequestError, UnusableScope
 from maniflex.files.desk import NO_RULES, FileDesk
 from maniflex.files.model import StoredFile
-from maniflex.files.owner import owner_of
+from maniflex.files.owner import is_uploader, owner_of
 from maniflex.files.store import Link
-from maniflex.model.file_field import ACLS, FileRules, rules_of_field
+from maniflex.model.file_field import ACLS, FileRules, file_fields, rules_of_field
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.policy_table import RowPolicies
+from maniflex.pipeline.reach import Guard, Refused, admit
+from maniflex.pipeline.response import status_of
+from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.scope import require_binding
+from maniflex.pipeline.served import serves
+from maniflex.query.reachable import reachable_models
+
+_OUT_OF_REACH = frozenset({401, 403, 404})  # what says of a record that this caller may not read it
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReader:
+    """How one route comes to the records of a model with file fields."""
+
+    store: Store
+    operation: Operation  # that shows such a record to clients
+    guard: Guard | None  # the auth middleware of the model that the route has not passed
+    policies: RowPolicies | None
+
+
+def record_readers(
+    routes: RouteBuilder, model: ModelMeta | None, operation: Operation
+) -> dict[str, RecordReader]:
+    """By model, how a route comes to records that name files; without the models that no client may read."""
+    runtime = routes.runtime
+    metas = [store.meta for store in runtime.stores.values()]
+    shown_names = _names_of_shown(metas)
+    readers: dict[str, RecordReader] = {}
+    for meta in metas:
+        if meta.name not in shown_names or not file_fields(meta):
+            continue
+        is_read = not meta.options.headless and serves(meta, Operation.READ_ATTACHMENT, item=True)
+        shown_by = Operation.READ_ATTACHMENT if is_read else Operation.LIST
+        guards = routes.composer.guards(
+            [meta], model, operation, item=operation is not Operation.CREATE, asked=shown_by
+        )
+        policies = runtime.policies.get(meta.name)
+        judges = None
+        if policies is not None:
+            judges = policies.of(shown_by, item=True) if is_read else policies.of_included
+        readers[meta.name] = RecordReader(runtime.stores[meta.cls], shown_by, guards.get(meta), judges)
+    return readers
+
+
+def _names_of_shown(metas: Iterable[ModelMeta]) -> set[str]:
+    """The models whose records clients may read: by routes of their own, or as what others include."""
+    by_name = {meta.name: meta for meta in metas}
+    names: set[str] = set()
+    for meta in by_name.values():
+        by_id, in_lists = (
+            serves(meta, operation, item=item)
+            for operation, item in ((Operation.READ, True), (Operation.LIST, False))
+        )
+        if not meta.options.headless and (by_id or in_lists):
+            names |= {meta.name, *(one.name for one in reachable_models(meta, by_name))}
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +100,11 @@ class AskedFile:
 
 
 class FileAccess:
-    """Judges the callers of `GET /files/{key}`; who may not read a file is told that there is none."""
+    """Judges the callers of one route; who may not read a file is told that there is none."""
 
-    def __init__(self, desk: FileDesk) -> None:
+    def __init__(self, desk: FileDesk, readers: Mapping[str, RecordReader]) -> None:
         self._desk = desk
+        self._readers = readers
 
     async def look_up(self, ctx: Context, key: str) -> AskedFile:
         """What is known of a file before it is known who asks."""
@@ -60,13 +123,13 @@ class FileAccess:
         file, config = asked.file, self._desk.config
         if file is None or not _is_of_tenant(ctx, file):
             raise FileNotFound()
-        if config.files_read == "owner":
-            owner = await owner_of(ctx, config.file_scope)
-            if file.scope and file.scope != owner.scope:
-                raise FileNotFound()
+        owner = await owner_of(ctx, config.file_scope)
+        if config.files_read == "owner" and file.scope and file.scope != owner.scope:
+            raise FileNotFound()
         if config.files_read == "record" and asked.links:
             raise FileNotFound()
-        if asked.links and not await self.is_in_reach(ctx, asked.links):
+        may_read = await self.is_in_reach(ctx, asked.links) if asked.links else is_uploader(file, owner)
+        if not may_read:
             raise FileNotFound()
 
     async def refuse_other_tenants(self, ctx: Context, key: str) -> None:
@@ -78,32 +141,48 @@ class FileAccess:
             raise FileNotFound()
 
     async def is_in_reach(self, ctx: Context, links: Sequence[Link]) -> bool:
-        """Whether the conditions on this request and the policies leave a record that names the file."""
+        """Whether the caller may read one of the records that name a file."""
         for link in links:
             if await self._reaches(ctx, link):
                 return True
         return False
 
     async def _reaches(self, ctx: Context, link: Link) -> bool:
-        store = ctx.runtime.find_store(link.model)
-        if store is None:  # its model is declared no more: nothing says who may read the record
+        reader = self._readers.get(link.model)
+        if reader is None:  # nothing says who may read the record
             return False
-        field = store.meta.by_name.get(link.field)
-        if field is not None and field in await ctx.hidden_fields(store.meta):
-            return False
+        before = ctx._query, ctx.policy_views  # what one record is bound by says nothing of the next
         try:
-            scope = await ctx.scope_of(store.meta, Operation.READ)
-        except OutOfScope:
-            return False
-        policies = ctx.runtime.policies.get(link.model)
-        judges = None if policies is None else policies.of(Operation.READ, item=True)
-        if not scope and judges is None:
-            return True
-        try:
-            row = await store.find(link.record_id, scope=require_binding(store, scope))
-        except UnusableScope:
-            return False
-        return row is not None and (judges is None or await judges.allow(ctx, store.record(row)))
+            if reader.guard is not None:
+                meta = reader.store.meta
+                record_id = "" if meta.options.singleton else link.record_id
+                await admit(ctx, meta, reader.guard, reader.operation, record_id)
+            return await _is_shown(ctx, reader, link)
+        except Refused as refusal:
+            if status_of(refusal.response) not in _OUT_OF_REACH:
+                raise
+        except RequestError as refusal:
+            if refusal.status not in _OUT_OF_REACH:
+                raise
+        finally:
+            ctx._query, ctx.policy_views = before
+        return False
+
+
+async def _is_shown(ctx: Context, reader: RecordReader, link: Link) -> bool:
+    """Whether scopes, redaction and policies leave the field of the record to the caller."""
+    store, policies = reader.store, reader.policies
+    field = store.meta.by_name.get(link.field)
+    if field is None or field.hidden or field in await ctx.hidden_fields(store.meta):
+        return False
+    scope = await ctx.scope_of(store.meta, reader.operation)
+    if not scope and policies is None and store.meta.soft_delete is None:
+        return True
+    try:
+        row = await store.find(link.record_id, scope=require_binding(store, scope))
+    except UnusableScope:
+        return False
+    return row is not None and (policies is None or await policies.allow(ctx, store.record(row)))
 
 
 def _is_of_tenant(ctx: Context, file: StoredFile) -> bool:

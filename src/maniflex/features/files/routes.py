@@ -25,7 +25,7 @@ from maniflex.features.files.attachments import answer_with_file
 from maniflex.features.files.form_reader import KEY_HEADER, check_headers
 from maniflex.features.files.form_request import FormRequest
 from maniflex.features.files.forms import Form, FormLimits, FormPart, form_type
-from maniflex.features.files.reading import FileAccess
+from maniflex.features.files.reading import FileAccess, record_readers
 from maniflex.features.files.spool import Spool
 from maniflex.features.files.uploaded_file import UploadedFile
 from maniflex.files.desk import FileDesk
@@ -62,7 +62,7 @@ class _SingleFileRoutes:
         self._path = config.files_path
         self._prefix = config.path_prefix + config.files_path + "/"
         self._limits = FormLimits(config.max_upload_size, config.max_form_parts)
-        self._access = FileAccess(desk)
+        self._access = FileAccess(desk, record_readers(routes, None, Operation.READ_FILE))
         self._middleware = config.files_middleware
         self._memory, self._directory = config.upload_memory, str(config.upload_dir)
 
@@ -102,13 +102,12 @@ class _SingleFileRoutes:
         )
 
     def _inner(self, method: str, operation: Operation) -> Iterator[tuple[str, Middleware]]:
-        """The middleware of `files_middleware`, behind the auth step; entries as they stand on this route.
+        """The entries of `files_middleware` that act on these routes alone; the others end the auth step.
 
-        Entries come last, wherever they were written, so that a replay passes no rule that refuses requests.
+        So they come last, wherever they were written, and a replay passes no rule that refuses requests.
         """
-        for fn in sorted(self._middleware, key=lambda fn: isinstance(fn, Entry)):
-            if not isinstance(fn, Entry):
-                yield f"files:{getattr(fn, '__name__', 'middleware')}", fn
+        for fn in self._middleware:
+            if not isinstance(fn, Entry) or not fn.in_files:
                 continue
             of_route = fn.make(None, operation) if method != "PUT" else None  # a URL is good for one upload
             if of_route is not None:
@@ -300,7 +299,7 @@ def _behind(raw: bytes, prefix: str, root: str, before: int) -> bytes | None:
 def _respond(ctx: Context) -> None:
     """The response step, which finds the answer made."""
     if ctx.response is None:
-        raise no_answer_error()
+        raise no_answer_error(ctx)
 
 
 def _query_of(ctx: Context) -> dict[str, str]:

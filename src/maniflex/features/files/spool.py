@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from threading import Lock
 
-from maniflex.errors import StorageError
+from maniflex.errors import StorageError, StorageFull
 from maniflex.storage.port import MOST_AT_ONCE
 
 WRITE_AT_ONCE = 512 * 1024
@@ -42,7 +42,8 @@ class Spool:
             try:
                 await asyncio.to_thread(self._append, tail)
             except OSError as error:
-                raise StorageError(f"an upload could not be kept on disk: {error.strerror}") from error
+                kind = StorageFull if StorageFull.is_meant(error) else StorageError
+                raise kind(f"an upload could not be kept on disk: {error.strerror}") from error
 
     async def read(self, start: int, end: int) -> AsyncIterator[bytes]:
         """The bytes between two places."""

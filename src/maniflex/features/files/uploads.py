@@ -17,9 +17,9 @@ from maniflex.errors import NotFound
 from maniflex.features.files.form_reader import FormReader
 from maniflex.features.files.form_request import FormRequest
 from maniflex.features.files.forms import form_type
-from maniflex.features.files.reading import FileAccess
+from maniflex.features.files.reading import FileAccess, record_readers
 from maniflex.files.desk import FileDesk
-from maniflex.files.naming import name_keys
+from maniflex.files.naming import KeyNamer
 from maniflex.files.owner import owner_of
 from maniflex.model.file_field import FileRules, file_fields
 from maniflex.model.meta import FieldMeta
@@ -28,6 +28,7 @@ from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import status_of
+from maniflex.pipeline.routes import RouteBuilder
 from maniflex.pipeline.scope import singleton_id
 from maniflex.pipeline.upload_progress import uploading
 from maniflex.query.query import Scope
@@ -38,10 +39,10 @@ Touchable = Callable[[Context], Scope]
 class ModelUploads:
     """The `FileRoutes` of one model."""
 
-    def __init__(self, store: Store, desk: FileDesk) -> None:
+    def __init__(self, routes: RouteBuilder, store: Store, desk: FileDesk) -> None:
+        self._routes = routes
         self._store = store
         self._desk = desk
-        self._access = FileAccess(desk)
         self._fields = file_fields(store.meta)
 
     @property
@@ -74,8 +75,9 @@ class ModelUploads:
 
         return read
 
-    def settle_files(self, operation: Operation, touchable: Touchable) -> Default:
+    def settle_files(self, operation: Operation, touchable: Touchable, *, restores: bool = False) -> Default:
         is_update = operation is Operation.UPDATE
+        access = FileAccess(self._desk, record_readers(self._routes, self._store.meta, operation))
 
         async def settle(ctx: Context) -> None:
             values = _values(ctx)
@@ -86,7 +88,7 @@ class ModelUploads:
             ]
             if files:
                 row = await self._require_record(ctx, touchable(ctx)) if is_update else None
-                await self._settle(ctx, values, files, row)
+                await self._settle(ctx, access, values, files, row, restores=restores)
             if ctx.form is not None:
                 ctx.form.is_settled = True
 
@@ -124,15 +126,20 @@ class ModelUploads:
     async def _settle(
         self,
         ctx: Context,
+        access: FileAccess,
         values: dict[str, Any],
         files: Iterable[tuple[FieldMeta, FileRules]],
         row: Row | None,
+        *,
+        restores: bool,
     ) -> None:
         """Check every key that is named, then store every file; so a wrong key costs no upload."""
         kept: dict[str, Any] = {}
+        owner = await owner_of(ctx, self._desk.config.file_scope)
+        namer = KeyNamer(self._desk, owner, partial(access.is_in_reach, ctx), restores=restores)
         for field, rules in files:
             name = _name_in(values, field, ctx)
-            kept[name] = await self._check(ctx, field, rules, values[name], self._current(field, row))
+            kept[name] = await self._check(ctx, namer, field, rules, values[name], self._current(field, row))
         for field, rules in files:
             name = _name_in(values, field, ctx)
             value = await self._store_waiting(ctx, rules, kept[name])
@@ -142,7 +149,13 @@ class ModelUploads:
             ctx._record = None  # it is made of the changes when it is asked for
 
     async def _check(
-        self, ctx: Context, field: FieldMeta, rules: FileRules, value: Any, current: frozenset[str]
+        self,
+        ctx: Context,
+        namer: KeyNamer,
+        field: FieldMeta,
+        rules: FileRules,
+        value: Any,
+        current: frozenset[str],
     ) -> Any:
         """The value with the URLs of current files as their keys; keys that may not be named are refused."""
         values = value if rules.is_list else [value]
@@ -150,15 +163,7 @@ class ModelUploads:
             return value  # null, or not validated because that step was replaced
         form: FormRequest | None = ctx.form
         own_keys = current if form is None else current | form.waiting.keys() | set(form.stored_keys)
-        keys = await name_keys(
-            self._desk,
-            values,
-            own_keys,
-            await owner_of(ctx, self._desk.config.file_scope),
-            rules,
-            field.api,
-            partial(self._access.is_in_reach, ctx),
-        )
+        keys = await namer.name_keys(values, own_keys, rules, field.api)
         return keys if rules.is_list else keys[0]
 
     async def _store_waiting(self, ctx: Context, rules: FileRules, value: Any) -> Any:
@@ -174,7 +179,7 @@ class ModelUploads:
         if file is None:
             return key
         with uploading(ctx):
-            stored = await self._desk.store(
+            new_file = await self._desk.store(
                 file.stream(),
                 filename=file.filename,
                 content_type=file.content_type,
@@ -182,9 +187,9 @@ class ModelUploads:
                 rules=rules,
                 ctx=ctx,
             )
-        form.stored_keys.append(stored.key)
-        file.key = stored.key
-        return stored.key
+        form.stored_keys.append(new_file.key)
+        file.key = new_file.key
+        return new_file.key
 
     # -- the record of an update
 

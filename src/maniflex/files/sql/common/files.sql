@@ -6,7 +6,7 @@
 --               │                  │ ▲ ▲                    │ │
 --               │                  │ │ └───keep_unlinked────┘ │
 --               └─condemn, claim─▶ condemned ◀──condemn_unlinked
---                                  │ ▲
+--                 (no row) ─give_up─▶ │ ▲
 --                                  │ └─ put_back: a removal that failed is tried again later
 --                                  └──remove──▶ (no row, no object)
 --
@@ -20,21 +20,34 @@ CREATE INDEX IF NOT EXISTS stored_file_condemned_idx ON stored_file (lease_until
 -- name: schema_2
 CREATE INDEX IF NOT EXISTS stored_file_expires_idx ON stored_file (expires_at) WHERE expires_at IS NOT NULL;
 
+-- name: schema_3
+CREATE INDEX IF NOT EXISTS stored_file_look_at_idx ON stored_file (look_at) WHERE look_at IS NOT NULL;
+
 -- name: begin
-INSERT INTO stored_file (id, key, state, filename, content_type, etag, acl, scope, tenant_id, actor_id, expires_at, attempts,
-                         created_at, updated_at)
-VALUES (:id, :key, 'pending', :filename, :content_type, '', :acl, :scope, :tenant_id, :actor_id, :expires_at, 0, :now, :now)
+INSERT INTO stored_file (id, key, state, filename, content_type, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
+                         look_at, was_linked, attempts, created_at, updated_at)
+VALUES (:id, :key, 'pending', :filename, :content_type, '', :acl, :scope, :tenant_id, :actor_id, :expires_at, :reserved,
+        :look_at, false, 0, :now, :now)
     ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
 -- name: adopt
-INSERT INTO stored_file (id, key, state, filename, content_type, size, etag, acl, scope, attempts, created_at, updated_at)
-VALUES (:id, :key, 'stored', :filename, :content_type, :size, :etag, 'private', '', 0, :now, :now)
+INSERT INTO stored_file (id, key, state, filename, content_type, size, etag, acl, scope, was_linked, attempts, created_at,
+                         updated_at)
+VALUES (:id, :key, 'stored', :filename, :content_type, :size, :etag, 'private', '', false, 0, :now, :now)
     ON CONFLICT (key) DO NOTHING
 RETURNING id;
 
 -- name: forget
 DELETE FROM stored_file WHERE key = :key AND state = 'pending';
+
+-- name: give_up
+-- A cleaner that holds the row loses it: it may have looked for the object before that was there.
+INSERT INTO stored_file (id, key, state, filename, content_type, etag, acl, scope, was_linked, attempts, created_at, updated_at)
+VALUES (:id, :key, 'condemned', '', '', '', 'private', '', false, 0, :now, :now)
+    ON CONFLICT (key) DO UPDATE
+   SET state = 'condemned', size = NULL, expires_at = NULL, lease = NULL, lease_until = NULL, updated_at = :now
+ WHERE stored_file.state <> 'linked';
 
 -- name: prolong
 UPDATE stored_file SET expires_at = :expires_at, updated_at = :now WHERE key = :key AND state = 'pending' RETURNING id;
@@ -42,21 +55,34 @@ UPDATE stored_file SET expires_at = :expires_at, updated_at = :now WHERE key = :
 -- name: complete
 UPDATE stored_file
    SET state = 'stored', content_type = :content_type, size = :size, sha256 = :sha256, etag = :etag,
-       expires_at = :expires_at, updated_at = :now
+       expires_at = :expires_at, reserved = NULL, look_at = NULL, updated_at = :now
  WHERE key = :key AND state = 'pending'
 RETURNING id;
 
 -- name: used_bytes
-SELECT coalesce(sum(size), 0) FROM stored_file WHERE scope = :scope AND state <> 'condemned';
+SELECT coalesce(sum(coalesce(size, reserved)), 0) FROM stored_file WHERE scope = :scope AND state <> 'condemned';
+
+-- name: unseen_of
+SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
+       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
+  FROM stored_file WHERE scope = :scope AND state = 'pending' AND reserved IS NOT NULL ORDER BY id LIMIT :limit;
+
+-- name: to_look_at
+SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
+       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
+  FROM stored_file WHERE look_at <= :now AND state = 'pending' ORDER BY look_at LIMIT :limit;
+
+-- name: give_back
+UPDATE stored_file SET reserved = NULL, look_at = :look_at, updated_at = :now WHERE key = :key AND state = 'pending';
 
 -- name: find
-SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, lease,
-       lease_until, attempts, created_at, updated_at
+SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
+       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
   FROM stored_file WHERE key = :key;
 
 -- name: page
-SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, lease,
-       lease_until, attempts, created_at, updated_at
+SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
+       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
   FROM stored_file WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: count

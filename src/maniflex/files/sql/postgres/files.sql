@@ -1,14 +1,14 @@
 -- The states are drawn in common/files.sql.
 
 -- name: find_all
-SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, lease,
-       lease_until, attempts, created_at, updated_at
+SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
+       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
   FROM stored_file WHERE key = ANY(:keys::text[]);
 
 -- name: lock
 -- A statement of its own: the ones behind it look at file_link as it is once the rows are locked, which the
 -- condition of an update that had to wait for them would not.
-SELECT key, state, size IS NOT NULL AND lease IS NULL AND attempts = 0
+SELECT key, state, size IS NOT NULL AND lease IS NULL AND attempts = 0, acl
   FROM stored_file WHERE key = ANY(:keys::text[]) ORDER BY key FOR UPDATE;
 
 -- name: link
@@ -22,6 +22,9 @@ SELECT d.id, d.key, d.model, d.record_id, d.field, :now::timestamptz, :now::time
 UPDATE stored_file SET state = 'linked', expires_at = NULL, updated_at = :now
  WHERE key = ANY(:keys::text[]) AND state <> 'linked';
 
+-- name: narrow_acl
+UPDATE stored_file SET acl = :acl, updated_at = :now WHERE key = ANY(:keys::text[]);
+
 -- name: unlink
 DELETE FROM file_link l
  USING unnest(:keys::text[], :models::text[], :record_ids::text[], :fields::text[]) AS d (key, model, record_id, field)
@@ -34,7 +37,7 @@ UPDATE stored_file SET state = 'condemned', expires_at = NULL, updated_at = :now
 RETURNING key;
 
 -- name: keep_unlinked
-UPDATE stored_file SET state = 'stored', updated_at = :now
+UPDATE stored_file SET state = 'stored', was_linked = true, updated_at = :now
  WHERE key = ANY(:keys::text[]) AND state = 'linked'
    AND NOT EXISTS (SELECT 1 FROM file_link l WHERE l.key = stored_file.key);
 

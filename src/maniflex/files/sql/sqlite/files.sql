@@ -1,12 +1,12 @@
 -- The states are drawn in common/files.sql. A transaction that writes is the only one, so it needs no lock on rows.
 
 -- name: find_all
-SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, lease,
-       lease_until, attempts, created_at, updated_at
+SELECT id, key, state, filename, content_type, size, sha256, etag, acl, scope, tenant_id, actor_id, expires_at, reserved,
+       look_at, was_linked, lease, lease_until, attempts, created_at, updated_at
   FROM stored_file WHERE key IN (SELECT value FROM json_each(:keys));
 
 -- name: lock
-SELECT key, state, size IS NOT NULL AND lease IS NULL AND attempts = 0
+SELECT key, state, size IS NOT NULL AND lease IS NULL AND attempts = 0, acl
   FROM stored_file WHERE key IN (SELECT value FROM json_each(:keys));
 
 -- name: link
@@ -17,6 +17,9 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, :now, :n
 -- name: mark_linked
 UPDATE stored_file SET state = 'linked', expires_at = NULL, updated_at = :now
  WHERE key IN (SELECT value FROM json_each(:keys)) AND state <> 'linked';
+
+-- name: narrow_acl
+UPDATE stored_file SET acl = :acl, updated_at = :now WHERE key IN (SELECT value FROM json_each(:keys));
 
 -- name: unlink
 DELETE FROM file_link WHERE (key, model, record_id, field) IN
@@ -29,7 +32,7 @@ UPDATE stored_file SET state = 'condemned', expires_at = NULL, updated_at = :now
 RETURNING key;
 
 -- name: keep_unlinked
-UPDATE stored_file SET state = 'stored', updated_at = :now
+UPDATE stored_file SET state = 'stored', was_linked = true, updated_at = :now
  WHERE key IN (SELECT value FROM json_each(:keys)) AND state = 'linked'
    AND NOT EXISTS (SELECT 1 FROM file_link l WHERE l.key = stored_file.key);
 
