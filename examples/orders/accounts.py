@@ -17,7 +17,7 @@ async def log_in(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None
 
 
 async def read_user(ctx: Context, claims: Mapping[str, Any], info: AuthInfo) -> None:
-    """A token is good for minutes; who was deleted, or has another role, should not wait for that."""
+    """Asked with every request: who was deleted, or has another role, is not what a token says."""
     try:
         user = await ctx.unscoped().db(User).read(info.user_id)
     except NotFound:
@@ -36,7 +36,8 @@ def add_accounts(server: Server, secret: str) -> None:
     register = server.pipeline.auth.register
     register(auth.allow_public_write(), models=[User], operations=Operation.CREATE)
     register(auth.allow_public_read(), models=[Product])
-    register(tokens.bearer(verify=read_user))
+    register(tokens.bearer())
+    register(auth.verify(read_user))
     register(auth.require_role("admin"), models=[Product], operations=Operation.WRITES)
     register(auth.require_role("admin"), operations=[Operation.UPLOAD_FILE, Operation.DELETE_FILE])
     register(auth.require_role("admin"), models=[User, Order], operations=Operation.DELETE)
@@ -50,4 +51,5 @@ def add_accounts(server: Server, secret: str) -> None:
 
     server.pipeline.db.register(db.rate_limit(20, 60), models=[User], operations=Operation.CREATE)
     server.pipeline.validate.register(validate.field_role("role", "admin"), models=[User])
-    server.pipeline.service.register(service.hash_field("password"), models=[User])
+    # Whoever has a session of an account loses it when its password is changed, and when it is deleted.
+    server.pipeline.service.register(service.hash_field("password", ends=tokens), models=[User])

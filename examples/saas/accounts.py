@@ -8,7 +8,7 @@ from pydantic import Field
 
 from examples.saas.models import Address, Member, Organization
 from maniflex import AuthInfo, Context, NotFound, Response, Server
-from maniflex.middleware import auth, db, idempotency
+from maniflex.middleware import auth, db, idempotency, service
 
 Password = Annotated[str, Field(min_length=8, max_length=128, repr=False)]
 
@@ -42,7 +42,7 @@ async def log_in(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None
 
 
 async def read_member(ctx: Context, claims: Mapping[str, Any], info: AuthInfo) -> None:
-    """A token is good for minutes; who was removed, or has another role, should not wait for that."""
+    """Asked with every request: who was removed, or has another role, is not what a token says."""
     try:
         member = await ctx.unscoped().db(Member).read(info.user_id)
     except NotFound:
@@ -52,7 +52,10 @@ async def read_member(ctx: Context, claims: Mapping[str, Any], info: AuthInfo) -
 
 def add_accounts(server: Server, secret: str) -> None:
     tokens = auth.Tokens(secret, issuer="saas", revoker=auth.SqlRevoker())
-    server.pipeline.auth.register(tokens.bearer(verify=read_member))
+    server.pipeline.auth.register(tokens.bearer())
+    server.pipeline.auth.register(auth.verify(read_member))
     tokens.mount(server, login=log_in)
+    # Whoever has a session of a member loses it when the password is changed, and when the member is removed.
+    server.pipeline.service.register(service.hash_field("password", ends=tokens), models=[Member])
     open_to_all = [auth.allow_anonymous(), db.rate_limit(20, 60), idempotency.keys()]
     server.action("POST", "/signup", request=SignUp, errors=[409], middleware=open_to_all)(sign_up)

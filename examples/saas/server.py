@@ -8,7 +8,7 @@ from examples.saas.invitations import add_invitations
 from examples.saas.models import Invitation, Mail, Member, Organization, Project
 from examples.saas.projects import add_projects
 from maniflex import Config, Context, Next, Operation, Server
-from maniflex.middleware import auth, db, idempotency, openapi, response, service, validate
+from maniflex.middleware import auth, db, idempotency, openapi, response, validate
 
 
 def organization_of(ctx: Context) -> str:
@@ -45,7 +45,6 @@ def guard(server: Server) -> None:
     server.pipeline.validate.register(validate.field_role("plan", "owner"), models=[Organization])
     server.pipeline.validate.register(validate.field_role("role", "owner"), models=[Member])
     server.pipeline.validate.register(validate.restrict_field("password", is_own_record), models=[Member])
-    server.pipeline.service.register(service.hash_field("password"), models=[Member])
     server.pipeline.db.register(db.rate_limit(120, 60), operations=Operation.WRITES)
 
 

@@ -166,6 +166,24 @@ async def test_an_order_has_a_history_and_a_price_a_trail(database_url: str) -> 
     assert outcome(refused) == (403, "FORBIDDEN")
 
 
+async def test_a_new_password_signs_everybody_out(database_url: str) -> None:
+    async with serving(database_url) as (_, http):
+        bob_id = (await sign_up(http)).json()["data"]["id"]
+        credentials = {"email": "bob@example.com", "password": PASSWORD}
+        pairs = [(await http.post("/api/auth/login", json=credentials)).json()["data"] for _ in range(2)]
+        bearers = [{"authorization": f"Bearer {pair['access_token']}"} for pair in pairs]
+        body = {"password": "another password"}
+        changed = await http.patch(f"/api/users/{bob_id}", json=body, headers=bearers[0])
+        orders = [await http.get("/api/orders", headers=bearer) for bearer in bearers]
+        refreshed = await http.post("/api/auth/refresh", json={"refresh_token": pairs[1]["refresh_token"]})
+        again = await http.post("/api/auth/login", json={**credentials, **body})
+
+    assert changed.status_code == 200
+    assert [outcome(answer) for answer in orders] == [(401, "TOKEN_REVOKED")] * 2
+    assert outcome(refreshed) == (401, "INVALID_REFRESH_TOKEN")
+    assert again.status_code == 200
+
+
 async def test_an_account_that_is_deleted_is_out_at_once(database_url: str) -> None:
     async with serving(database_url) as (_, http):
         bob_id = (await sign_up(http)).json()["data"]["id"]
@@ -181,6 +199,6 @@ async def test_an_account_that_is_deleted_is_out_at_once(database_url: str) -> N
         )
 
     assert deleted.status_code == 204
-    assert outcome(own_orders) == (401, "INVALID_TOKEN")
+    assert outcome(own_orders) == (401, "TOKEN_REVOKED")
     assert outcome(refreshed) == (401, "INVALID_REFRESH_TOKEN")
     assert outcome(signed_in_again) == (401, "INVALID_CREDENTIALS")

@@ -301,7 +301,7 @@ async def test_a_role_counts_from_the_next_request_on(database_url: str) -> None
     assert (promoted.status_code, after.status_code) == (200, 201)
     assert outcome(handed_over) == (409, "DELETE_RESTRICTED")
     assert removed.status_code == 204
-    assert outcome(gone) == (401, "INVALID_TOKEN")
+    assert outcome(gone) == (401, "TOKEN_REVOKED")
     assert outcome(refreshed) == (401, "INVALID_REFRESH_TOKEN")
 
 
@@ -316,7 +316,9 @@ async def test_nobody_sets_the_password_of_somebody_else(database_url: str) -> N
         ]
         own = await admin("PATCH", f"/members/{admin.id}", **taken)
         [stored] = await server.db(Member).list({"id": admin.id})
+        signed_out = await admin("GET", "/projects")
 
+    assert outcome(signed_out) == (401, "TOKEN_REVOKED")
     assert tries == [(403, "FIELD_FORBIDDEN")] * 2
     assert own.status_code == 200
     assert stored.password.startswith("$argon2id$")

@@ -1,7 +1,9 @@
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
-from maniflex import AuthInfo, Context, Model, Server, field
-from maniflex.middleware import auth
+from maniflex import AuthInfo, Context, Model, NotFound, Server, field
+from maniflex.middleware import auth, service
 from maniflex.testing import client
 
 
@@ -28,7 +30,17 @@ async def login(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None:
     return AuthInfo(user_id=accounts[0].id, roles=["member"])
 
 
+async def read_account(ctx: Context, claims: Mapping[str, Any], info: AuthInfo) -> None:
+    """Asked with every request, whichever authenticator found the caller."""
+    try:
+        await ctx.unscoped().db(Account).read(info.user_id)
+    except NotFound:
+        raise ValueError("the account was deleted") from None
+
+
 tokens.mount(server, login=login)
+server.pipeline.auth.register(auth.verify(read_account))
+server.pipeline.service.register(service.hash_field("password", ends=tokens), models=[Account])
 
 
 async def main() -> None:
@@ -44,8 +56,10 @@ async def main() -> None:
         used = {"refresh_token": pair["refresh_token"]}
         assert (await http.post("/api/auth/refresh", json=used)).status_code == 200
         assert (await http.post("/api/auth/refresh", json=used)).status_code == 401  # each is good once
-        assert (await http.post("/api/auth/logout", headers=headers)).status_code == 204
-        assert (await http.get("/api/notes", headers=headers)).status_code == 401  # revoked at once
+        assert (await http.get("/api/notes", headers=headers)).status_code == 200
+        [account] = await server.db(Account).list()
+        await server.db(Account).update(account.id, password=await auth.hash_password("battery staple"))
+        assert (await http.get("/api/notes", headers=headers)).status_code == 401  # signed out everywhere
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Who can reach what: open routes, pages on public addresses, origins, static files (T101 to T108)."""
+"""Who can reach what: open routes, public pages, origins, static files, old credentials (T101 to T109)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from maniflex.doctor.check import DeclarationCheck
 from maniflex.doctor.finding import Problem, Severity
 from maniflex.doctor.sources import at_place, place_of_function, where_of
 from maniflex.doctor.subject import GuardedRoute, Subject
+from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.response.cross_origin import Cors
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.operation import Operation
@@ -174,6 +175,24 @@ def _unwanted_files(directory: Path) -> Iterator[str]:
             return
 
 
+def unasked_callers(subject: Subject) -> Iterator[Problem]:
+    """Tokens and keys of the server's own, with nobody who says whether their user is still there."""
+    if subject.runtime.caller_checks:
+        return
+    names = [
+        entry.name
+        for entry, _ in subject.seats
+        if isinstance(entry, Authenticator) and entry.is_issued_here and not entry.has_verify
+    ]
+    for name in dict.fromkeys(names):
+        yield Problem(
+            where=name,
+            why="who is deleted, locked out or has lost a role since goes on with the token or key they have",
+            fix="server.pipeline.auth.register(auth.verify(read_user)), asked with every request",
+            about=(name,),
+        )
+
+
 CHECKS = (
     DeclarationCheck(
         "T101", Severity.ERROR, "a route that writes records and has no rule who may use it", open_writes
@@ -205,5 +224,11 @@ CHECKS = (
         Severity.ERROR,
         "hidden files, sources, keys or databases in the static directory",
         unwanted_static_files,
+    ),
+    DeclarationCheck(
+        "T109",
+        Severity.WARNING,
+        "tokens or API keys of its own, and no `verify` that knows whether their user is still there",
+        unasked_callers,
     ),
 )

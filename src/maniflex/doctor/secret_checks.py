@@ -10,9 +10,10 @@ from maniflex.doctor.check import DeclarationCheck
 from maniflex.doctor.finding import Problem, Severity
 from maniflex.doctor.sources import texts_in_sources, where_of
 from maniflex.doctor.subject import Subject
-from maniflex.middleware.service.hashing import HashEntry
+from maniflex.middleware.auth.refresh_store import RefreshToken
+from maniflex.middleware.service.hashing import HashEntry, PasswordEntry
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
-from maniflex.pipeline.entry import Entry
+from maniflex.pipeline.entry import Entry, require_field
 from maniflex.pipeline.operation import Operation
 
 _SECRET = re.compile(r"(^|_)(password|passwd|passphrase|pwd|secret|token|api_?key|private_?key)$")
@@ -94,6 +95,23 @@ def _has_own_middleware(subject: Subject, meta: ModelMeta) -> bool:
     )
 
 
+def lasting_sessions(subject: Subject) -> Iterator[Problem]:
+    """Passwords whose change signs nobody out, where the server gives tokens out."""
+    if not subject.runtime.stores.get(RefreshToken):
+        return
+    for entry, seat in subject.placement.seats:
+        if isinstance(entry, HashEntry) and not isinstance(entry, PasswordEntry):
+            for meta in seat.models:
+                field = require_field(meta, entry.sets)
+                if _is_named(field, _PASSWORD):
+                    yield Problem(
+                        where=where_of(meta.cls, field.name),
+                        why="whoever has a session, or an API key, keeps it when the password is changed",
+                        fix=f'service.hash_field("{field.name}", ends=tokens)',
+                        about=(meta.name, f"{meta.name}.{field.name}"),
+                    )
+
+
 def short_secrets(subject: Subject) -> Iterator[Problem]:
     said: set[tuple[str, str]] = set()
     for entry, seat in subject.seats:
@@ -133,6 +151,7 @@ def _search(holders: list[Holder]) -> Iterator[Problem]:
 
 CHECKS = (
     DeclarationCheck("T114", Severity.ERROR, "a field named like a secret that answers show", shown_secrets),
+    DeclarationCheck("T116", Severity.WARNING, "a password whose change ends no session", lasting_sessions),
     DeclarationCheck("T115", Severity.ERROR, "a password that is stored as it is sent", plain_passwords),
     DeclarationCheck(
         "T117", Severity.ERROR, "a secret or key so short that it can be guessed", short_secrets

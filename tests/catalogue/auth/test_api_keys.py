@@ -144,6 +144,84 @@ async def test_a_key_has_at_most_what_its_maker_has(database_url: str) -> None:
         error_of(await http.post("/api/api_keys", json={"name": "x"}), 401, "UNAUTHORIZED")
 
 
+async def rotate(http: httpx.AsyncClient, key: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
+    return await http.post(f"/api/api_keys/{key['id']}/rotate", headers=headers)
+
+
+async def create(http: httpx.AsyncClient, headers: dict[str, str], **body: Any) -> httpx.Response:
+    return await http.post("/api/api_keys", json={"name": "x", **body}, headers=headers)
+
+
+async def test_a_key_makes_and_rotates_no_key_unless_that_is_declared(database_url: str) -> None:
+    """Not itself either: who has a copy of it could lock its owner out of it."""
+    async with serving(key_app(), database_url) as http:
+        boss, weak = await make(http, roles=["editor"]), await make(http)
+        for maker in (boss, weak):
+            headers = {"X-API-Key": maker["key"]}
+            error_of(await create(http, headers), 403, "FORBIDDEN")
+            for target in (boss, weak):
+                error_of(await rotate(http, target, headers), 403, "FORBIDDEN")
+        assert "key" in data_of(await rotate(http, boss, ADA))
+
+
+async def test_others_keys_are_revoked_and_never_shown(database_url: str) -> None:
+    async with serving(key_app(), database_url) as http:
+        made = await make(http, roles=["reader"])
+        for headers in (ADMIN, OPERATOR, bearer(sub="root", roles=["admin", "reader"], org="acme")):
+            error_of(await rotate(http, made, headers), 403, "FORBIDDEN")
+        data_of(await me(http, made["key"]))
+        assert (await http.delete(f"/api/api_keys/{made['id']}", headers=ADMIN)).status_code == 204
+
+
+async def test_what_is_rotated_could_be_made_now(database_url: str) -> None:
+    """A maker that has lost a role since gets no new secret with it; the key itself stays as it is."""
+    async with serving(key_app(), database_url) as http:
+        roles, scopes = await make(http, roles=["editor"]), await make(http, scopes=["write"])
+        for demoted in (bearer(roles=["reader"], scope="read", org="acme"), bearer(org="acme")):
+            for key in (roles, scopes):
+                error_of(await rotate(http, key, demoted), 403, "FORBIDDEN")
+        for key in (roles, scopes):
+            data_of(await me(http, key["key"]))
+            data_of(await rotate(http, key, ADA))
+
+
+async def test_a_key_that_makes_keys_makes_none_that_is_stronger_or_lasts_longer(database_url: str) -> None:
+    clock = FakeClock(NOW)
+    soon = (NOW + timedelta(seconds=2)).isoformat()
+    async with serving(key_app(made_by_keys=True), database_url, clock) as http:
+        lasting = await make(http, roles=["reader"])
+        ending = await make(http, roles=["reader"], expires_at=soon)
+        headers = {"X-API-Key": ending["key"]}
+        child = data_of(await create(http, headers, roles=["reader"]), 201)
+        assert datetime.fromisoformat(child["expires_at"]) == NOW + timedelta(seconds=2)
+        later = (NOW + timedelta(seconds=3)).isoformat()
+        error_of(await create(http, headers, expires_at=later), 422, "VALIDATION_FAILED")
+        error_of(await create(http, headers, roles=["editor"]), 403, "FORBIDDEN")
+        error_of(await rotate(http, lasting, headers), 403, "FORBIDDEN")
+        data_of(await rotate(http, child, headers))
+        clock.advance(timedelta(seconds=2))
+        error_of(await me(http, child["key"]), 401, "UNAUTHORIZED")
+
+
+async def test_an_old_secret_makes_none_that_outlives_it(database_url: str) -> None:
+    """The secret that a rotation lets count for a while ends with that while."""
+    async with serving(key_app(made_by_keys=True), database_url) as http:
+        made = await make(http)
+        body = {"overlap": 60}
+        new = data_of(await http.post(f"/api/api_keys/{made['id']}/rotate", json=body, headers=ADA))
+        child = data_of(await create(http, {"X-API-Key": made["key"]}), 201)
+        assert datetime.fromisoformat(child["expires_at"]) == NOW + timedelta(minutes=1)
+        error_of(await rotate(http, made, {"X-API-Key": made["key"]}), 403, "FORBIDDEN")
+        data_of(await rotate(http, made, {"X-API-Key": new["key"]}))
+
+
+async def test_a_key_from_before_max_ttl_is_not_rotated(sqlite_url: str) -> None:
+    async with serving(key_app(), sqlite_url) as http:
+        lasting = await make(http)
+    async with serving(key_app(max_ttl=timedelta(days=1)), sqlite_url) as http:
+        error_of(await rotate(http, lasting, ADA), 403, "FORBIDDEN")
+
+
 async def test_callers_see_their_own_keys(database_url: str) -> None:
     """A17: actor and tenant; the admin role sees those of its tenant, or all when it has none."""
     async with serving(key_app(), database_url) as http:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hmac
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from maniflex import AuthInfo, Context, DeclarationError, Server
+from maniflex import AuthInfo, Context, DeclarationError, Next, Operation, Server
 from maniflex.middleware import auth
 from maniflex.pipeline.entry import Entry
+from maniflex.storage import LocalStorage
 from tests.catalogue.auth.kit import SECRET, Note, Post, app, bearer, data_of, error_of, serving, token
 
 BODY = {"title": "x"}
@@ -244,6 +246,102 @@ def test_a_cookie_needs_csrf_on_every_unsafe_route() -> None:
     assert "must cover POST /pay" in problems_of(server)
     server.pipeline.auth.register(auth.csrf(), operations="action")
     server.seal()
+
+
+@pytest.mark.parametrize("first", ["cookie", "key"])
+@pytest.mark.parametrize("guard", ["before", "between", "after"])
+async def test_only_the_credential_that_is_used_exempts_a_request(
+    first: str, guard: str, sqlite_url: str
+) -> None:
+    """A header that nobody reads, or that comes after the cookie, could be junk beside a session."""
+    by_key = auth.api_keys(keys={KEY: AuthInfo(user_id="robot")})
+    by_cookie = auth.jwt(SECRET, cookie="session")
+    entries: list[Entry] = [by_cookie, by_key] if first == "cookie" else [by_key, by_cookie]
+    entries.insert({"before": 0, "between": 1, "after": 2}[guard], auth.csrf())
+    server = app(*entries)
+    async with serving(server, sqlite_url) as http:
+        session = f"session={token()}"
+        junk = await post(http, session, None, **{"X-API-Key": "junk", "Origin": "https://evil.example"})
+        assert junk.status_code == (403 if first == "cookie" else 401)
+        assert data_of(await http.get("/api/posts", headers={"Cookie": session})) == []
+        good = await post(http, session, None, **{"X-API-Key": KEY})
+        assert good.status_code == (403 if first == "cookie" else 201)
+        data_of(await post(http, None, None, **{"X-API-Key": KEY}), 201)
+        data_of(await post(http, session, None, **bearer()), 201)
+
+
+async def test_a_header_that_no_authenticator_of_the_route_reads_exempts_nothing(sqlite_url: str) -> None:
+    async def session(ctx: Context, next: Next) -> None:
+        """Middleware of the application, with a session of its own."""
+        ctx.auth = AuthInfo(user_id="ada")
+        await next()
+
+    server = app()
+    server.pipeline.auth.register(session)
+    server.pipeline.auth.register(auth.csrf())
+    server.pipeline.auth.register(auth.api_keys(keys={KEY: AuthInfo(user_id="robot")}), models=[Note])
+    server.pipeline.auth.register(auth.jwt(SECRET), models=[Note])
+    async with serving(server, sqlite_url) as http:
+        for headers in ({"X-API-Key": "junk"}, {"X-API-Key": KEY}, bearer("junk"), bearer()):
+            error_of(await post(http, None, None, **headers), 403, "CSRF_TOKEN_MISSING")
+        note = {"text": "x"}
+        http.cookies.clear()
+        for headers in ({"X-API-Key": "junk"}, bearer("junk")):
+            assert (await http.post("/api/notes", json=note, headers=headers)).status_code == 401
+        for headers in ({"X-API-Key": KEY}, bearer()):
+            data_of(await http.post("/api/notes", json=note, headers=headers), 201)
+
+
+async def test_own_middleware_that_reads_a_header_says_so(sqlite_url: str) -> None:
+    async def by_header(ctx: Context, next: Next) -> None:
+        if ctx.header("x-own") == "secret":
+            ctx.auth, ctx.csrf_exempt = AuthInfo(user_id="ada"), True
+        await next()
+
+    server = app()
+    server.pipeline.auth.register(by_header)
+    server.pipeline.auth.register(auth.csrf())
+    async with serving(server, sqlite_url) as http:
+        data_of(await post(http, None, None, **{"X-Own": "secret"}), 201)
+        error_of(await post(http, None, None, **{"X-Own": "junk"}), 403, "CSRF_TOKEN_MISSING")
+
+
+def test_bound_tokens_are_judged_route_by_route() -> None:
+    """An authenticator for another model may come later; one for the same routes may not."""
+    server = app()
+    server.pipeline.auth.register(auth.jwt(SECRET, cookie="session"), models=[Post])
+    server.pipeline.auth.register(auth.csrf(secret="s" * 32), models=[Post])
+    server.pipeline.auth.register(auth.jwt(SECRET), models=[Note])
+    server.seal()
+
+    server = app(auth.csrf(secret="s" * 32))
+    server.pipeline.auth.register(auth.jwt(SECRET), models=[Note])
+    said = problems_of(server)
+    assert "register it after the authenticators: auth.jwt comes later on" in said
+    assert "create of Note" in said
+    assert "Post" not in said
+
+    server = app(auth.csrf(secret="s" * 32))
+
+    @server.action("POST", "/pay", middleware=[auth.jwt(SECRET)])
+    async def pay(ctx: Context) -> None: ...
+
+    assert "auth.jwt comes later on POST /pay" in problems_of(server)
+
+
+def test_a_cookie_needs_csrf_on_the_routes_of_files_too(tmp_path: Path) -> None:
+    server = app(auth.jwt(SECRET, cookie="session"), storage=LocalStorage(tmp_path))
+    server.pipeline.auth.register(auth.csrf(), models=[Post, Note])
+    said = problems_of(server)
+    for route in ("POST /files", "DELETE /files"):
+        assert route in said
+    server.pipeline.auth.register(auth.csrf(), operations=[*Operation.FILES, Operation.PRESIGN_UPLOAD])
+    server.seal()
+
+
+def test_no_key_is_read_from_the_cookies() -> None:
+    for entry in (auth.api_keys("Cookie", {KEY: AuthInfo(user_id="r")}), auth.jwt(SECRET, header="cookie")):
+        assert "sent by browsers unasked" in problems_of(app(entry))
 
 
 def test_a_cookie_in_an_action_needs_csrf_there() -> None:

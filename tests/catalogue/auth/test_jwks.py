@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from maniflex import DeclarationError
 from maniflex.middleware import auth
+from maniflex.middleware.auth.bearer import Bearer
 from maniflex.testing import FakeClock
 from tests.catalogue.auth.key_server import key_server, published
 from tests.catalogue.auth.kit import (
@@ -74,6 +75,58 @@ async def test_c8_known_keys_work_while_the_key_server_is_away(database_url: str
             clock.advance(timedelta(hours=2))
             data_of(await http.get("/api/me", headers=with_kid(RSA_KEY, "one", n=number)))
         error_of(await http.get("/api/me", headers=with_kid(SECOND_KEY, "two")), 401, "INVALID_TOKEN")
+
+
+async def test_a_remembered_token_dies_with_the_key_it_was_checked_by(sqlite_url: str) -> None:
+    """No new token has to arrive: the first request after `cache_ttl` fetches the keys."""
+    clock = FakeClock(NOW)
+    options: tuple[Any, ...] = (
+        {},
+        {"revoker": auth.MemoryRevoker(clock=clock)},
+        {"verify": lambda ctx, claims, info: None},
+    )
+    for more in options:
+        with key_server(published(RSA_KEY, "one"), published(SECOND_KEY, "two")) as keys:
+            server = app(auth.jwks(keys.url, issuer="us", cache_ttl=600, **more))
+            async with serving(server, sqlite_url, clock) as http:
+                old, new = with_kid(RSA_KEY, "one", jti="1"), with_kid(SECOND_KEY, "two", jti="2")
+                for headers in (old, new):
+                    data_of(await http.get("/api/me", headers=headers))
+                keys.keys = [published(SECOND_KEY, "two")]
+                clock.advance(timedelta(seconds=599))
+                data_of(await http.get("/api/me", headers=old))
+                assert keys.fetches == 1
+                clock.advance(timedelta(seconds=1))
+                error_of(await http.get("/api/me", headers=old), 401, "INVALID_TOKEN")
+                data_of(await http.get("/api/me", headers=new))
+
+
+async def test_a_token_that_is_checked_while_its_key_is_taken_back_is_not_remembered() -> None:
+    bearer = Bearer(SECRET)
+    memory = bearer._memory
+
+    async def claims(ctx: Any, token: bytes) -> dict[str, Any]:
+        memory.clear()  # what a fetch does that finds the key gone
+        return {"sub": "ada", "exp": later(hours=1)}
+
+    bearer._claims = claims  # type: ignore[method-assign]
+    await bearer._check(None, b"token")  # type: ignore[arg-type]
+    assert len(memory) == 0
+
+
+async def test_a_silent_key_server_keeps_known_tokens_waiting_once(sqlite_url: str) -> None:
+    clock = FakeClock(NOW)
+    with key_server(published(RSA_KEY, "one")) as keys:
+        async with serving(app(auth.jwks(keys.url, issuer="us")), sqlite_url, clock) as http:
+            known = with_kid(RSA_KEY, "one")
+            data_of(await http.get("/api/me", headers=known))
+            clock.advance(timedelta(hours=2))
+            keys.gate.clear()
+            try:
+                data_of(await asyncio.wait_for(http.get("/api/me", headers=known), 5))
+                data_of(await asyncio.wait_for(http.get("/api/me", headers=known), 0.5))
+            finally:
+                keys.gate.set()
 
 
 async def test_no_key_at_all_is_503_and_soon_tried_again(database_url: str) -> None:

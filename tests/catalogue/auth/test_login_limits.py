@@ -51,6 +51,29 @@ async def test_many_accounts_from_one_address_are_limited(database_url: str) -> 
         assert [answer.status_code for answer in answers] == [401] * 20 + [429] * 5
 
 
+async def log_in_from(server: Server, address: str, password: str = PASSWORD) -> int:
+    transport = httpx.ASGITransport(app=server, client=(address, 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        body = {"email": "ada@example.com", "password": password}
+        return (await http.post("/api/auth/login", json=body)).status_code
+
+
+async def test_strangers_cannot_keep_an_owner_out(database_url: str) -> None:
+    """What all networks may try for an account does not count where its owner has signed in before."""
+    clock = FakeClock(NOW)
+    server, _ = token_app()
+    async with serving(server, database_url, clock):
+        assert await log_in_from(server, "2001:db8::1") == 200
+        tries = [await log_in_from(server, f"198.51.100.{n // 10}", "wrong") for n in range(110)]
+        assert tries == [401] * 99 + [429] * 11
+        assert await log_in_from(server, "203.0.113.9") == 429
+        assert await log_in_from(server, "2001:db8::ffff") == 200  # another address of the same network
+        own = [await log_in_from(server, "2001:db8::1", "wrong") for _ in range(10)]
+        assert own == [401] * 8 + [429] * 2
+        clock.advance(timedelta(hours=1))
+        assert await log_in_from(server, "203.0.113.9") == 200
+
+
 async def test_attempts_are_counted_elsewhere_on_request(database_url: str) -> None:
     """A20: in another place than the database; a place that is away refuses the login."""
     for backend, statuses in (
@@ -73,7 +96,7 @@ async def test_an_account_is_kept_as_a_digest(database_url: str) -> None:
     async with serving(server, database_url) as http:
         await http.post("/api/auth/login", json={"email": "ada@example.com", "password": "wrong"})
         rows = await server.raw_query("SELECT * FROM rate_limit")
-        assert len(rows) == 2
+        assert len(rows) == 3
         assert "ada" not in str(rows)
 
 

@@ -203,3 +203,12 @@ async def test_a_write_may_name_records_of_a_model_that_takes_its_credential_for
         team = await a_team(server)
         made = await http.post("/api/people", headers=TEAM_KEY, json={"name": "Eve", "team_id": team})
         assert made.status_code == 201, made.text
+
+
+async def test_the_cost_of_bcrypt_can_be_chosen() -> None:
+    hashed = await auth.hash_password("correct horse", algorithm="bcrypt", cost=10)
+    assert hashed.startswith("$2b$10$")
+    assert await auth.verify_password("correct horse", hashed)
+    for cost in (4, 31):
+        with pytest.raises(ValueError, match="is none of 10 to 18"):
+            await auth.hash_password("correct horse", algorithm="bcrypt", cost=cost)

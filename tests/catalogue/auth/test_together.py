@@ -429,3 +429,18 @@ def test_importing_the_entries_loads_no_optional_library() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert {"jwt", "cryptography", "argon2", "bcrypt", "redis"} & set(loaded.stdout.split()) == set()
+
+
+async def test_a_401_names_every_scheme_that_the_route_takes(sqlite_url: str) -> None:
+    def check(username: str, password: str) -> None: ...
+
+    keys = auth.api_keys(keys={"a-key-of-sixteen-letters-or-more": AuthInfo(user_id="robot")})
+    server = app(auth.jwt(SECRET), keys, auth.basic(check))
+    server.pipeline.auth.register(auth.require_role("admin"))
+    guarded = app(auth.allow_anonymous(), auth.jwt(SECRET), keys, auth.require_auth())
+    async with serving(server, sqlite_url) as http:
+        answer = await http.get("/api/posts")
+        challenge = 'Bearer, ApiKey, Basic realm="maniflex", charset="UTF-8"'
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, challenge)
+    async with serving(guarded, sqlite_url) as http:
+        assert (await http.get("/api/posts")).headers["www-authenticate"] == "Bearer, ApiKey"

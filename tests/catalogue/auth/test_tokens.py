@@ -234,7 +234,7 @@ def test_a_refresh_cookie_needs_csrf() -> None:
     server = app(tokens.bearer())
     tokens.mount(server, login=login)
 
-    with pytest.raises(DeclarationError, match=r"auth\.csrf must cover this route"):
+    with pytest.raises(DeclarationError, match=r"auth\.csrf must cover POST /auth/refresh"):
         server.seal()
 
 

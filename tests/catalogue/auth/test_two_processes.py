@@ -31,7 +31,8 @@ async def login(ctx: Context, credentials: auth.Credentials) -> AuthInfo | None:
     return None if credentials.password == "wrong" else AuthInfo(user_id=credentials.email)
 
 
-limits = auth.LoginLimits(*os.environ["TEST_LIMITS"].split())
+address, account = os.environ["TEST_LIMITS"].split()
+limits = auth.LoginLimits(address, account, per_pair=account)
 tokens.mount(server, login=login, limits=limits)
 
 

@@ -64,7 +64,7 @@ class Limit(Entry):
 
 
 def a_server(**settings: Any) -> Server:
-    server = Server(**settings)
+    server = Server("sqlite:///app.db", **settings)
     server.register(Note)
 
     @server.action("POST", "/notes/{id}/pin")
@@ -228,7 +228,7 @@ def test_search_and_the_limits_of_a_model_are_looked_at() -> None:
 
 
 def test_own_middleware_and_open_actions_are_decisions() -> None:
-    server = Server(auto_migrate=False, openapi_enabled=True, docs_enabled=True)
+    server = Server("sqlite:///app.db", auto_migrate=False, openapi_enabled=True, docs_enabled=True)
     server.register(Note)
 
     @server.pipeline.auth.middleware(models=[Note])

@@ -6,6 +6,8 @@ server.pipeline.auth.register(auth.jwt("…"))
 server.pipeline.auth.register(auth.require_role("admin"), operations="delete")
 """
 
+from maniflex._arguments import explain_section
+from maniflex.middleware.auth.authenticator import verify
 from maniflex.middleware.auth.basic_auth import basic
 from maniflex.middleware.auth.bearer import jwt
 from maniflex.middleware.auth.block import block_operation
@@ -56,5 +58,8 @@ __all__ = [
     "require_owner",
     "require_role",
     "require_scope",
+    "verify",
     "verify_password",
 ]
+
+explain_section(globals(), "auth", __all__)

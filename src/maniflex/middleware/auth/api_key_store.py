@@ -8,6 +8,8 @@ import string
 from datetime import datetime, timedelta
 from hashlib import sha256
 
+from maniflex.db.port import Adapter, Tx
+from maniflex.db.raw import execute_raw
 from maniflex.middleware.auth.host import Host
 from maniflex.model.base import Model
 from maniflex.model.field import field
@@ -19,6 +21,7 @@ TOUCH_EVERY = timedelta(minutes=1)
 _TOUCH = """UPDATE api_key SET last_used_at = ?
  WHERE id = ? AND (last_used_at IS NULL OR last_used_at <= ?)"""
 _REVOKE = "UPDATE api_key SET revoked_at = ?, updated_at = ? WHERE id = ? AND revoked_at IS NULL"
+_REVOKE_ALL = "UPDATE api_key SET revoked_at = ?, updated_at = ? WHERE actor = ? AND revoked_at IS NULL"
 _ROTATE = """UPDATE api_key SET digest = ?, old_digest = ?, old_until = ?, updated_at = ?
  WHERE id = ? AND digest = ? AND revoked_at IS NULL"""
 
@@ -47,6 +50,13 @@ class ApiKey(Model, table="api_key", headless=True):
         is_old = hmac.compare_digest(digest, self.old_digest or "")
         return is_current or (is_old and self.old_until is not None and now < self.old_until)
 
+    def end_of(self, secret: str) -> datetime | None:
+        """When this secret of the key stops to count; None for one that counts for good."""
+        ends = [self.expires_at]
+        if not hmac.compare_digest(digest_of(secret), self.digest):
+            ends.append(self.old_until)
+        return min((end for end in ends if end is not None), default=None)
+
 
 def new_secret() -> str:
     return "".join(secrets.choice(LETTERS) for _ in range(SECRET_LETTERS))
@@ -66,6 +76,12 @@ async def touch(host: Host, key: ApiKey, now: datetime) -> None:
 async def revoke(host: Host, key: ApiKey, now: datetime) -> None:
     """Let the key be refused from now on."""
     await host.raw_exec(_REVOKE, now, now, key.id)
+
+
+async def revoke_all(adapter: Adapter, actor: str, tenant: str | None, now: datetime, tx: Tx) -> None:
+    """Let every key of an actor be refused from now on; without a tenant, the keys of all tenants."""
+    text, args = (_REVOKE_ALL, ()) if tenant is None else (f"{_REVOKE_ALL} AND tenant = ?", (tenant,))
+    await execute_raw(adapter, text, (now, now, actor, *args), tx)
 
 
 async def rotate(host: Host, key: ApiKey, now: datetime, overlap: timedelta) -> str | None:

@@ -1,42 +1,97 @@
-"""What all authenticators have in common: which of several decides, and what anonymous callers get.
+"""What all authenticators have in common: which one decides, what anonymous callers get, `auth.verify`.
 
 The first authenticator whose credential is present decides. Without any credential the last one answers
-401, unless an exemption stands before it or the application's own middleware has set an identity.
+401, unless an exemption stands before it or the application's own middleware has set an identity. A caller
+that was found passes `auth.verify`, which one server has for all its authenticators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
-from maniflex.errors import Abort
+from maniflex.errors import Abort, CallbackFailed
 from maniflex.middleware.auth.request import header_values
 from maniflex.middleware.auth.schemes import Schemes
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.admission import Admission
-from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.entry import ANYWHERE, Entry
-from maniflex.pipeline.entry_docs import EntryDocs
+from maniflex.pipeline.context import AuthInfo, Context, list_names
+from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Seat, ask
+from maniflex.pipeline.entry_docs import EntryDocs, describe_nothing
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Middleware
+from maniflex.pipeline.registration import Middleware, takes
 
+Verify = Callable[[Context, Mapping[str, Any], AuthInfo], Awaitable[object] | object]
 UNKNOWN_CALLER = "sign in first"
+REFUSED_CALLER = "the caller is not welcome any more"
+_VERIFY = "verify is called with (ctx, claims, info), which it does not take"
+
+
+def verify(check: Verify) -> Entry:
+    """Ask `check(ctx, claims, info)` about every caller, whichever authenticator of the server found it.
+
+    A `ValueError`, or False, refuses the caller with 401; `check` may change `info`. A token gets the roles
+    that `check` sets, an API key at most those it was made with.
+    """
+    return CallerCheck(check)
+
+
+class CallerCheck(Entry):
+    """Brings the question to the server; the authenticators ask it."""
+
+    name = "auth.verify"
+    homes: ClassVar = {"auth": ANYWHERE}
+    guards_files = True
+    docs = describe_nothing
+
+    def __init__(self, check: Verify) -> None:
+        super().__init__()
+        self._check = check
+        if not takes(check, 3):
+            self.mistakes.append(_VERIFY)
+
+    def problems(self, seat: Seat) -> Iterable[str]:
+        if seat.is_named or seat.operations is not None:
+            yield "it is asked on every route; leave out models= and operations="
+        entries = [*(r.fn for r in seat.registrations), *(fn for a in seat.actions for fn in a.middleware)]
+        if not any(isinstance(entry, Authenticator) for entry in entries):
+            yield "no authenticator would ask it; register auth.jwt, tokens.bearer() or auth.api_keys"
+
+    def pieces(self, seat: Seat) -> Iterable[Piece]:
+        """None: it is no step of a request by itself."""
+        return ()
+
+    def caller_checks(self) -> Iterable[Verify]:
+        return (self._check,)
+
+
+def unknown_caller(ctx: Context) -> Abort:
+    """The refusal of an anonymous caller, with every way to do better that the route has."""
+    headers = {"www-authenticate": ", ".join(ctx.challenges) or "Bearer"}
+    return Abort(401, "UNAUTHORIZED", UNKNOWN_CALLER, headers=headers)
 
 
 class Authenticator(Admission, Entry):
     """An entry that finds out who is asking."""
 
     homes: ClassVar = {"auth": ANYWHERE}
+    guards_files = True
     in_actions = True
     in_description = True
     is_authenticator = True
     reads_credential = True
     scheme: str = ""  # of `Authorization`, when it reads that header
     challenge: str = "Bearer"
+    grants_are_fixed: ClassVar[bool] = False  # a credential was given its rights: `verify` only takes of them
+    is_issued_here: bool = False  # the server gives its credentials out, and has to know when they end
 
-    def __init__(self) -> None:
+    def __init__(self, verify: Verify | Literal[False] | None = None) -> None:
         super().__init__()
+        self._verify = verify
+        if verify is not None and verify is not False and not takes(verify, 3):
+            self.mistakes.append(_VERIFY)
         self._is_last = True
         self._later_schemes: frozenset[str] = frozenset()
         self._variants: dict[frozenset[str], Authenticator] = {}
@@ -75,18 +130,68 @@ class Authenticator(Admission, Entry):
             self.pass_without_credential(ctx)
             return None
         info = self.recall(ctx, credential)
-        if info is None:
-            return self._admit_later(ctx, credential)
-        ctx.auth, ctx.authenticated = info, True
+        if info is None or self._verify is not None or ctx.runtime.caller_checks:
+            return self._admit_later(ctx, credential, info)
+        ctx.auth, ctx.authenticated, ctx.authenticator = info, True, self
         return None
 
-    async def _admit_later(self, ctx: Context, credential: Any) -> None:
-        ctx.auth = await self.authenticate(ctx, credential)
-        ctx.authenticated = True
+    async def _admit_later(self, ctx: Context, credential: Any, info: AuthInfo | None) -> None:
+        if info is None:
+            info = await self.authenticate(ctx, credential)
+        ctx.auth = await self.verify_caller(ctx, info)
+        ctx.authenticated, ctx.authenticator = True, self
+
+    @property
+    def has_verify(self) -> bool:
+        """Whether it has a `verify` of its own, or was told to ask nobody."""
+        return self._verify is not None
+
+    async def verify_caller(self, ctx: Context, info: AuthInfo) -> AuthInfo:
+        """The caller as the application knows it now; 401 for one that it refuses."""
+        if self._verify is False:
+            return info
+        checks = ctx.runtime.caller_checks
+        if self._verify is not None:
+            checks = [*checks, self._verify]
+        if not checks:
+            return info
+        grant = replace(info)
+        for check in checks:
+            await self._ask_application(ctx, check, info)
+        info.roles, info.scopes = list_names("roles", info.roles), list_names("scopes", info.scopes)
+        if not info.user_id:
+            raise self.refuse_caller(REFUSED_CALLER)
+        return self._take_grants(grant, info) if self.grants_are_fixed else info
+
+    async def _ask_application(self, ctx: Context, check: Verify, info: AuthInfo) -> None:
+        try:
+            outcome = await ask(ctx, check, ctx, info.claims, info)
+        except CallbackFailed as error:
+            if isinstance(error.__cause__, ValueError):
+                raise self.refuse_caller(str(error.__cause__) or REFUSED_CALLER) from None
+            raise
+        if outcome is False:
+            raise self.refuse_caller(REFUSED_CALLER)
+
+    def _take_grants(self, grant: AuthInfo, info: AuthInfo) -> AuthInfo:
+        """The caller with what the credential was given and the application still lets it have."""
+        if (info.user_id, info.tenant_id) != (grant.user_id, grant.tenant_id):
+            raise self.refuse_caller(REFUSED_CALLER)
+        info.roles = [role for role in grant.roles if role in info.roles]
+        info.scopes = [scope for scope in grant.scopes if scope in info.scopes]
+        return info
+
+    def refuse_caller(self, message: str) -> Abort:
+        """The refusal of a caller whose credential is good and whom the application refuses."""
+        return self.refusal("UNAUTHORIZED", message)
 
     def credential(self, ctx: Context) -> Any:
         """The credential that was sent, None without one; 401 for one that cannot be read."""
         raise NotImplementedError
+
+    def proves_itself(self, ctx: Context) -> bool:
+        """Whether the credential that it read is one that no other site can have a browser send."""
+        return False
 
     def recall(self, ctx: Context, credential: Any) -> AuthInfo | None:
         """Whose credential it is, where nothing has to be waited for to know it."""
@@ -100,10 +205,12 @@ class Authenticator(Admission, Entry):
         """Let a request pass that has no credential for this authenticator, or refuse it."""
         if ctx.auth is not None and ctx.auth.user_id:
             return  # set by the application's own middleware
+        if self.challenge not in ctx.challenges:
+            ctx.challenges = (*ctx.challenges, self.challenge)
         if not self._is_last:
             return
         if not ctx.lets_anonymous_pass:
-            raise self.refusal("UNAUTHORIZED", UNKNOWN_CALLER)
+            raise unknown_caller(ctx)
         ctx.auth = None
 
     def authorization(self, ctx: Context) -> bytes | None:

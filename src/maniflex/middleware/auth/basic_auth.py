@@ -7,11 +7,12 @@ import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from maniflex._callables import is_async
 from maniflex.errors import CallbackFailed, RequestError
-from maniflex.middleware.auth.authenticator import Authenticator
+from maniflex.middleware.auth.authenticator import Authenticator, Verify
+from maniflex.middleware.auth.passwords import checking_password
 from maniflex.middleware.auth.schemes import BASIC, Schemes
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.registration import takes
@@ -21,12 +22,15 @@ MOST_BYTES = 8192
 _REALM = re.compile(r"[\x20-\x7e]*")
 
 
-def basic(check: Check, *, realm: str = "maniflex") -> Authenticator:
+def basic(
+    check: Check, *, realm: str = "maniflex", verify: Verify | Literal[False] | None = None
+) -> Authenticator:
     """Authenticate by `Authorization: Basic`; `check(username, password)` says who that is, or None.
 
     A plain `check` runs in a thread, because checking a password takes long.
+    `verify(ctx, claims, info)` is asked beside `auth.verify`; False asks neither.
     """
-    return Basic(check, realm)
+    return Basic(check, realm, verify)
 
 
 class Basic(Authenticator):
@@ -35,8 +39,8 @@ class Basic(Authenticator):
     name = "auth.basic"
     scheme = "basic"
 
-    def __init__(self, check: Check, realm: str) -> None:
-        super().__init__()
+    def __init__(self, check: Check, realm: str, verify: Verify | Literal[False] | None) -> None:
+        super().__init__(verify)
         self._check = check
         self._is_async = is_async(check)
         if not takes(check, 2):
@@ -61,10 +65,11 @@ class Basic(Authenticator):
     async def _ask(self, ctx: Context, username: str, password: str) -> AuthInfo | None:
         check: Callable[[str, str], Any] = self._check
         try:
-            if self._is_async:
-                outcome = await check(username, password)
-            else:
-                outcome = await ctx.runtime.threads.run(check, username, password)
+            with checking_password():
+                if self._is_async:
+                    outcome = await check(username, password)
+                else:
+                    outcome = await ctx.runtime.threads.run(check, username, password)
         except RequestError:
             raise
         except Exception as error:

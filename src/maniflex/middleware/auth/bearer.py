@@ -6,16 +6,15 @@ and at last the application's own `verify`. What does not change between two req
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
-from maniflex.errors import Abort, CallbackFailed
+from maniflex.errors import Abort
 from maniflex.middleware.arguments import as_timedelta
-from maniflex.middleware.auth.authenticator import Authenticator
+from maniflex.middleware.auth.authenticator import Authenticator, Verify
 from maniflex.middleware.auth.claims import BadClaim, ClaimNames, VerifiedToken, audience_matches
-from maniflex.middleware.auth.csrf_cover import uncovered_routes
-from maniflex.middleware.auth.fixed_keys import HEADER_NAME
+from maniflex.middleware.auth.fixed_keys import HEADER_NAME, header_mistakes
 from maniflex.middleware.auth.key_options import read_keys
 from maniflex.middleware.auth.keys import SHORT_SECRET, VerifyingKey, cost_of, verify
 from maniflex.middleware.auth.request import cookie_values
@@ -24,10 +23,7 @@ from maniflex.middleware.auth.schemes import BEARER, Schemes, cookie_scheme, hea
 from maniflex.middleware.auth.token_memory import TokenMemory
 from maniflex.middleware.stores.port import Revoker, warnings_of
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.entry import Seat, ask
-from maniflex.pipeline.registration import takes
-
-Verify = Callable[[Context, Mapping[str, Any], AuthInfo], Awaitable[object] | object]
+from maniflex.pipeline.entry import Seat
 
 MOST_BYTES = 8192  # of a token
 LONGEST_ON_LOOP = 500  # microseconds; a check that takes longer runs in a thread
@@ -60,10 +56,10 @@ class Bearer(Authenticator):
         allow_no_expiry: bool = False,
         required_claims: Iterable[str] = (),
         revoker: Revoker | None = None,
-        verify: Verify | None = None,
+        verify: Verify | Literal[False] | None = None,
         csrf: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(verify)
         self.header = header.lower().encode("latin-1", "replace")
         self._header_name = header
         self.cookie = cookie
@@ -76,8 +72,6 @@ class Bearer(Authenticator):
         self._allow_no_expiry = allow_no_expiry
         self._required = tuple(required_claims)
         self._look_up = self._read_revoker(revoker)
-        self._verify = verify
-        self._asks_anew = self._look_up is not None or verify is not None  # at each use of a token
         self._needs_csrf = csrf
         self._memory = TokenMemory()
         self._keys = self._read_keys(secret, public_key, algorithms)
@@ -103,25 +97,18 @@ class Bearer(Authenticator):
         return None if mistakes else look_up_of(revoker)
 
     def _check_options(self, header: str) -> None:
-        if not HEADER_NAME.fullmatch(header):
-            self.mistakes.append(f"{header!r} is no name of a header")
+        self.mistakes += header_mistakes(header)
         if self.cookie is not None and not HEADER_NAME.fullmatch(self.cookie):
             self.mistakes.append(f"{self.cookie!r} is no name of a cookie")
         if not timedelta(0) <= self._leeway < timedelta(days=1):
             self.mistakes.append("leeway is a duration of less than a day, and not negative")
-        if self._verify is not None and not takes(self._verify, 3):
-            self.mistakes.append("verify is called with (ctx, claims, info), which it does not take")
         if self._issuers == () or self._audiences == ():
             self.mistakes.append("issuer and audience are texts that are not empty")
 
-    def problems(self, seat: Seat) -> Iterable[str]:
-        if self.cookie is not None and self._needs_csrf:
-            routes = uncovered_routes(seat)
-            if routes:
-                yield (
-                    f"its cookie is sent by browsers unasked, so auth.csrf must cover {', '.join(routes)};"
-                    " csrf=False says that this is meant"
-                )
+    @property
+    def forgeable_by(self) -> str:
+        """The cookie by which another site could make a browser send requests; empty if none can."""
+        return "" if self.cookie is None or not self._needs_csrf else f"the cookie {self.cookie!r}"
 
     def warnings(self, seat: Seat) -> Iterable[str]:
         yield from self.production_problems(seat)
@@ -147,7 +134,7 @@ class Bearer(Authenticator):
     # -- a request -----------------------------------------------------------------------------
 
     def recall(self, ctx: Context, credential: bytes) -> AuthInfo | None:
-        if self._asks_anew:
+        if self._look_up is not None:
             return None
         good_token = self._memory.find(credential)
         return None if good_token is None else self._identity_now(ctx, credential, good_token)
@@ -157,8 +144,6 @@ class Bearer(Authenticator):
         info = self._identity_now(ctx, credential, good_token)
         if self._look_up is not None:
             await self._check_revoked(self._look_up, good_token)
-        if self._verify is not None:
-            await self._ask_application(ctx, self._verify, info)
         return info
 
     def _identity_now(self, ctx: Context, token: bytes, good_token: VerifiedToken) -> AuthInfo:
@@ -170,9 +155,10 @@ class Bearer(Authenticator):
     async def identify(self, ctx: Context, token: bytes) -> AuthInfo:
         """The identity that a token stands for, if the application takes it; 401 otherwise."""
         info = (self._memory.find(token) or await self._check(ctx, token)).identity()
-        if self._verify is not None:
-            await self._ask_application(ctx, self._verify, info)
-        return info
+        return await self.verify_caller(ctx, info)
+
+    def proves_itself(self, ctx: Context) -> bool:
+        return any(name == self.header for name, _ in ctx.scope["headers"])  # a cookie is the second choice
 
     def credential(self, ctx: Context) -> bytes | None:
         header = self.header
@@ -207,6 +193,7 @@ class Bearer(Authenticator):
 
     async def _check(self, ctx: Context, token: bytes) -> VerifiedToken:
         """The token with its claims; 401 unless signature and claims are good."""
+        generation = self._memory.generation
         claims = await self._claims(ctx, token)
         if claims is None:
             raise self.invalid("the token is not valid")
@@ -217,7 +204,8 @@ class Bearer(Authenticator):
             raise self.invalid(str(error)) from None
         if good_token.expires_at is None and not self._allow_no_expiry:
             raise self.refusal("TOKEN_MISSING_EXPIRY", "the token never expires, which is not accepted")
-        self._memory.add(token, good_token)
+        if generation == self._memory.generation:  # else its key may have been taken back meanwhile
+            self._memory.add(token, good_token)
         return good_token
 
     async def _claims(self, ctx: Context, token: bytes) -> dict[str, Any] | None:
@@ -250,14 +238,6 @@ class Bearer(Authenticator):
         if await is_token_revoked(look_up, good_token):
             raise self.refusal("TOKEN_REVOKED", "the token was revoked")
 
-    async def _ask_application(self, ctx: Context, verify: Verify, info: AuthInfo) -> None:
-        try:
-            await ask(ctx, verify, ctx, info.claims, info)
-        except CallbackFailed as error:
-            if isinstance(error.__cause__, ValueError):
-                raise self.invalid(str(error.__cause__) or "the token is not valid") from None
-            raise
-
     def refusal(self, code: str, message: str) -> Abort:
         challenge = self.challenge if code == "UNAUTHORIZED" else _CHALLENGE
         return Abort(401, code, message, headers={"www-authenticate": challenge})
@@ -265,6 +245,9 @@ class Bearer(Authenticator):
     def invalid(self, message: str) -> Abort:
         """The refusal of a token that was sent and is worth nothing."""
         return self.refusal("INVALID_TOKEN", message)
+
+    def refuse_caller(self, message: str) -> Abort:
+        return self.invalid(message)
 
     def unreadable(self) -> Abort:
         return self.invalid("a token is sent as: Authorization: Bearer <token>")
@@ -303,7 +286,7 @@ class TokenOptions(TypedDict, total=False):
     allow_no_expiry: bool
     required_claims: Iterable[str]
     revoker: Revoker | None
-    verify: Verify | None
+    verify: Verify | Literal[False] | None
     csrf: bool
 
 

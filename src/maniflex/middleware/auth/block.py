@@ -41,6 +41,7 @@ class OperationBlock(Entry):
 
     name = "auth.block_operation"
     homes: ClassVar = {"auth": ANYWHERE}
+    guards_files = True
 
     def __init__(self, operations: Iterable[Any]) -> None:
         super().__init__()

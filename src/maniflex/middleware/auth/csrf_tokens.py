@@ -1,7 +1,9 @@
 """`auth.csrf`: requests that a browser was made to send by another site.
 
-Only a request whose credential a browser sends by itself (a cookie) can be forged, so requests with a bearer
-token or an API key in a header are not asked. The others prove that their page could read our token.
+Only a request whose credential a browser sends by itself (a cookie) can be forged, so requests that an
+authenticator of the route knows by a token or a key in a header are not asked. A header that no authenticator
+reads, or that another credential stands before, proves nothing. The others prove that their page could read
+our token.
 """
 
 from __future__ import annotations
@@ -9,14 +11,16 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import copy
 from hashlib import sha256
 from typing import ClassVar
 from urllib.parse import urlsplit
 
 from maniflex.errors import Abort
+from maniflex.middleware.auth.authenticator import Authenticator
 from maniflex.middleware.auth.csrf_cover import SAFE_METHODS
-from maniflex.middleware.auth.fixed_keys import HEADER_NAME, KeyHeader
+from maniflex.middleware.auth.fixed_keys import HEADER_NAME
 from maniflex.middleware.auth.keys import SHORT_SECRET
 from maniflex.middleware.auth.request import cookie_values, header_values, is_https
 from maniflex.model.meta import ModelMeta
@@ -24,7 +28,7 @@ from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import ANYWHERE, Entry, Seat
 from maniflex.pipeline.entry_docs import EntryDocs, answer_header, cookie_parameter, header_parameter
 from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import Next
+from maniflex.pipeline.registration import Middleware, Next
 
 MODES = ("double_submit", "signed")
 _STATE = "maniflex.csrf"
@@ -64,8 +68,9 @@ class Csrf(Entry):
 
     name = "auth.csrf"
     homes: ClassVar = {"auth": ANYWHERE}
+    guards_files = True
     in_actions = True
-    key_headers: frozenset[bytes] = frozenset()
+    _later: tuple[Authenticator, ...] = ()  # the authenticators that run after it on a route
 
     def __init__(
         self,
@@ -117,16 +122,20 @@ class Csrf(Entry):
         wrong = [one for one in self._origins if not (_ORIGIN.fullmatch(one) or _HOST.fullmatch(one))]
         self.mistakes += [f"{one!r} is no origin, host or *.host" for one in wrong]
 
-    def problems(self, seat: Seat) -> Iterable[str]:
-        self._learn_key_headers(seat)
-        place = seat.registrations.index(seat.registration)
-        later = seat.registrations[place + 1 :]
-        if self._secret is not None and any(isinstance(r.fn, Entry) and r.fn.is_authenticator for r in later):
-            yield "with a secret its tokens are bound to the session; register it after the authenticators"
+    @property
+    def is_bound(self) -> bool:
+        """Whether its tokens belong to a session, which an authenticator must have found before."""
+        return self._secret is not None
 
-    def _learn_key_headers(self, seat: Seat) -> None:
-        entries = [r.fn for r in seat.registrations] + [fn for a in seat.actions for fn in a.middleware]
-        self.key_headers |= {entry.header for entry in entries if isinstance(entry, KeyHeader)}
+    def placed_before(self, later: Sequence[Middleware]) -> Middleware:
+        authenticators = [entry for entry in later if isinstance(entry, Authenticator)]
+        if not authenticators:
+            return self
+        variant = copy(self)
+        # Each as it stands on the route: it passes on what an authenticator after it reads.
+        placed_entries = (one.placed_before(authenticators[n + 1 :]) for n, one in enumerate(authenticators))
+        variant._later = tuple(one for one in placed_entries if isinstance(one, Authenticator))
+        return variant
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs | None:
         return self._unsafe_docs() if operation in Operation.WRITES else None
@@ -166,15 +175,16 @@ class Csrf(Entry):
         await next()
 
     def _carries_own_proof(self, ctx: Context) -> bool:
-        """Whether the credential is in a header that no other site can have a browser send."""
+        """Whether the credential that decides here is one that no other site can have a browser send.
+
+        Of the authenticators that come later, the first whose credential is there decides; a bad one is 401.
+        """
         if self._enforce_bearer:
             return False
-        for name, value in ctx.scope["headers"]:
-            if name == b"authorization" and value[:7].lower() == b"bearer " and value[7:].strip():
-                return True
-            if name in self.key_headers and value.strip():
-                return True
-        return False
+        reader: Authenticator | None = ctx.authenticator
+        if reader is None and not ctx.authenticated:
+            reader = next((one for one in self._later if one.credential(ctx) is not None), None)
+        return reader is not None and reader.proves_itself(ctx)
 
     def _check(self, ctx: Context) -> None:
         if self._origins and not self._is_known_origin(ctx):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from maniflex.middleware.auth.guards import unknown_caller
+from maniflex.middleware.auth.authenticator import unknown_caller
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.context import Context
@@ -40,6 +40,7 @@ class Exemption(Admission, Entry):
 
     name = "auth.allow_anonymous"
     homes: ClassVar = {"auth": ANYWHERE}
+    guards_files = True
     in_actions = True
     in_description = True
     is_exemption = True
@@ -98,7 +99,7 @@ class IdentityDemand(Admission, Entry):
 
     def admit(self, ctx: Context) -> None:
         if (ctx.auth is None or not ctx.auth.user_id) and not ctx.lets_anonymous_pass:
-            raise unknown_caller()
+            raise unknown_caller(ctx)
 
 
 class PublicWrite(Exemption):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from maniflex.errors import Abort
-from maniflex.middleware.auth.authenticator import UNKNOWN_CALLER
+from maniflex.middleware.auth.authenticator import unknown_caller
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.context import Context
@@ -30,15 +30,11 @@ def require_scope(*scopes: str) -> Entry:
     return ScopeGuard(scopes)
 
 
-def unknown_caller() -> Abort:
-    """The refusal of an anonymous caller."""
-    return Abort(401, "UNAUTHORIZED", UNKNOWN_CALLER, headers={"www-authenticate": "Bearer"})
-
-
 class CallerGuard(Admission, Entry):
     """An entry that refuses some callers."""
 
     homes: ClassVar = {"auth": ANYWHERE}
+    guards_files = True
     in_actions = True
     in_description = True
     judges_caller = True
@@ -75,7 +71,7 @@ class RoleGuard(CallerGuard):
         auth = ctx.auth
         if auth is None or self._roles.isdisjoint(auth.roles):
             if auth is None or not auth.user_id:
-                raise unknown_caller()
+                raise unknown_caller(ctx)
             raise Abort(403, "FORBIDDEN", "you may not do this")
 
 
@@ -89,7 +85,7 @@ class IdentityGuard(CallerGuard):
 
     def admit(self, ctx: Context) -> None:
         if ctx.auth is None or not ctx.auth.user_id:
-            raise unknown_caller()
+            raise unknown_caller(ctx)
 
 
 class ScopeGuard(CallerGuard):
@@ -115,5 +111,5 @@ class ScopeGuard(CallerGuard):
         auth = ctx.auth
         if auth is None or not self._scopes.issubset(auth.scopes):
             if auth is None or not auth.user_id:
-                raise unknown_caller()
+                raise unknown_caller(ctx)
             raise Abort(403, "FORBIDDEN", "a scope is missing", headers=self._headers)

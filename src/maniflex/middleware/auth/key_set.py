@@ -1,6 +1,7 @@
 """Keys that another server publishes: fetched when first needed, kept, and fetched again when they change.
 
-A request whose key is known never waits for a fetch. There is one fetch at a time, on a thread.
+There is one fetch at a time, on a thread. A request whose key is known waits for one only when it is the
+first to find the keys older than their time, and then for a second at most.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from maniflex.pipeline.context import Context
 MOST_BYTES = 1024 * 1024
 MOST_KEYS = 100
 RETRY = 5.0  # seconds between fetches while no key is known at all
+MOST_WAIT = 1.0  # seconds that a request waits for keys in the place of old ones
 _PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})  # parts of a key that nobody should publish
 _KINDS = {"RSA": "RSAAlgorithm", "EC": "ECAlgorithm", "OKP": "OKPAlgorithm"}
 
@@ -53,9 +55,12 @@ class KeySet:
             self._refetched_at = clock.monotonic()
             await asyncio.shield(self._start(ctx))
             key = self._key_of(key_id)
-        elif self._is_stale(clock):
-            self._start(ctx)
         return key
+
+    async def replace_old_keys(self, ctx: Context) -> None:
+        """Fetch the keys again when their time is over; one that takes long leaves the known ones."""
+        if self.is_old(ctx.runtime.clock):
+            await asyncio.wait({self._start(ctx)}, timeout=MOST_WAIT)
 
     def _key_of(self, key_id: str | None) -> VerifyingKey | None:
         if key_id is None:
@@ -76,7 +81,8 @@ class KeySet:
             return True
         return clock.monotonic() - self._refetched_at >= self._refetch_interval
 
-    def _is_stale(self, clock: Clock) -> bool:
+    def is_old(self, clock: Clock) -> bool:
+        """Whether the keys are older than their time, and nobody has tried to replace them just now."""
         now = clock.monotonic()
         is_old = self._fetched_at is not None and now - self._fetched_at >= self._ttl
         return is_old and (self._tried_at is None or now - self._tried_at >= min(self._ttl, RETRY))

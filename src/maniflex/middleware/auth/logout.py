@@ -11,7 +11,7 @@ from maniflex.middleware.arguments import as_timedelta
 from maniflex.middleware.auth.claims import moment
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
-from maniflex.middleware.auth.revocation import revocation_unavailable, revoker_mistakes
+from maniflex.middleware.auth.revocation import member_name, revocation_unavailable, revoker_mistakes
 from maniflex.middleware.stores.port import Duration, Revoker
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
@@ -51,7 +51,7 @@ def mount_logout(
     async def log_out_everywhere(ctx: Context) -> None:
         """Revoke all tokens the caller has."""
         info, now = ctx.require_auth(), ctx.now()
-        await _revoke(revoker.revoke_user, info.user_id, now, now + life)
+        await _revoke(revoker.revoke_user, member_name(info.user_id, info.tenant_id), now, now + life)
         jti, expires = info.claims.get("jti"), info.claims.get("exp")
         if isinstance(jti, str) and jti and isinstance(expires, int | float):
             await _revoke(revoker.revoke_token, jti, moment(expires))

@@ -34,7 +34,7 @@ class OwnerRule(ScopeRule):
     def __init__(self, field: Any, admin_roles: str | Iterable[str], lists: Any) -> None:
         roles = (admin_roles,) if isinstance(admin_roles, str) else tuple(admin_roles)
         super().__init__(field, _caller_of, unless_role=roles or None)
-        self._lists = lists
+        self.opens_lists = not lists
         if not isinstance(lists, bool):
             self.mistakes.append(f"lists is True or False, not {lists!r}")
         if isinstance(field, str) and "." in field:
@@ -44,7 +44,7 @@ class OwnerRule(ScopeRule):
         return Abort(401, "UNAUTHORIZED", "sign in first", headers={"WWW-Authenticate": "Bearer"})
 
     def operations(self, seat: Seat) -> frozenset[Operation] | None:
-        if self._lists:
+        if not self.opens_lists:
             return None
         if seat.operations is None:
             return _ON_ONE

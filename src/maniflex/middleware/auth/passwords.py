@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any, TypeVar
 
 from maniflex.errors import DeclarationError
 
 T = TypeVar("T")
+_checking: ContextVar[bool] = ContextVar("maniflex_checking_password", default=False)
+BCRYPT_COST, COSTS = 12, range(10, 19)  # some 200 ms; from 50 ms to 15 s
 MOST_BCRYPT_BYTES = 72  # bcrypt takes no notice of what comes after
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 
 
-async def hash_password(plain: str, *, algorithm: str = "argon2id") -> str:
-    """The text to store instead of a password; `algorithm` is `"argon2id"` or `"bcrypt"`."""
-    return await _in_thread(partial(_hash, plain, algorithm))
+async def hash_password(plain: str, *, algorithm: str = "argon2id", cost: int = BCRYPT_COST) -> str:
+    """The text to store instead of a password; `algorithm` is `"argon2id"` or `"bcrypt"`.
+
+    `cost` is for bcrypt: each step up takes twice the time.
+    """
+    if cost not in COSTS:
+        raise ValueError(f"cost={cost!r} is none of {COSTS.start} to {COSTS.stop - 1}")
+    return await _in_thread(partial(_hash, plain, algorithm, cost))
 
 
 async def verify_password(plain: str, hashed: str | None) -> bool:
@@ -30,6 +39,21 @@ async def verify_password(plain: str, hashed: str | None) -> bool:
     None, for an account that does not exist, takes as long as a wrong password and is False.
     """
     return await _in_thread(partial(_verify, plain, hashed))
+
+
+@contextmanager
+def checking_password() -> Iterator[None]:
+    """A block in which the application checks a password: a hash that it stores there is of the same one."""
+    token = _checking.set(True)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
+
+
+def is_checking_password() -> bool:
+    """Whether such a block is under way."""
+    return _checking.get()
 
 
 async def needs_rehash(hashed: str) -> bool:
@@ -50,7 +74,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="maniflex-password")
 
 
-def _hash(plain: str, algorithm: str) -> str:
+def _hash(plain: str, algorithm: str, cost: int) -> str:
     if algorithm == "argon2id":
         text: str = _argon2().hash(plain)
         return text
@@ -60,7 +84,7 @@ def _hash(plain: str, algorithm: str) -> str:
     if len(password) > MOST_BCRYPT_BYTES:
         raise ValueError(f"bcrypt takes passwords of at most {MOST_BCRYPT_BYTES} bytes")
     bcrypt = _library("bcrypt", "bcrypt")
-    hash_text: str = bcrypt.hashpw(password, bcrypt.gensalt()).decode()
+    hash_text: str = bcrypt.hashpw(password, bcrypt.gensalt(cost)).decode()
     return hash_text
 
 

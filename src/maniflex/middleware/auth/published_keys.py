@@ -13,7 +13,7 @@ from maniflex.middleware.auth.key_options import library_mistake
 from maniflex.middleware.auth.key_set import KeySet, address_problem
 from maniflex.middleware.auth.keys import ALGORITHMS, HMAC, VerifyingKey, missing_library
 from maniflex.middleware.stores.port import Duration
-from maniflex.pipeline.context import Context
+from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.entry import Seat
 
 
@@ -80,6 +80,14 @@ class PublishedKeys(Bearer):
     def codes(self) -> dict[int, tuple[str, ...]]:
         codes = super().codes()
         return {**codes, 503: (*codes.get(503, ()), "JWKS_UNAVAILABLE")}
+
+    def recall(self, ctx: Context, credential: bytes) -> AuthInfo | None:
+        return None if self._key_set.is_old(ctx.runtime.clock) else super().recall(ctx, credential)
+
+    async def authenticate(self, ctx: Context, credential: bytes) -> AuthInfo:
+        # Before a remembered token counts: its key may have been taken back since.
+        await self._key_set.replace_old_keys(ctx)
+        return await super().authenticate(ctx, credential)
 
     async def _claims(self, ctx: Context, token: bytes) -> dict[str, Any] | None:
         try:

@@ -7,6 +7,9 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
+from maniflex._clock import Clock
+from maniflex.db.port import Adapter, Tx
+from maniflex.db.raw import execute_raw
 from maniflex.middleware.auth.host import Host
 from maniflex.model.base import Model
 from maniflex.model.field import field
@@ -14,7 +17,7 @@ from maniflex.model.field import field
 _USE = """UPDATE refresh_token SET used_at = ?
  WHERE digest = ? AND used_at IS NULL AND ended_at IS NULL AND expires_at > ?"""
 _END_FAMILY = "UPDATE refresh_token SET ended_at = ? WHERE family = ? AND actor = ? AND ended_at IS NULL"
-_END_ALL = "UPDATE refresh_token SET ended_at = ? WHERE actor = ? AND tenant = ? AND ended_at IS NULL"
+_END_ALL = "UPDATE refresh_token SET ended_at = ? WHERE actor = ? AND ended_at IS NULL"
 
 
 class RefreshToken(Model, table="refresh_token", headless=True):
@@ -31,6 +34,7 @@ class RefreshToken(Model, table="refresh_token", headless=True):
     claims: dict[str, Any] = field(default_factory=dict, hidden=True)
     access_jti: str = field(default="")
     access_expires_at: datetime = field(filterable=True)
+    place: str | None = field(default=None, index=True, hidden=True)  # an account and a network
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,16 @@ class RefreshStore:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._adapter: Adapter | None = None
+
+    def attach(self, adapter: Adapter, clock: Clock) -> None:
+        """Use this database for statements in transactions that others have opened."""
+        self._adapter = adapter
+
+    @property
+    def adapter(self) -> Adapter:
+        assert self._adapter is not None, "the server hands its database over when it is sealed"
+        return self._adapter
 
     async def add(self, row: RefreshToken) -> None:
         """Store a token that is about to be given out."""
@@ -63,6 +77,11 @@ class RefreshStore:
             return None
         return await self._find(digest)
 
+    async def is_known(self, place: str) -> bool:
+        """Whether somebody has signed in to an account from this network, as far as rows are still there."""
+        rows: list[RefreshToken] = await self._host.db(RefreshToken).list({"place": place}, limit=1)
+        return bool(rows)
+
     async def find(self, token: str) -> RefreshToken | None:
         """The row of a token, also of one that has ended."""
         async with self._host.transaction():
@@ -74,21 +93,19 @@ class RefreshStore:
 
     async def end_family(self, family: str, actor: str, now: datetime) -> list[AccessToken]:
         """End all tokens of a family; the access tokens it was given that have not expired."""
-        return await self._end(_END_FAMILY, (family, actor), {"family": family, "actor": actor}, now)
-
-    async def end_all(self, actor: str, tenant: str, now: datetime) -> None:
-        """End every family of an actor."""
-        await self._end(_END_ALL, (actor, tenant), {"actor": actor, "tenant": tenant}, now)
-
-    async def _end(
-        self, statement: str, args: tuple[str, str], filters: dict[str, Any], now: datetime
-    ) -> list[AccessToken]:
-        async with self._host.transaction():
-            # A use that was under way adds a row this statement could not see. It waits for the lock of such
-            # a use, so once it has found nothing more to end, no use is under way.
-            while await self._host.raw_exec(statement, now, *args):
-                pass
-            conditions = [(name, "eq", value) for name, value in filters.items()]
-            conditions.append(("access_expires_at", "gt", now))
+        async with self._host.transaction() as tx:
+            await self._end(_END_FAMILY, (now, family, actor), tx)
+            conditions = [("family", "eq", family), ("actor", "eq", actor), ("access_expires_at", "gt", now)]
             rows: list[RefreshToken] = await self._host.db(RefreshToken).list(conditions)
         return [AccessToken(row.access_jti, row.access_expires_at) for row in rows if row.access_jti]
+
+    async def end_all(self, actor: str, tenant: str | None, now: datetime, tx: Tx) -> None:
+        """End every family of an actor; without a tenant, those of all tenants."""
+        text, args = (_END_ALL, ()) if tenant is None else (f"{_END_ALL} AND tenant = ?", (tenant,))
+        await self._end(text, (now, actor, *args), tx)
+
+    async def _end(self, statement: str, args: tuple[Any, ...], tx: Tx) -> None:
+        # A use that was under way adds a row this statement could not see. It waits for the lock of such
+        # a use, so once it has found nothing more to end, no use is under way.
+        while await execute_raw(self.adapter, statement, args, tx):
+            pass

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
+from maniflex._arguments import explain_class
 from maniflex._caller import keep_answer_secret
 from maniflex.db.primary import reading
 from maniflex.errors import Abort, Conflict, Forbidden, NotFound, ValidationFailed
@@ -22,6 +23,8 @@ from maniflex.middleware.auth.api_key_store import (
     rotate,
     touch,
 )
+from maniflex.middleware.auth.claims import moment
+from maniflex.middleware.auth.fixed_keys import KEY_METHOD
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
 from maniflex.middleware.stores.port import Duration
@@ -44,6 +47,7 @@ _DOCS = {  # by the handler
     "rotate": EntryDocs(
         refusals={
             400: ["BODY_READ_ERROR", "INVALID_JSON"],
+            403: ["FORBIDDEN"],
             409: ["CONFLICT"],
             413: ["BODY_READ_ERROR"],
             415: ["UNSUPPORTED_MEDIA_TYPE"],
@@ -111,14 +115,25 @@ class KeyRoute(Entry):
         return self._docs
 
 
+@explain_class
 class ApiKeys:
-    """Keys in the table `api_key`; as `auth.api_keys(store=...)` they authenticate."""
+    """Keys in the table `api_key`; as `auth.api_keys(store=...)` they authenticate.
+
+    A caller makes and rotates keys of its own, with at most the roles and scopes it has now. A key does so
+    only with `made_by_keys=True`, and then what it makes ends no later than itself.
+    """
 
     def __init__(
-        self, prefix: str = "mfx", admin_role: str = "admin", max_ttl: Duration | None = None
+        self,
+        prefix: str = "mfx",
+        admin_role: str = "admin",
+        max_ttl: Duration | None = None,
+        *,
+        made_by_keys: bool = False,
     ) -> None:
         self._prefix = prefix
         self._admin_role = admin_role
+        self._made_by_keys = made_by_keys
         self._max_ttl = None if max_ttl is None else as_timedelta(max_ttl)
         self._host: Host | None = None
         self._key = re.compile(rf"{re.escape(prefix)}_([0-9a-f-]{{36}})_([{LETTERS}]{{{SECRET_LETTERS}}})")
@@ -171,24 +186,25 @@ class ApiKeys:
         if record is None or not record.accepts(parts[2], now):
             return None
         await touch(self._host, record, now)
+        ends_at = record.end_of(parts[2])
         return AuthInfo(
             user_id=record.actor,
             roles=tuple(record.roles),
+            claims={} if ends_at is None else {"exp": ends_at.timestamp()},
             tenant_id=record.tenant,
             identity_type="service_account",
             scopes=tuple(record.scopes),
             session_id=record.id,
-            auth_method="api_key",
+            auth_method=KEY_METHOD,
         )
 
     # -- routes --------------------------------------------------------------------------------
 
     async def _create(self, ctx: Context) -> Response:
         """Make a key of the caller's own, with at most the caller's roles and scopes."""
-        host, info, wish = self._require_host(), ctx.require_auth(), ctx.body
-        excess = [*(set(wish.roles) - set(info.roles)), *(set(wish.scopes) - set(info.scopes))]
-        if excess:
-            raise Forbidden("a key has at most the roles and scopes of its maker")
+        info, wish, now = ctx.require_auth(), ctx.body, ctx.now()
+        self._require_maker(info, wish.roles, wish.scopes)
+        expires_at = _read_expiry(wish.expires_at, self._latest_end(info, now), now)
         secret = new_secret()
         record = (
             await ctx.unscoped()
@@ -200,20 +216,25 @@ class ApiKeys:
                 tenant=info.tenant_id,
                 roles=sorted(set(wish.roles)),
                 scopes=sorted(set(wish.scopes)),
-                expires_at=self._expiry(wish.expires_at, host.now()),
+                expires_at=expires_at,
             )
         )
         return self._answer(201, record, secret)
 
-    def _expiry(self, wish: datetime | None, now: datetime) -> datetime | None:
-        latest = None if self._max_ttl is None else now + self._max_ttl
-        if wish is None:
-            return latest
-        if wish.tzinfo is None:
-            raise _unacceptable("expires_at", "a moment needs a time zone")
-        if wish <= now or (latest is not None and wish > latest):
-            raise _unacceptable("expires_at", "lies in the past, or later than keys may last")
-        return wish
+    def _require_maker(self, info: AuthInfo, roles: Iterable[str], scopes: Iterable[str]) -> None:
+        """403 unless the caller may give a secret with these roles and scopes to somebody."""
+        if info.auth_method == KEY_METHOD and not self._made_by_keys:
+            raise Forbidden("an API key makes and rotates no keys; sign in to do so")
+        if set(roles) - set(info.roles) or set(scopes) - set(info.scopes):
+            raise Forbidden("a key has at most the roles and scopes of its maker")
+
+    def _latest_end(self, info: AuthInfo, now: datetime) -> datetime | None:
+        """When a key that the caller makes now ends at the latest; None for one that may last for good."""
+        ends = [] if self._max_ttl is None else [now + self._max_ttl]
+        end_of_caller = info.claims.get("exp")
+        if info.auth_method == KEY_METHOD and isinstance(end_of_caller, int | float):
+            ends.append(moment(end_of_caller))
+        return min(ends, default=None)
 
     async def _list(self, ctx: Context) -> Response:
         """The caller's own keys, newest first; the admin role sees all."""
@@ -240,9 +261,15 @@ class ApiKeys:
         wish = await ctx.bind_json(RotateRequest) if await _has_body(ctx) else RotateRequest()
         if not 0 <= wish.overlap <= MOST_OVERLAP.total_seconds():
             raise _unacceptable("overlap", "is a number of seconds, of at most 30 days")
+        info, now = ctx.require_auth(), ctx.now()
         key = await self._find(ctx)
-        overlap = timedelta(seconds=wish.overlap)
-        secret = await rotate(self._require_host(), key, ctx.now(), overlap)
+        if (key.actor, key.tenant) != (info.user_id, info.tenant_id):
+            raise Forbidden("a key of somebody else can be revoked, not rotated")
+        self._require_maker(info, key.roles, key.scopes)
+        latest = self._latest_end(info, now)
+        if latest is not None and (key.expires_at is None or key.expires_at > latest):
+            raise Forbidden("the key lasts longer than one you could make now; make a new one")
+        secret = await rotate(self._require_host(), key, now, timedelta(seconds=wish.overlap))
         if secret is None:
             raise Conflict("the key was revoked or rotated meanwhile")
         return self._answer(200, key, secret)
@@ -279,6 +306,17 @@ async def _has_body(ctx: Context) -> bool:
 
         ctx.raw_body = await read_body(ctx)
     return bool(ctx.raw_body)
+
+
+def _read_expiry(wish: datetime | None, latest: datetime | None, now: datetime) -> datetime | None:
+    """The end of a new key; 422 for one that lies in the past, or is later than keys may last."""
+    if wish is None:
+        return latest
+    if wish.tzinfo is None:
+        raise _unacceptable("expires_at", "a moment needs a time zone")
+    if wish <= now or (latest is not None and wish > latest):
+        raise _unacceptable("expires_at", "lies in the past, or later than keys may last")
+    return wish
 
 
 def _show(key: ApiKey) -> dict[str, Any]:

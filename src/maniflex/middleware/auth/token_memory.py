@@ -17,6 +17,7 @@ class TokenMemory:
         self._most, self._most_bytes = most, most_bytes
         self._tokens: dict[bytes, VerifiedToken] = {}
         self._bytes = 0
+        self.generation = 0  # another one after each `clear`
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -40,5 +41,7 @@ class TokenMemory:
         self._bytes -= 0 if good_token is None else good_token.size
 
     def clear(self) -> None:
+        """Forget all tokens, because a key they were checked with is no longer good."""
+        self.generation += 1
         self._tokens.clear()
         self._bytes = 0

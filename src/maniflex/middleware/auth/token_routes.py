@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from maniflex._callables import is_async
 from maniflex.errors import Abort, CallbackFailed, RequestError
-from maniflex.middleware.auth.csrf_cover import is_csrf, uncovered_routes
+from maniflex.middleware.auth.csrf_cover import is_csrf
 from maniflex.middleware.auth.guards import require_auth
 from maniflex.middleware.auth.host import Host
 from maniflex.middleware.auth.login_limits import LoginLimiter, LoginLimits
-from maniflex.middleware.auth.refresh_store import RefreshToken
+from maniflex.middleware.auth.passwords import checking_password
+from maniflex.middleware.auth.refresh_store import RefreshStore, RefreshToken
 from maniflex.middleware.auth.request import LOOPBACK, cookie_values, host_name
 from maniflex.middleware.auth.schemes import cookie_scheme
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.entry import Entry, Seat
+from maniflex.pipeline.entry import Entry
 from maniflex.pipeline.entry_docs import EntryDocs, answer_header
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next, takes
@@ -88,9 +89,10 @@ class OpenRoute(Entry):
         self.tables, self.stores = tables, stores
         self.needs_no_csrf = not is_forgeable
 
-    def problems(self, seat: Seat) -> Iterable[str]:
-        if not self.needs_no_csrf and uncovered_routes(seat):
-            yield 'refresh="cookie" is sent by browsers unasked, so auth.csrf must cover this route'
+    @property
+    def forgeable_by(self) -> str:
+        """The cookie by which another site could make a browser send requests; empty if none can."""
+        return "" if self.needs_no_csrf else f'the cookie {COOKIE!r} (refresh="cookie")'
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
         return self._docs
@@ -133,15 +135,16 @@ class TokenRoutes:
         self._pair: Any = AccessAnswer if self._uses_cookie else TokensAnswer
         self._cookie_header = _COOKIE_HEADER if self._uses_cookie else {}
 
-    def mount(self, login: Login | None, request: Any) -> None:
+    def mount(self, login: Login | None, request: Any, store: RefreshStore) -> None:
         self._tokens.mistakes += [f"auth.Tokens: {mistake}" for mistake in self._limiter.mistakes]
         if login is not None:
-            self._mount_login(login, Credentials if request is None else request)
+            self._mount_login(login, Credentials if request is None else request, store)
         refresh_route = OpenRoute(
             self._tokens.mistakes,
             docs=self._refresh_docs(),
             is_forgeable=self._uses_cookie,
             tables=(RefreshToken,),
+            stores=(store,),
         )
         refresh_body = {} if self._uses_cookie else {"request": RefreshRequest}
         self._action(
@@ -149,11 +152,12 @@ class TokenRoutes:
         )
         bearer = self._tokens.bearer()
         bearer.mistakes = []  # said by the route above
+        bearer.is_issued_here = False  # it ends sessions, which nobody has to be asked about
         guards = [bearer, require_auth(), SignOutNotes(self._cookie_header)]
         self._action("logout", self._log_out, guards, "Sign out")
         self._action("logout-all", self._log_out_everywhere, guards, "Sign out everywhere")
 
-    def _mount_login(self, login: Login, request: Any) -> None:
+    def _mount_login(self, login: Login, request: Any, store: RefreshStore) -> None:
         mistakes = self._tokens.mistakes
         if not takes(login, 2):
             mistakes.append("auth.Tokens: login is called with (ctx, credentials), which it does not take")
@@ -167,7 +171,7 @@ class TokenRoutes:
         async def sign_in(ctx: Context) -> Response:
             """Sign in with the credentials of an account."""
             account = _get(ctx.body, self._account)
-            await self._limiter.limit_login(ctx, str(account))
+            place = await self._limiter.limit_login(ctx, str(account), store.is_known)
             info = await _identify(ask, ctx)
             if info is None:
                 raise Abort(
@@ -176,7 +180,7 @@ class TokenRoutes:
                     "the account or the password is wrong",
                     headers={"www-authenticate": "Bearer"},
                 )
-            return self._answer(ctx, await self._tokens.issue(info))
+            return self._answer(ctx, await self._tokens.issue_at(place, info))
 
         docs = self._limiter.docs()
         refusals = {**docs.refusals, 401: ["INVALID_CREDENTIALS"]}
@@ -262,7 +266,8 @@ class _InThread:
 async def _identify(ask: Callable[..., Any], ctx: Context) -> AuthInfo | None:
     """What the application says about the credentials; what it raises refuses them."""
     try:
-        info = await ask(ctx, ctx.body)
+        with checking_password():
+            info = await ask(ctx, ctx.body)
     except RequestError:
         raise
     except Exception as error:

@@ -7,16 +7,21 @@ using it gives the next one of its family. One that comes a second time was copi
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from importlib import import_module
 from typing import Any, Unpack
 
+from maniflex._arguments import explain_class
 from maniflex._caller import keep_answer_secret
 from maniflex._ids import new_id
+from maniflex.db.current import current_tx
+from maniflex.db.port import Tx
 from maniflex.errors import Abort, DeclarationError
 from maniflex.middleware.arguments import as_timedelta
+from maniflex.middleware.auth.api_key_store import ApiKey, revoke_all
 from maniflex.middleware.auth.bearer import Bearer, TokenOptions
 from maniflex.middleware.auth.claims import moment
 from maniflex.middleware.auth.host import Host
@@ -24,7 +29,7 @@ from maniflex.middleware.auth.key_options import library_mistake
 from maniflex.middleware.auth.keys import BadKey, VerifyingKey, missing_library, secret_key, signing_key
 from maniflex.middleware.auth.login_limits import LoginLimits
 from maniflex.middleware.auth.refresh_store import AccessToken, RefreshStore, RefreshToken, digest_of
-from maniflex.middleware.auth.revocation import revocation_unavailable, revoker_mistakes
+from maniflex.middleware.auth.revocation import member_name, revocation_unavailable, revoker_mistakes
 from maniflex.middleware.auth.token_routes import Login, TokenRoutes
 from maniflex.middleware.stores.port import Duration, Revoker
 from maniflex.pipeline.context import AuthInfo, Context
@@ -43,6 +48,7 @@ class TokenPair:
     token_type: str = "Bearer"
 
 
+@explain_class
 class Tokens:
     """Issues access and refresh tokens, and checks what it issued."""
 
@@ -71,7 +77,7 @@ class Tokens:
         self._key = self._read_key(secret, private_key)
         self._store: RefreshStore | None = None
         self._host: Host | None = None
-        self._verifying: list[Bearer] = []  # the authenticators that ask the application about callers
+        self._verifying: list[Bearer] = []  # the authenticators with a `verify` of their own
         self._check_options()
 
     def _read_key(self, secret: Any, private_key: Any) -> VerifyingKey | None:
@@ -122,7 +128,8 @@ class Tokens:
         )
         if self.mistakes:
             authenticator.mistakes = self.mistakes
-        if options.get("verify") is not None:
+        authenticator.is_issued_here = True
+        if authenticator.has_verify:
             self._verifying.append(authenticator)
         return authenticator
 
@@ -144,12 +151,23 @@ class Tokens:
         if self._host is not None:
             raise DeclarationError("auth.Tokens: it is mounted already")
         self._host, self._store = server, RefreshStore(server)
-        TokenRoutes(self, server, path, account, limits or LoginLimits()).mount(login, request)
+        TokenRoutes(self, server, path, account, limits or LoginLimits()).mount(login, request, self._store)
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether a server has its routes and its table."""
+        return self._host is not None
 
     # -- issuing -------------------------------------------------------------------------------
 
     async def issue(self, auth_info: AuthInfo, claims: Mapping[str, Any] | None = None) -> TokenPair:
         """A new pair of tokens for this identity, with further claims; joins the open transaction."""
+        return await self.issue_at(None, auth_info, claims)
+
+    async def issue_at(
+        self, place: str | None, auth_info: AuthInfo, claims: Mapping[str, Any] | None = None
+    ) -> TokenPair:
+        """The same for a login from a place that the account is known at from now on."""
         if not auth_info.user_id:
             raise ValueError("an identity without a user_id gets no tokens")
         if any(" " in scope for scope in auth_info.scopes):
@@ -162,9 +180,11 @@ class Tokens:
             "scopes": list(auth_info.scopes),
             "claims": dict(claims or {}),
         }
-        return await self._issue(auth_info.user_id, auth_info.tenant_id, identity, new_id())
+        return await self._issue(auth_info.user_id, auth_info.tenant_id, identity, new_id(), place)
 
-    async def _issue(self, actor: str, tenant: str, identity: dict[str, Any], family: str) -> TokenPair:
+    async def _issue(
+        self, actor: str, tenant: str, identity: dict[str, Any], family: str, place: str | None
+    ) -> TokenPair:
         host, store = self._require_host()
         now = host.now()
         access, expires_at = AccessToken(new_id(), now + self.access_ttl), now + self.refresh_ttl
@@ -180,6 +200,7 @@ class Tokens:
                 claims=identity,
                 access_jti=access.jti,
                 access_expires_at=access.expires_at,
+                place=place,
             )
         )
         text = self._sign(actor, tenant, identity, family, access, now)
@@ -211,7 +232,8 @@ class Tokens:
     async def refresh(self, token: str, ctx: Context | None = None) -> TokenPair:
         """The next pair of a family; 401 unless the token is the family's last one, and good.
 
-        With a `ctx`, a caller whom every `verify` of the authenticators refuses gets none; the family ends.
+        With a `ctx`, a caller whom `auth.verify` or every `verify` of the authenticators refuses gets none;
+        the family ends.
         """
         host, store = self._require_host()
         if not 0 < len(token) <= MOST_LETTERS:
@@ -219,7 +241,7 @@ class Tokens:
         async with host.transaction():
             row = await store.use(token, host.now())
             if row is not None:
-                pair = await self._issue(row.actor, row.tenant, row.claims, row.family)
+                pair = await self._issue(row.actor, row.tenant, row.claims, row.family, row.place)
                 if ctx is None or await self._is_welcome(ctx, pair):
                     return pair
                 ended_tokens = await store.end_family(row.family, row.actor, host.now())
@@ -230,7 +252,9 @@ class Tokens:
 
     async def _is_welcome(self, ctx: Context, pair: TokenPair) -> bool:
         """Whether the application would take the new access token on some route."""
-        for authenticator in self._verifying:
+        if not self._verifying and not ctx.runtime.caller_checks:
+            return True
+        for authenticator in self._verifying or (self.bearer(),):
             try:
                 await authenticator.identify(ctx, pair.access_token.encode())
             except Abort as refusal:
@@ -238,7 +262,7 @@ class Tokens:
                     raise
             else:
                 return True
-        return not self._verifying
+        return False
 
     async def _refusal(self, store: RefreshStore, token: str, now: datetime) -> Abort:
         """Why a token cannot be used; one that was used long ago ends its family."""
@@ -261,17 +285,46 @@ class Tokens:
             tokens = await store.end_family(family, info.user_id, host.now())
         await self.revoke([*tokens, *_own_token(info)])
 
-    async def end_all(self, info: AuthInfo) -> None:
-        """End every session of an identity."""
+    async def end_all(self, who: AuthInfo | str) -> None:
+        """End every session and API key of an identity, in its tenant; of a user id, those in every tenant.
+
+        Refresh tokens and keys end in the open transaction, if there is one; access tokens end
+        with a revoker, once it has committed.
+        """
         host, store = self._require_host()
+        is_inside = current_tx(store.adapter) is not None
+        async with host.transaction() as tx:
+            revocation = await self._end_rows(who, tx)
+            if is_inside:
+                tx.after_commit(revocation)
+        if not is_inside:
+            await revocation()
+
+    async def end_all_in(self, who: AuthInfo | str, tx: Tx) -> None:
+        """Do the same in a transaction on the server's database that others have opened."""
+        tx.after_commit(await self._end_rows(who, tx))
+
+    async def _end_rows(self, who: AuthInfo | str, tx: Tx) -> Callable[[], Awaitable[None]]:
+        """End what is kept in tables; gives what is left to do after the commit."""
+        host, store = self._require_host()
+        user_id, tenant = (who, None) if isinstance(who, str) else (who.user_id, who.tenant_id)
+        if not user_id:
+            raise ValueError("whose sessions end? The user_id is empty")
         now = host.now()
-        await store.end_all(info.user_id, info.tenant_id, now)
-        if self.revoker is not None:
-            try:
-                await self.revoker.revoke_user(info.user_id, now, now + self.access_ttl)
-            except Exception as error:
-                raise revocation_unavailable() from error
-            await self.revoke(_own_token(info))
+        await store.end_all(user_id, tenant, now, tx)
+        if host.has_model(ApiKey):
+            await revoke_all(store.adapter, user_id, tenant, now, tx)
+        name = user_id if tenant is None else member_name(user_id, tenant)
+        return partial(self._revoke_user, name, now, [] if isinstance(who, str) else _own_token(who))
+
+    async def _revoke_user(self, name: str, now: datetime, tokens: list[AccessToken]) -> None:
+        if self.revoker is None:
+            return
+        try:
+            await self.revoker.revoke_user(name, now, now + self.access_ttl)
+        except Exception as error:
+            raise revocation_unavailable() from error
+        await self.revoke(tokens)
 
     async def revoke(self, tokens: list[AccessToken]) -> None:
         """Have access tokens refused from now on, where a revoker keeps which are."""

@@ -13,4 +13,4 @@ ON CONFLICT (id) DO UPDATE SET
 
 -- name: look_up
 SELECT (SELECT 1 FROM revoked_token WHERE id = :token AND expires_at > :now),
-       (SELECT cutoff FROM revoked_user WHERE id = :owner AND expires_at > :now);
+       (SELECT max(cutoff) FROM revoked_user WHERE id IN (:owner, :member) AND expires_at > :now);
