@@ -8,10 +8,10 @@ from hashlib import sha256
 
 import msgspec
 
-from maniflex.errors import Abort, BodyTooLarge, UnsupportedMediaType
+from maniflex.errors import Abort
 from maniflex.pipeline.context import AsgiScope, Context
 from maniflex.pipeline.offload import LARGE
-from maniflex.pipeline.read_body import JSON_TYPE, read_body
+from maniflex.pipeline.read_body import JSON_TYPE
 
 KEY_HEADER = b"idempotency-key"
 _BOUNDARY = re.compile(rb'multipart/[^;]*;(?:.*;)?\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
@@ -79,24 +79,3 @@ def body_that_was_read(ctx: Context) -> bytes:
         return digest
     body: bytes = getattr(ctx._request, "_body", b"")
     return body
-
-
-async def read_any_body(ctx: Context) -> bytes:
-    """The bytes of the body of an action, which its handler can still read."""
-    if ctx.raw_body is not None:
-        return ctx.raw_body
-    try:
-        ctx.raw_body = await read_body(ctx)
-    except UnsupportedMediaType:  # no JSON, which only the handler can judge
-        ctx.request._body = await _read_stream(ctx)
-        return ctx.request._body
-    return ctx.raw_body
-
-
-async def _read_stream(ctx: Context) -> bytes:
-    body, limit = bytearray(), ctx.runtime.config.max_body_size
-    async for part in ctx.request.stream():
-        body += part
-        if len(body) > limit:
-            raise BodyTooLarge(f"the body is larger than {limit} bytes")
-    return bytes(body)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from maniflex.errors import Abort
+from maniflex.model.meta import ModelMeta
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.large_answers import write_answer
-from maniflex.pipeline.response import Response
+from maniflex.pipeline.response import JSON, Response
 
 _REPLAYED = ((b"idempotent-replayed", b"true"),)
 # These belong to a request, not to what came of it.
@@ -22,6 +24,7 @@ class _KeptAnswer(msgspec.Struct, array_like=True):
     headers: dict[str, str] | None
     added_headers: list[tuple[bytes, bytes]]  # by `ctx.add_header`
     body: bytes
+    models: list[str] = []  # whose records an action showed, as far as they have fields to redact
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -64,11 +67,15 @@ def keep_response(ctx: Context, response: Response, headers_before: int, most: i
         own_headers = [
             (name, value) for name, value in own_headers if not name.decode().startswith(_OF_REQUEST)
         ]
-    return _encode(_KeptAnswer(response.status, response.content_type, headers, own_headers, body))
+    models = list(ctx.shown_models)
+    return _encode(_KeptAnswer(response.status, response.content_type, headers, own_headers, body, models))
 
 
-def replay_answer(ctx: Context, answer: bytes | None) -> None:
-    """Answer as the first request was answered; 409 when its answer was not kept."""
+async def replay_answer(ctx: Context, answer: bytes | None) -> None:
+    """Answer as the first request was answered; 409 when its answer was not kept.
+
+    Fields that have been hidden from the caller since are left out.
+    """
     if answer is None:
         raise Abort(
             409,
@@ -81,3 +88,28 @@ def replay_answer(ctx: Context, answer: bytes | None) -> None:
     if first.added_headers:
         ctx.extra_headers = [*(ctx.extra_headers or ()), *first.added_headers]
     ctx.response = ctx.early_response = response
+    if ctx.runtime.redactions:
+        names = await _hidden_names(ctx, first.models)
+        if names and response.body and response.content_type == JSON:
+            response.body = msgspec.json.encode(_without(msgspec.json.decode(response.body), names))
+            if response.headers:
+                response.headers.pop("etag", None)  # it was made of what the caller saw
+
+
+async def _hidden_names(ctx: Context, models: Sequence[str]) -> frozenset[str]:
+    """The keys that this caller may not see in the records of an answer."""
+    stores = ctx.runtime.stores
+    classes = [store.meta.cls for store in stores.values() if store.meta.name in models]
+    about: ModelMeta | None = ctx.model
+    names: frozenset[str] = frozenset()
+    for model in dict.fromkeys(classes if about is None else [about.cls, *classes]):
+        if model in ctx.runtime.redactions:
+            names |= await ctx.redacted(model)
+    return names
+
+
+def _without(value: Any, names: frozenset[str]) -> Any:
+    """The JSON value without these keys, at whatever level a record may be."""
+    if isinstance(value, dict):
+        return {name: _without(part, names) for name, part in value.items() if name not in names}
+    return [_without(part, names) for part in value] if isinstance(value, list) else value

@@ -12,14 +12,13 @@ from maniflex.db.current import transaction
 from maniflex.db.port import CommitRefused
 from maniflex.errors import Abort, Unavailable
 from maniflex.files.owner import owner_of
-from maniflex.middleware.db.callers import caller_of
+from maniflex.middleware.db.callers import caller_of, scopes_of_caller
 from maniflex.middleware.db.query_text import scope_text
 from maniflex.middleware.idempotency.claimer import KeyClaimer
 from maniflex.middleware.idempotency.fingerprint import (
     KEY_HEADER,
     body_that_was_read,
     fingerprint,
-    read_any_body,
     read_headers,
 )
 from maniflex.middleware.idempotency.held_claim import ClaimLost, HeldClaim
@@ -90,11 +89,12 @@ class KeyedRequest(AnswersEarly):
         headers = read_headers(ctx.scope["headers"], by_name)
         own = self._options.caller
         caller = caller_of(ctx, exact=True) if own is None else await _ask_for_caller(ctx, own)
-        if ctx._query is not None or self._is_of_files or ctx.form is not None:  # a query may be bound
+        is_plain = ctx._query is None and not self._is_of_files and ctx.form is None
+        if not is_plain or ctx.runtime.scopes:  # a query may be bound
             caller = await self._caller_in_scope(ctx, caller)
         name = f"{len(caller)} {caller} {ctx.scope['method']} {self._route or _route_of(ctx)} {headers.key}"
         if self._deserialize is None:
-            body = await read_any_body(ctx) if self.reads_body else body_that_was_read(ctx)
+            body = await ctx.read_body() if self.reads_body else body_that_was_read(ctx)
         elif ctx.raw_body is None:
             body = ctx.raw_body = await read_body(ctx, headers.by_name)
         else:
@@ -128,7 +128,7 @@ class KeyedRequest(AnswersEarly):
         if known_key.state is _SETTLED:
             if self._deserialize is not None and not self._deserialize.postpone(ctx):
                 await self._parse(ctx)
-            replay_answer(ctx, known_key.answer)
+            await replay_answer(ctx, known_key.answer)
         else:
             await self._run(ctx, self._claimer.hold(ctx, store, place, wish, known_key.token), next)
 
@@ -136,6 +136,8 @@ class KeyedRequest(AnswersEarly):
         """The caller within the rows that its request may touch, and within its files."""
         if ctx.forced:
             caller = f"{caller} in {scope_text(ctx.forced)}"
+        if ctx.runtime.scopes and (not ctx.forced or ctx.model is None):
+            caller = f"{caller} bound to {await scopes_of_caller(ctx)}"
         if (self._is_of_files or ctx.form is not None) and ctx.runtime.config.file_scope is not None:
             # Files of another scope are not its caller's to name.
             owner = await owner_of(ctx, ctx.runtime.config.file_scope)
@@ -175,7 +177,7 @@ class KeyedRequest(AnswersEarly):
             claim.undo_effects(ctx)
             find = self._claimer.find
             successor = await find(ctx, claim.store, claim.place, claim.fingerprint, claims=False)
-            replay_answer(ctx, successor.answer)
+            await replay_answer(ctx, successor.answer)
 
     async def _finish(self, ctx: Context, claim: HeldClaim) -> None:
         """Settle a key that was not settled with the write: nothing was written, or not in a transaction."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from maniflex._arguments import explain_class
 from maniflex._clock import Clock, SystemClock
 from maniflex.db.port import Adapter
 from maniflex.middleware.stores.model import CacheEntryRow
@@ -19,6 +20,7 @@ _ENTRY = 200  # bytes an entry takes besides its key and its value
 _NO_NUMBER = "the value is not a number, so nothing can be added to it"
 
 
+@explain_class
 class SqlStore(SqlForm):
     """A cache in the table `cache_entry` of the server's database."""
 
@@ -53,22 +55,25 @@ class SqlStore(SqlForm):
         return None if ttl is None else self._now() + length_of(ttl)
 
 
+@explain_class
 class RedisStore(RedisForm):
     """A cache in Redis; keys stand there as they are, below the prefix."""
 
-    def __init__(self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex:cache") -> None:
-        super().__init__(client, prefix)
+    def __init__(
+        self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex:cache", *, shared: bool = False
+    ) -> None:
+        super().__init__(client, prefix, shared=shared)
 
     async def get(self, key: str) -> bytes | None:
-        value: bytes | None = await self._await(self._redis().get(self._name(key)))
+        value: bytes | None = await self._await((await self._ready()).get(self._name(key)))
         return value
 
     async def set(self, key: str, value: bytes, ttl: Duration | None) -> None:
-        await self._await(self._redis().set(self._name(key), value, px=_milliseconds(ttl)))
+        await self._await((await self._ready()).set(self._name(key), value, px=_milliseconds(ttl)))
 
     async def delete(self, *keys: str) -> None:
         if keys:
-            await self._await(self._redis().delete(*map(self._name, keys)))
+            await self._await((await self._ready()).delete(*map(self._name, keys)))
 
     async def increment(self, key: str, by: int = 1, ttl: Duration | None = None) -> int:
         try:
@@ -83,6 +88,7 @@ def _milliseconds(ttl: Duration | None) -> int | None:
     return None if ttl is None else max(round(seconds_of(ttl) * 1000), 1)
 
 
+@explain_class
 class MemoryStore:
     """A cache of this process; what was not asked for the longest time makes room."""
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
+from maniflex._arguments import explain_class
 from maniflex._clock import Clock, SystemClock
 from maniflex._ids import new_id
 from maniflex.db.port import Adapter, Row, Tx
@@ -59,6 +60,7 @@ class _KeyState(NamedTuple):
         return KeyClaim(ClaimState.RUNNING, retry_after=max(self.until - now, 0) / SECOND)
 
 
+@explain_class
 class SqlIdempotency(SqlForm):
     """Keys in the table `idempotency_key` of the database whose rows are written."""
 
@@ -186,11 +188,18 @@ def _claim_of(row: Row, fingerprint: str, token: str | None, now: int) -> KeyCla
     return _KeyState(row[0], row[1], bool(row[2]), row[3], row[4]).claim(fingerprint, token, now)
 
 
+@explain_class
 class RedisIdempotency(RedisForm):
     """Keys in Redis; twins are kept apart, but answer and write are not stored together."""
 
-    def __init__(self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex:idempotency") -> None:
-        super().__init__(client, prefix)
+    def __init__(
+        self,
+        client: Any = "redis://127.0.0.1:6379",
+        prefix: str = "maniflex:idempotency",
+        *,
+        shared: bool = False,
+    ) -> None:
+        super().__init__(client, prefix, shared=shared)
 
     def on(self, adapter: Adapter) -> Self:
         return self
@@ -205,7 +214,9 @@ class RedisIdempotency(RedisForm):
     async def look(self, key: str, fingerprint: str, *, now: datetime) -> KeyClaim:
         moment = nanoseconds(now)
         fields = ("fingerprint", "token", "settled", "until", "answer")
-        key_state = _read_hash(await self._await(self._redis().hmget(self._name(_key_name(key)), fields)))
+        key_state = _read_hash(
+            await self._await((await self._ready()).hmget(self._name(_key_name(key)), fields))
+        )
         if key_state is None or key_state.until <= moment:
             return _FREE
         return key_state.claim(fingerprint, None, moment)
@@ -248,6 +259,7 @@ def _read_hash(values: Any) -> _KeyState | None:
     return _KeyState(fingerprint.decode(), token.decode(), is_settled, answer, int(until) * _MILLISECOND)
 
 
+@explain_class
 class MemoryIdempotency:
     """Keys of this process alone; a restart forgets them."""
 

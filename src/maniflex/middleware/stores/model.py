@@ -65,3 +65,11 @@ class CacheEntryRow(Model, table="cache_entry", headless=True):
     value: bytes | None = field(default=None)
     number: int | None = field(default=None)
     expires_at: int | None = field(default=None, index=True)
+
+
+class StoreRealmRow(Model, table="store_realm", headless=True):
+    """One row: what tells the names of this database's servers from those of others in a store outside it."""
+
+    __table_rules__: ClassVar = _STAMPED
+
+    realm: str

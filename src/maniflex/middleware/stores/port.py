@@ -130,7 +130,8 @@ class Revocation:
 class Revoker(Protocol):
     """Tokens that are no longer valid although their time is not over. Moments are aware.
 
-    One that answers both questions at once has `look_up(jti, user_id) -> Revocation` too.
+    A user is named by an id, or by a text for the user of that id in one tenant. One that answers all
+    questions at once has `look_up(jti, user_id, member) -> Revocation` too, with the later cutoff.
     """
 
     async def revoke_token(self, jti: str, expires_at: datetime) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from maniflex._arguments import explain_class
 from maniflex._clock import Clock
 from maniflex.db.port import Adapter
 from maniflex.middleware.stores.model import RateLimitRow
@@ -22,6 +23,7 @@ _ROUNDED = 600 * SECOND  # rows are swept up to ten minutes late, and their inde
 _MOST_BUCKETS = 100_000  # of one process
 
 
+@explain_class
 class SqlRateLimit(SqlForm):
     """Buckets in the table `rate_limit` of the server's database, shared by all its processes."""
 
@@ -47,11 +49,14 @@ class SqlRateLimit(SqlForm):
         return _answer_of(bool(is_granted), full_at, moment, length, limit, cost)
 
 
+@explain_class
 class RedisRateLimit(RedisForm):
     """Buckets in Redis."""
 
-    def __init__(self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex:limits") -> None:
-        super().__init__(client, prefix)
+    def __init__(
+        self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex:limits", *, shared: bool = False
+    ) -> None:
+        super().__init__(client, prefix, shared=shared)
 
     async def take(self, key: str, limit: int, window: Duration, cost: int, now: datetime) -> Taken:
         if cost > limit:
@@ -66,6 +71,7 @@ class RedisRateLimit(RedisForm):
         return Taken(False, int(rest + 1e-6), max(wait, 0.0))
 
 
+@explain_class
 class MemoryRateLimit:
     """Buckets of this process alone; a restart fills them."""
 

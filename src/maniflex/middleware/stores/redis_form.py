@@ -1,5 +1,8 @@
 """What the Redis forms share: a client, names below a prefix, and errors as `StoreUnavailable`.
 
+Servers may have one Redis and one prefix, so the names of a server have its realm in them: a random text
+that its database keeps. All processes of a database have the same one, and so have its other databases.
+
 Every call is one command or one Lua script (`lua/`), which sets the expiry along with the value. The client
 connects again by itself; one that is made from an address belongs to the event loop that uses it.
 """
@@ -7,33 +10,51 @@ connects again by itself; one that is made from an address belongs to the event 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
+from maniflex._caller import asking
 from maniflex._clock import Clock
 from maniflex._names import is_identifier
 from maniflex.db.port import Adapter
+from maniflex.db.separate import read_current, write_separately
+from maniflex.errors import RequestError
+from maniflex.middleware.stores.model import StoreRealmRow
 from maniflex.middleware.stores.port import StoreUnavailable
+from maniflex.sql.statement_files import load
 
 PATIENCE = 5.0  # seconds for a command
 
 
 class RedisForm:
-    """A store in Redis: give it an address or a client of `redis.asyncio`."""
+    """A store in Redis: give it an address or a client of `redis.asyncio`.
 
-    def __init__(self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex") -> None:
+    With `shared`, all servers that use the prefix have one store.
+    """
+
+    def __init__(
+        self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex", *, shared: bool = False
+    ) -> None:
         self.prefix = prefix
-        self.mistakes = list(_mistakes(type(self).__name__, client, prefix))
+        self.mistakes = list(_mistakes(type(self).__name__, client, prefix, shared))
+        self.tables = () if shared else (StoreRealmRow,)
+        self._is_shared = shared
+        self._adapter: Adapter | None = None  # of the server that was sealed last
+        self._realms: dict[int, str] = {}  # by the database of a server; empty: not read yet
         self._url = client if isinstance(client, str) else None
         self._client = None if isinstance(client, str) else client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scripts: dict[str, Any] = {}
 
     def attach(self, adapter: Adapter, clock: Clock) -> None:
-        """Nothing of the server is needed."""
+        """Keep what this server stores apart from what others do."""
+        if not self._is_shared:
+            self._adapter = adapter
+            self._realms[id(adapter)] = ""
 
     async def close(self) -> None:
         """Close the connections of a client that was made here."""
@@ -51,12 +72,33 @@ class RedisForm:
             self._loop, self._client = loop, _connect(self._url)
         return self._client
 
+    async def _ready(self) -> Any:
+        """The client, once it is known what the names of the asking server begin with."""
+        adapter = self._adapter_of_caller()
+        if adapter is not None and not self._realms[id(adapter)]:
+            try:
+                self._realms[id(adapter)] = await _realm_of(adapter)
+            except RequestError as error:
+                raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
+        return self._redis()
+
+    def _adapter_of_caller(self) -> Adapter | None:
+        """The database of the server that is asking, as two of one process may share a store."""
+        runtime = getattr(asking.get(), "runtime", None)
+        adapter: Adapter | None = getattr(runtime, "adapter", None)
+        return adapter if id(adapter) in self._realms else self._adapter
+
+    @property
+    def _start(self) -> str:
+        adapter = self._adapter_of_caller()
+        return self.prefix if adapter is None else f"{self.prefix}:{self._realms[id(adapter)]}"
+
     def _name(self, key: str) -> bytes:
-        return f"{self.prefix}:{key}".encode("utf-8", "surrogatepass")
+        return f"{self._start}:{key}".encode("utf-8", "surrogatepass")
 
     async def _run(self, name: str, key: str, *args: Any) -> Any:
         """What the script of that name gives for one key."""
-        redis = self._redis()
+        redis = await self._ready()
         script = self._scripts.get(name)
         if script is None or script.registered_client is not redis:
             script = self._scripts[name] = redis.register_script(_script(name))
@@ -71,6 +113,17 @@ class RedisForm:
             raise StoreUnavailable(f"{type(self).__name__}: {error}") from error
 
 
+async def _realm_of(adapter: Adapter) -> str:
+    """The realm that the database keeps, which is made where there is none."""
+    statements = load("maniflex.middleware", "realm", adapter.dialect)
+    row = await read_current(adapter, statements["find"].bind_all({}))
+    if row is None:  # of two processes that come at once, one makes it for both
+        await write_separately(adapter, statements["add"].bind_all({"realm": secrets.token_hex(8)}))
+        row = await read_current(adapter, statements["find"].bind_all({}))
+    assert row is not None, "what was added stays"
+    return str(row[0])
+
+
 def _connect(url: str) -> Any:
     """A client that tries a command once more on a new connection; scripts do no harm when they run twice."""
     from redis import asyncio as aioredis
@@ -81,7 +134,9 @@ def _connect(url: str) -> Any:
     return aioredis.Redis.from_url(url, retry=Retry(NoBackoff(), 1), **patience)
 
 
-def _mistakes(form: str, client: Any, prefix: Any) -> Iterator[str]:
+def _mistakes(form: str, client: Any, prefix: Any, shared: Any) -> Iterator[str]:
+    if not isinstance(shared, bool):
+        yield f"stores.{form}: shared={shared!r} is neither True nor False"
     if find_spec("redis") is None:
         yield f'stores.{form} needs redis: pip install "maniflex[redis]"'
     if not isinstance(prefix, str) or not all(is_identifier(part) for part in prefix.split(":")):

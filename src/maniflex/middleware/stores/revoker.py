@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from maniflex._arguments import explain_class
 from maniflex._clock import Clock, SystemClock
 from maniflex.db.port import Adapter
 from maniflex.middleware.stores.model import RevokedTokenRow, RevokedUserRow
@@ -16,6 +17,7 @@ from maniflex.middleware.stores.units import hash_key, moment_of, nanoseconds
 _MOST = 100_000  # of one process, before those whose time is over are dropped
 
 
+@explain_class
 class SqlRevoker(SqlForm):
     """Revocations in the tables `revoked_token` and `revoked_user` of the server's database."""
 
@@ -35,27 +37,36 @@ class SqlRevoker(SqlForm):
     async def user_cutoff(self, user_id: str) -> datetime | None:
         return (await self.look_up("", user_id)).cutoff
 
-    async def look_up(self, jti: str, user_id: str) -> Revocation:
-        """Both questions in one statement, each by its primary key."""
-        row = await self._read("look_up", token=hash_key(jti), owner=hash_key(user_id), now=self._now())
+    async def look_up(self, jti: str, user_id: str, member: str = "") -> Revocation:
+        """All questions in one statement, each by its primary key."""
+        users = {"owner": hash_key(user_id), "member": hash_key(member)}
+        row = await self._read("look_up", token=hash_key(jti), now=self._now(), **users)
         assert row is not None, "a SELECT without FROM gives one row"
         return Revocation(row[0] is not None, None if row[1] is None else moment_of(row[1]))
 
 
+@explain_class
 class RedisRevoker(RedisForm):
     """Revocations in Redis."""
 
-    def __init__(self, client: Any = "redis://127.0.0.1:6379", prefix: str = "maniflex:revoked") -> None:
-        super().__init__(client, prefix)
+    def __init__(
+        self,
+        client: Any = "redis://127.0.0.1:6379",
+        prefix: str = "maniflex:revoked",
+        *,
+        shared: bool = False,
+    ) -> None:
+        super().__init__(client, prefix, shared=shared)
         self._clock: Clock = SystemClock()
 
     def attach(self, adapter: Adapter, clock: Clock) -> None:
         """Use the server's clock."""
+        super().attach(adapter, clock)
         self._clock = clock
 
     def _name(self, key: str) -> bytes:
         # In one slot of a cluster, because both are asked for at once.
-        return f"{{{self.prefix}}}:{key}".encode()
+        return f"{{{self._start}}}:{key}".encode()
 
     async def revoke_token(self, jti: str, expires_at: datetime) -> None:
         await self._keep(f"token:{hash_key(jti)}", 0, expires_at)
@@ -69,11 +80,13 @@ class RedisRevoker(RedisForm):
     async def user_cutoff(self, user_id: str) -> datetime | None:
         return (await self.look_up("", user_id)).cutoff
 
-    async def look_up(self, jti: str, user_id: str) -> Revocation:
-        """Both questions in one command."""
-        names = [self._name(f"token:{hash_key(jti)}"), self._name(f"user:{hash_key(user_id)}")]
-        token, user = [self._live(value) for value in await self._await(self._redis().mget(names))]
-        return Revocation(token is not None, None if user is None else moment_of(user * 1000))
+    async def look_up(self, jti: str, user_id: str, member: str = "") -> Revocation:
+        """All questions in one command."""
+        keys = (f"token:{hash_key(jti)}", f"user:{hash_key(user_id)}", f"user:{hash_key(member)}")
+        values = await self._await((await self._ready()).mget([self._name(key) for key in keys]))
+        token, *users = [self._live(value) for value in values]
+        cutoff = max((user for user in users if user is not None), default=None)
+        return Revocation(token is not None, None if cutoff is None else moment_of(cutoff * 1000))
 
     async def _keep(self, key: str, cutoff: int, until: datetime) -> None:
         now = nanoseconds(self._clock.now()) // 1000
@@ -87,6 +100,7 @@ class RedisRevoker(RedisForm):
         return moment if until * 1000 > nanoseconds(self._clock.now()) else None
 
 
+@explain_class
 class MemoryRevoker:
     """Revocations of this process alone; a restart forgets them."""
 
@@ -126,5 +140,7 @@ class MemoryRevoker:
         user = self._users.get(user_id)
         return None if user is None or user[1] <= self._clock.now() else user[0]
 
-    async def look_up(self, jti: str, user_id: str) -> Revocation:
-        return Revocation(await self.is_revoked(jti), await self.user_cutoff(user_id))
+    async def look_up(self, jti: str, user_id: str, member: str = "") -> Revocation:
+        cutoffs = [await self.user_cutoff(user_id), await self.user_cutoff(member)]
+        cutoff = max((one for one in cutoffs if one is not None), default=None)
+        return Revocation(await self.is_revoked(jti), cutoff)
