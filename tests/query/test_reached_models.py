@@ -25,10 +25,12 @@ from maniflex import (
     has_many,
     many_to_many,
 )
+from maniflex.middleware import auth, db
 from maniflex.testing import client
 from tests.kit.http import data_of, error_of, pass_on
 
 Declare = Callable[[Server], None]
+MEMORY = "sqlite:///:memory:"
 
 
 class Team(Model, global_searchable=True):
@@ -462,3 +464,75 @@ def _closures(handler: Any, depth: int = 6) -> list[Any]:
     cells.append(getattr(handler, "steps", ()))
     held = [item for cell in cells for item in (cell if isinstance(cell, list | tuple) else [cell])]
     return [*held, *(inner for item in held for inner in (_closures(item, depth - 1) if depth else ()))]
+
+
+WAYS_TO_PLAYERS = (
+    "/api/teams?include=players",
+    "/api/teams/t?include=players.coach",
+    "/api/teams?filter=players.name:eq:x",
+    "/api/games?include=players",
+    "/api/players/p1?include=coach",
+    "/api/search?q=word&models=Player",
+)
+
+
+async def test_a_guard_for_single_records_stands_before_reached_rows() -> None:
+    """A model may be served without its list; what guards its records is then all that guards it."""
+    async with serving(MEMORY, refusing(Player, operations=[Operation.READ])) as http:
+        data_of(await http.get("/api/teams"))
+        for path in WAYS_TO_PLAYERS:
+            error_of(await http.get(path), 403, "CLOSED")
+        named = await http.post("/api/players", json={"name": "n", "team_id": "t", "coach_id": "p1"})
+        error_of(named, 403, "CLOSED")
+
+
+async def test_a_scope_rule_for_single_records_binds_reached_rows() -> None:
+    def declare(server: Server) -> None:
+        rule = db.force_filter("grade", 2)
+        server.pipeline.auth.register(rule, models=[Player], operations=[Operation.READ])
+
+        @server.action("GET", "/teams_in_code")
+        async def in_code(ctx: Context) -> list[str]:
+            [team] = await ctx.db(Team).list(include="players")
+            return [player.id for player in team.players]
+
+    async with serving(MEMORY, declare) as http:
+        for path in (
+            "/api/teams/t?include=players",
+            "/api/teams?include=players",
+            "/api/games/g?include=players",
+        ):
+            assert "word p1" not in (await http.get(path)).text, path
+        assert data_of(await http.get("/api/teams?filter=players.name:eq:word%20p1")) == []
+        assert data_of(await http.get("/api/teams_in_code")) == ["p2"]
+
+
+async def test_a_policy_for_single_records_closes_filters_through_the_model() -> None:
+    def declare(server: Server) -> None:
+        policy = auth.enforce(lambda ctx, record: record.grade == 2)
+        server.pipeline.db.register(policy, models=[Player], operations=[Operation.READ])
+
+    async with serving(MEMORY, declare) as http:
+        assert "word p1" not in (await http.get("/api/teams/t?include=players")).text
+        error_of(await http.get("/api/teams?filter=players.name:eq:x"), 403, "FORBIDDEN")
+        error_of(await http.get("/api/search?q=word&models=Player"), 403, "FORBIDDEN")
+        assert data_of(await http.get("/api/players?q=word"))
+
+
+@pytest.mark.parametrize(
+    ("exempted", "status"), [("list", 401), ("read", 401), (("list", "read"), 200), (None, 401)]
+)
+async def test_an_exemption_opens_what_it_is_for(exempted: Any, status: int) -> None:
+    """Lists need no key; single records do, unless the exemption is for them too."""
+
+    def declare(server: Server) -> None:
+        register = server.pipeline.auth.register
+        if exempted is not None:
+            register(auth.allow_anonymous(), models=[Player], operations=exempted)
+        register(auth.api_keys(keys={"k": AuthInfo(user_id="u")}), models=[Player], operations="read")
+        register(auth.api_keys(keys={"k": AuthInfo(user_id="u")}), models=[Player], operations="list")
+
+    async with serving(MEMORY, declare) as http:
+        assert (await http.get("/api/teams?include=players")).status_code == status
+        keyed = await http.get("/api/teams?include=players", headers={"x-api-key": "k"})
+        assert keyed.status_code == 200

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from maniflex import Context, Model, Next, Server, WithDeletedAt, field, has_many, many_to_many
+from maniflex.middleware import db
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.testing import client
 from tests.kit.http import data_of
@@ -341,3 +342,23 @@ async def test_without_the_value_a_request_is_refused_rather_than_unbound(house:
     for method, path, _ in (*house.routes(item=False), *house.routes(item=True)):
         answer = await house.http.request(method, path.replace("{id}", house.ids["red"]["Label"][0]))
         assert answer.status_code == 401, f"{method} {path}"
+
+
+async def test_a_value_that_the_scope_settles_is_no_change(database_url: str) -> None:
+    class Part(Model):
+        tenant_id: str | None = field(default=None, relation=None)
+        name: str = ""
+
+    server = Server()
+    server.register(Part)
+    server.pipeline.db.register(db.tenancy("tenant_id", lambda ctx: ctx.header("x-tenant") or ""))
+    async with client(server, database=database_url) as http:
+        headers = {"x-tenant": "red"}
+        made = (await http.post("/api/parts", json={"name": "bolt"}, headers=headers)).json()["data"]
+        for sent in ("blue", None, "red"):
+            answer = await http.patch(f"/api/parts/{made['id']}", json={"tenant_id": sent}, headers=headers)
+            assert answer.json()["data"] == made
+        body = {"tenant_id": "blue", "name": "nut"}
+        changed = (await http.patch(f"/api/parts/{made['id']}", json=body, headers=headers)).json()["data"]
+        assert (changed["tenant_id"], changed["name"]) == ("red", "nut")
+        assert changed["updated_at"] > made["updated_at"]

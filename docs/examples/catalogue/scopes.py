@@ -21,7 +21,7 @@ class Task(Model):
 
 
 class Draft(Model):
-    owner_id: str = field(relation=None, default="", readonly=True)
+    owner_id: str = field(relation=None, readonly=True)
     text: str
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from maniflex._arguments import explain_class
 from maniflex.audit.records import AnyRecord
 from maniflex.db.port import Tx
 
@@ -38,6 +39,7 @@ class RecordCourier(Protocol):
         """Take the records of this transaction, or of none."""
 
 
+@explain_class
 class LogSink:
     """Writes each record as one line of a log, in JSON."""
 

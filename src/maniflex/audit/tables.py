@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 import sqlalchemy as sa
 
+from maniflex._arguments import explain_class
 from maniflex.audit.records import ActionAuditRecord, AnyRecord, AuditRecord, ReadAuditRecord
 from maniflex.db.current import executor
 from maniflex.db.port import Adapter, Executor, Tx
@@ -95,6 +96,7 @@ TABLES: Mapping[type[AnyRecord], type[AuditRow]] = {
 }
 
 
+@explain_class
 class TableSink:
     """Keeps records in `audit_log`, `read_audit_log` or `action_audit_log`, by their kind.
 

@@ -17,7 +17,7 @@ from maniflex.pipeline.where_rule import Where, WhereRule
 from maniflex.query.query import Models
 from maniflex.query.reachable import reachable_models
 
-_UNCOUNTED_META: dict[str, Any] = {
+UNCOUNTED_META: dict[str, Any] = {
     "type": "object",
     "description": "Where in the list this page is; a page may have fewer records than its limit.",
     "required": ["page", "limit", "has_more"],
@@ -99,8 +99,7 @@ class PolicyEntry(Entry):
         return self._rules[model]
 
     def docs(self, model: ModelMeta | None, operation: Operation) -> EntryDocs:
-        page_meta = _UNCOUNTED_META if operation is Operation.LIST and self.where is None else None
-        return EntryDocs(refusals={403: ("FORBIDDEN",)}, page_meta=page_meta)
+        return EntryDocs(refusals={403: ("FORBIDDEN",)})
 
 
 def _meet(r: Registration, seat: Seat, meta: ModelMeta, operation: Operation) -> bool:

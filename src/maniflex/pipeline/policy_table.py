@@ -6,7 +6,7 @@ sealed. A server without policies has an empty table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,22 +75,41 @@ class ModelPolicies:
             if one.covers(Operation.LIST, item=False) or one.covers(Operation.READ, item=True)
         ]
         self.of_included = RowPolicies(model, included) if included else None
+        self.hides_reached_rows = self.of_included is not None and self.of_included.hides_rows
 
     def of(self, operation: Operation, *, item: bool) -> RowPolicies | None:
         """Those that judge such an operation, on one record (`item`) or on many."""
         policies = [one for one in self._policies if one.covers(operation, item=item)]
         return RowPolicies(self._model, policies) if policies else None
 
+    def of_stored(self, operation: Operation) -> RowPolicies | None:
+        """Those that judge a stored row which such a write changes: who may not read it cannot change it."""
+        policies = [
+            one
+            for one in self._policies
+            if one.covers(operation, item=True) or one.covers(Operation.READ, item=True)
+        ]
+        return RowPolicies(self._model, policies) if policies else None
+
+    def of_answer(self, operation: Operation) -> RowPolicies | None:
+        """Those for reads that do not judge the row which such a write makes, but whether it is shown."""
+        policies = [
+            one
+            for one in self._policies
+            if one.covers(Operation.READ, item=True) and not one.covers(operation, item=True)
+        ]
+        return RowPolicies(self._model, policies) if policies else None
+
     async def require_changeable(self, ctx: Judged, record: Model) -> None:
         """403 unless the caller may change the record, for refusals that would tell of it."""
-        policies = self.of(Operation.UPDATE, item=True)
+        policies = self.of_stored(Operation.UPDATE)
         if policies is not None:
             await policies.require(ctx, record)
 
 
-PolicyTable = Mapping[str, ModelPolicies]
+PolicyTable = dict[str, ModelPolicies]
 
 
 def hidden_models(table: PolicyTable) -> frozenset[str]:
-    """The names of the models with rows that only a policy hides."""
-    return frozenset(name for name, policies in table.items() if policies.hides_rows)
+    """The names of the models with rows that only a policy hides from requests to other models."""
+    return frozenset(name for name, policies in table.items() if policies.hides_reached_rows)

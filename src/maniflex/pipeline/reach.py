@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from maniflex.db.port import AfterCommit
-from maniflex.errors import Forbidden
+from maniflex.errors import Forbidden, RequestError
 from maniflex.model.meta import ModelMeta, RelationKind
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.exchange import IN_PROCESS
@@ -25,7 +25,7 @@ Guard = Callable[[Context], Awaitable[None]]
 
 
 class View(Context):
-    """A request as the middleware of a reached model sees it: a list of that model.
+    """A request as the middleware of a reached model sees it: a list of that model, or one of its records.
 
     Request, identity and state are the request's own. An identity that is set here is known to the
     later middleware of the same view and to nothing else, so no rule that passed is passed twice.
@@ -33,12 +33,15 @@ class View(Context):
 
     passed = False
 
-    def __init__(self, ctx: Context, model: ModelMeta) -> None:
-        super().__init__(ctx.runtime, ctx.scope, ctx.receive, Operation.LIST, ctx.request_id)
+    def __init__(
+        self, ctx: Context, model: ModelMeta, operation: Operation = Operation.LIST, record_id: str = ""
+    ) -> None:
+        super().__init__(ctx.runtime, ctx.scope, ctx.receive, operation, ctx.request_id)
         self.parent = ctx
         self.model = model
+        self.resource_id = record_id
         self.auth, self.authenticated = ctx.auth, ctx.authenticated
-        self.csrf_exempt = ctx.csrf_exempt
+        self.csrf_exempt, self.authenticator = ctx.csrf_exempt, ctx.authenticator
         self.trace_id, self.traceparent = ctx.trace_id, ctx.traceparent
         self.route_path = ctx.route_path
         self.raw_body = ctx.raw_body
@@ -75,7 +78,7 @@ def forget_identity(view: Context) -> None:
     What the application itself says of a caller stays: in code that calls, and in middleware of its own.
     """
     if view.authenticated and IN_PROCESS not in view.scope:
-        view.auth = None
+        view.auth = view.authenticator = None
         view.authenticated = view.csrf_exempt = False
 
 
@@ -85,24 +88,43 @@ def let_pass(view: Context) -> None:
     view.passed = True
 
 
-async def admit(ctx: Context, model: ModelMeta, guard: Guard) -> None:
+async def admit(
+    ctx: Context,
+    model: ModelMeta,
+    guard: Guard,
+    operation: Operation = Operation.LIST,
+    record_id: str = "",
+) -> None:
     """Run the middleware of a reached model; what it binds the model to binds the request.
 
     Raises what the middleware raises, or `Refused` with the response it set.
     """
-    view = View(ctx, model)
+    view = View(ctx, model, operation, record_id)
     await guard(view)
     response = view.response
     if response is not None and status_of(response) >= 400:
         raise Refused(response)
     if not view.passed:
-        raise no_answer_error() if response is None else Forbidden()
+        raise no_answer_error(view) if response is None else Forbidden()
     query = ctx.current_query()
     scope = adopt(query.forced, view.current_query())
     if scope is not query.forced:
         ctx._query = query.with_scope(scope)
     if view.auth is not ctx.auth and model.name in ctx.runtime.policies:
         ctx.policy_views = {**(ctx.policy_views or {}), model.name: view}
+
+
+async def view_through(ctx: Context, model: ModelMeta, guard: Guard) -> View | None:
+    """The request as the middleware of a reached model lets it pass; None where that refuses it."""
+    view = View(ctx, model)
+    try:
+        await guard(view)
+    except RequestError as refusal:
+        if refusal.status >= 500:
+            raise
+        return None
+    is_refused = view.response is not None and status_of(view.response) >= 400
+    return None if is_refused or not view.passed else view
 
 
 class Reach:
@@ -117,8 +139,11 @@ class Reach:
         operation: Operation,
         guards: Mapping[ModelMeta, Guard],
         hidden: frozenset[str] = frozenset(),
+        *,
+        hides_own: bool = False,
     ) -> None:
         self._model = model
+        self._hides_own = hides_own  # rows of its own list, which nothing may count or search
         self._hidden = hidden
         self._guards = {meta.name: (meta, guard) for meta, guard in guards.items()}
         self._keys = tuple(_open_keys(model, operation, self._guards))
@@ -140,7 +165,7 @@ class Reach:
             return False
         query = ctx.current_query() if ctx.client_listing is None else ctx.client_listing.query
         asks_own = query.search is not None or ctx.aggregation is not None
-        if asks_own and self._model.name in self._hidden:
+        if asks_own and self._hides_own:
             return True
         conditions = () if ctx.aggregation is None else ctx.aggregation.filters
         return not self._hidden.isdisjoint(_models_asked_about(query, conditions))

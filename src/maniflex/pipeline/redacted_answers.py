@@ -1,85 +1,147 @@
 """The answer of an action without the fields that are hidden from its caller.
 
-A handler returns records as it likes: alone, in lists, inside objects of its own. What is hidden is known
-when it is known which models they are of, so the answer is written, and once more where something is hidden.
+A handler returns records as it likes: alone, in lists, inside objects of its own, and in the details of a
+refusal. Nothing is predicted of their shape: whoever writes a record asks, at whatever level it is met. A
+rule that has to be awaited is awaited behind the first writing, and then the answer is written once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
-from pydantic import BaseModel
-
+from maniflex.errors import RequestError
 from maniflex.model.base import Model
+from maniflex.model.omission import HiddenFields
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.large_answers import write_answer
-from maniflex.pipeline.redactions import NONE
+from maniflex.pipeline.redactions import NONE, Names
 from maniflex.pipeline.response import Response
+from maniflex.pipeline.serializer import simplifier
+
+_GIVEN_AGAIN = (str, bytes, int, float, type(None), Decimal, UUID, date, time, timedelta, Enum, Model)
+_PARTS_OF_VERSIONS = ("snapshot", "diff")  # fields of a history whose keys are those of its records
 
 
 def has_records_to_redact(ctx: Context, response: Any) -> bool:
     """Whether an answer of an action may show fields that are hidden from some callers."""
     if not ctx.runtime.redactions or type(response) is not Response:
         return False
-    return response.body is None and response.stream is None and response._data is not None
+    if response.body is not None or response.stream is not None:
+        return False
+    return response._data is not None or bool(response.error and response.error.get("details"))
 
 
 async def redact_answer(ctx: Context, response: Response) -> None:
     """Write the answer as its caller may see it."""
     writer = _RecordWriter(ctx)
-    if _gives_items_once(response._data):
-        writer.hidden = {model: await ctx.redacted(model) for model in ctx.runtime.redactions.models}
-        response.body = await write_answer(response, ctx.runtime, writer)
-        return
+    is_written_once = not _can_be_written_twice(response._data if response.error is None else response.error)
+    if is_written_once:
+        await writer.ask_first()
     body = await write_answer(response, ctx.runtime, writer)
-    for model in writer.models:
-        writer.hidden[model] = await ctx.redacted(model)
-    if any(names is not NONE and names for names in writer.hidden.values()):
+    if writer.unanswered:
+        if is_written_once:
+            models = ", ".join(sorted(model.__name__ for model in writer.unanswered))
+            raise RuntimeError(f"a rule of redaction for {models} is to be awaited: write it as async def")
+        await writer.await_answers()
         body = await write_answer(response, ctx.runtime, writer)
+    if writer.refusal is not None:
+        raise writer.refusal
     response.body = body
+    ctx.shown_models = tuple(model.__name__ for model in writer.models)
 
 
-def _gives_items_once(value: Any) -> bool:
-    """Whether there is an iterator in an answer, which cannot be written twice."""
+def _can_be_written_twice(value: Any) -> bool:
+    """Whether there is nothing in an answer that may give its items once, such as an iterator."""
     if isinstance(value, Mapping):
-        return any(map(_gives_items_once, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_gives_items_once, value))
-    return isinstance(value, Iterator)
+        return all(map(_can_be_written_twice, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_can_be_written_twice, value))
+    return isinstance(value, _GIVEN_AGAIN)
 
 
-class _RecordWriter:
-    """Makes records JSON, without the fields that are known to be hidden; notes the models they are of."""
+class _RecordWriter(HiddenFields):
+    """Makes records JSON, without the fields that are hidden from the caller."""
 
     def __init__(self, ctx: Context) -> None:
+        request = ctx
+        while request.parent is not None:
+            request = request.parent
+        self._ctx = request
         self._runtime = ctx.runtime
-        self.models: dict[type[Model], None] = {}
-        self.hidden: dict[type[Model], frozenset[str]] = {}
-        self._lists: dict[int, tuple[Any, list[Any]]] = {}  # of iterators, which give their items once
+        self._simplify = simplifier(ctx.runtime.serializers, self)
+        self._names: dict[type[Model], Names] = {}
+        self.unanswered: dict[type[Model], Awaitable[Names]] = {}
+        self.refusal: RequestError | None = None  # of a rule about a record that was met
 
     def __call__(self, value: Any) -> Any:
-        if isinstance(value, Model) and type(value) in self._runtime.redactions:
-            self.models[type(value)] = None
-            serializer = self._runtime.serializers[type(value)].without(self.hidden.get(type(value), NONE))
-            return serializer.struct_of(serializer.row(value))
-        if isinstance(value, BaseModel) and not isinstance(value, Model) and self._holds_records(value):
-            fields = type(value).model_fields
-            return {fields[name].serialization_alias or name: held for name, held in value if name in fields}
-        if isinstance(value, Iterator):
-            if id(value) not in self._lists:
-                self._lists[id(value)] = (value, list(value))
-            return self._lists[id(value)][1]
-        return self._runtime.simplify(value)
-
-    def _holds_records(self, value: Any) -> bool:
-        """Whether an object of the application has records in it that may have hidden fields."""
         if isinstance(value, Model):
-            return type(value) in self._runtime.redactions
-        if isinstance(value, BaseModel):
-            return any(self._holds_records(held) for _, held in value)
-        if isinstance(value, Mapping):
-            return any(self._holds_records(held) for held in value.values())
-        if isinstance(value, Sequence | Set) and not isinstance(value, str | bytes):
-            return any(self._holds_records(held) for held in value)
-        return False
+            model = type(value)
+            if model in self._runtime.redactions:
+                serializer = self._runtime.serializers[model].without(self._hidden_in(model))
+                return serializer.struct_of(serializer.row(value))
+            parent = getattr(model, "__history_of__", None)
+            if parent is not None and parent in self._runtime.redactions:
+                return self._version_of(parent, value)
+        return self._simplify(value)
+
+    def take_out(self, model: type, values: dict[str, Any]) -> dict[str, Any]:
+        parent = getattr(model, "__history_of__", None)
+        names = self._hidden_in(model) if model in self._runtime.redactions else NONE
+        if parent is not None and parent in self._runtime.redactions and self._hidden_in(parent):
+            return {name: value for name, value in values.items() if name not in _PARTS_OF_VERSIONS}
+        return {name: value for name, value in values.items() if name not in names} if names else values
+
+    def _version_of(self, parent: type[Model], version: Model) -> Any:
+        """A version of a record without the values that are hidden in the record itself."""
+        names = self._hidden_in(parent)
+        serializer = self._runtime.serializers[type(version)]
+        values = serializer.fields(serializer.row(version))
+        for part in _PARTS_OF_VERSIONS:
+            content = getattr(version, part, None)
+            if names and isinstance(content, Mapping):
+                values[part] = {name: value for name, value in content.items() if name not in names}
+        return values
+
+    def _hidden_in(self, model: type[Model]) -> Names:
+        names = self._names.get(model)
+        if names is not None:
+            return names
+        if model in self.unanswered:
+            return NONE  # for now: what is written is not sent
+        try:
+            answer = self._runtime.redactions.hidden(self._ctx, model)
+        except RequestError as refusal:
+            self.refusal = refusal
+            return NONE
+        if isinstance(answer, frozenset):
+            self._names[model] = answer
+            return answer
+        self.unanswered[model] = answer
+        return NONE
+
+    @property
+    def models(self) -> tuple[type[Model], ...]:
+        """The models whose fields were asked about, which the answer shows."""
+        return tuple(self._names)
+
+    async def ask_first(self) -> None:
+        """Ask the rules that have to be awaited, because the answer is written once.
+
+        One that refuses does so for the records of its model, if there are any.
+        """
+        for model in self._runtime.redactions.models:
+            if self._runtime.redactions.waits(model):
+                try:
+                    self._names[model] = await self._ctx.redacted(model)
+                except RequestError:
+                    continue
+
+    async def await_answers(self) -> None:
+        """Await the rules of the models that were met."""
+        for model, answer in self.unanswered.items():
+            self._names[model] = await answer

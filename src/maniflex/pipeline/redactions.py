@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from maniflex._callables import is_async
 from maniflex.db.store import Store
 from maniflex.errors import RequestError
 from maniflex.model.base import Model
@@ -68,7 +69,9 @@ class RedactionRule:
         """Whether it acts on such a request, to its model or to one that reaches its model."""
         if self.operations is None:
             return True
-        operations = (operation,) if own else (Operation.READ, Operation.LIST)
+        operations: tuple[Operation, ...] = (Operation.READ, Operation.LIST)
+        if own:  # what a caller may not read in a record, no answer of its writes shows
+            operations = (operation, Operation.READ) if operation in Operation.WRITES else (operation,)
         return any(covered(self.operations, o, item=item) for o in operations for item in (True, False))
 
 
@@ -93,6 +96,10 @@ class Redactions:
     def models(self) -> tuple[type[Model], ...]:
         """The models with rules."""
         return tuple(self._rules)
+
+    def waits(self, model: type[Model]) -> bool:
+        """Whether a rule of the model says by its form that its answer is to be awaited."""
+        return any(is_async(rule.when) for rule in self._rules.get(model, ()))
 
     def add(self, rule: RedactionRule) -> None:
         """Add a rule; before routes are made."""

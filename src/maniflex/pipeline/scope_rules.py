@@ -19,10 +19,10 @@ from maniflex.model.meta import FieldMeta, ModelMeta
 from maniflex.pipeline.admission import Admission
 from maniflex.pipeline.callbacks import MEANT_FOR_TASKS, callback_failure
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat
+from maniflex.pipeline.entry import ANYWHERE, Entry, Piece, Placement, Seat, opens_lists
 from maniflex.pipeline.entry_docs import EntryDocs
-from maniflex.pipeline.operation import Operation
-from maniflex.pipeline.registration import At, Middleware, Next, Pipeline
+from maniflex.pipeline.operation import Operation, covered, with_changes_of_read_rows
+from maniflex.pipeline.registration import At, Middleware, Next, Pipeline, Registration
 from maniflex.pipeline.scope_table import BindingRule, ScopeTable, TableRule
 from maniflex.query.operands import require_operator
 from maniflex.query.operators import OPERATORS, Op, Takes, operator
@@ -62,7 +62,7 @@ class ScopeRule(Entry):
         self._takes_value = kind is None or kind.takes is not Takes.NOTHING
         self._exempt_roles = _names(unless_role)
         self._ask: Callable[[Context], Any] | None = value if callable(value) else None
-        self._rules: dict[ModelMeta, ModelRule | None] = {}
+        self._rules: dict[tuple[ModelMeta, bool], ModelRule | None] = {}  # by model and `of_shown`
         self.mistakes += self._argument_mistakes(unless_role)
 
     def _argument_mistakes(self, unless_role: Any) -> Iterator[str]:
@@ -78,6 +78,16 @@ class ScopeRule(Entry):
             yield "the value is empty, so nobody could see anything; db.ALL lifts the rule"
         if unless_role is not None and not all(isinstance(r, str) and r for r in self._exempt_roles or ("",)):
             yield f"unless_role is the name of a role, not {unless_role!r}"
+
+    @property
+    def needs_identity(self) -> bool:
+        """Whether the rule refuses a caller of whom nothing is known."""
+        return self._ask is not None and self._takes_value
+
+    @property
+    def needs_tenant(self) -> bool:
+        """Whether the rule refuses a caller who has no tenant."""
+        return False
 
     @property
     def terms(self) -> str:
@@ -138,24 +148,40 @@ class ScopeRule(Entry):
 
     def pieces(self, seat: Seat) -> Iterator[Piece]:
         bound = {meta.name for meta in self.bound_models(seat)}
-        make = partial(self._make_rule, bound, seat.registered)
-        yield Piece("auth", make, At.AFTER, LAST, self.operations(seat))
+        operations = self.operations(seat) or seat.operations
+        make = partial(self._make_rule, bound, seat.registered, operations)
+        yield Piece("auth", make, At.AFTER, LAST, with_changes_of_read_rows(operations))
 
     def operations(self, seat: Seat) -> frozenset[Operation] | None:
         """The operations it binds; None for those of the registration."""
         return None
 
     def _make_rule(
-        self, bound: set[str], models: Models, model: ModelMeta | None, operation: Operation
+        self,
+        bound: set[str],
+        models: Models,
+        operations: frozenset[Operation] | None,
+        model: ModelMeta | None,
+        operation: Operation,
     ) -> Middleware | None:
-        return None if model is None or model.name not in bound else self.on_model(model, models)
+        if model is None or model.name not in bound:
+            return None
+        is_meant = operations is None or any(
+            covered(operations, operation, item=item) for item in (True, False)
+        )
+        # The one row of a singleton is found by the values of its scope, whether it is read or written.
+        return self.on_model(model, models, of_shown=not is_meant and not model.options.singleton)
 
-    def on_model(self, model: ModelMeta, models: Models) -> ModelRule | None:
-        """The rule on one model: always the same one, so that a request passes it once."""
-        if model not in self._rules:
+    def on_model(self, model: ModelMeta, models: Models, *, of_shown: bool = False) -> ModelRule | None:
+        """The rule on one model: always the same one, so that a request passes it once.
+
+        With `of_shown` it says which rows may be changed, and nothing of what these become.
+        """
+        key = (model, of_shown)
+        if key not in self._rules:
             place = field_along(model, self.path, models)
-            self._rules[model] = None if place is None else ModelRule(self, model, place, models)
-        return self._rules[model]
+            self._rules[key] = None if place is None else ModelRule(self, model, place, models, of_shown)
+        return self._rules[key]
 
     def make(self, model: ModelMeta | None, operation: Operation) -> Middleware | None:
         """In an action: what binds all models that have the field."""
@@ -166,13 +192,24 @@ class ScopeRule(Entry):
         parent = {404: ("NOT_FOUND",)} if "." in self.path and operation is Operation.CREATE else {}
         return EntryDocs(refusals={**refused, **parent}) if refused or parent else None
 
+    def fills(self, seat: Seat) -> Iterator[tuple[ModelMeta, str]]:
+        if self._op == Op.EQ and "." not in self.path and not self._exempt_roles:
+            for model in self.bound_models(seat):
+                field = model.field(self.path)
+                if field is not None:
+                    yield model, field.name
+
     # -- whose rows
 
     def value_for(self, ctx: Context) -> Any:
         """The value that binds this caller, or an awaitable of it."""
-        if self._exempt_roles and any(ctx.has_role(role) for role in self._exempt_roles):
+        if self._exempt_roles and self.exempts(ctx):
             return ALL
         return self._given_value if self._ask is None else ask_once(self, self._ask, ctx)
+
+    def exempts(self, ctx: Context) -> bool:
+        """Whether the caller has a role that the rule does not bind."""
+        return any(ctx.has_role(role) for role in self._exempt_roles)
 
     def refusal(self, ctx: Context) -> RequestError:
         """The answer to a caller whose rows cannot be told."""
@@ -204,8 +241,11 @@ class ModelRule(Admission, BindingRule):
     reaches them. `conditions` is for code.
     """
 
-    def __init__(self, rule: ScopeRule, model: ModelMeta, place: Place, models: Models) -> None:
+    def __init__(
+        self, rule: ScopeRule, model: ModelMeta, place: Place, models: Models, of_shown: bool = False
+    ) -> None:
         path, field = place
+        self._of_shown = of_shown
         self.__name__ = rule.name
         self._rule = rule
         self._model = model
@@ -256,7 +296,14 @@ class ModelRule(Admission, BindingRule):
         field = self._field
         op, typed_value = self._rule.type_value(self._model, field, value)
         condition = Forced(
-            self._name, op, typed_value, field.kind, self._model.name, self._models, by_rule=True
+            self._name,
+            op,
+            typed_value,
+            field.kind,
+            self._model.name,
+            self._models,
+            by_rule=True,
+            of_shown=self._of_shown,
         )
         if type(value) is str:
             if len(self._by_text) >= _MOST_CONDITIONS:
@@ -304,11 +351,26 @@ def scope_table(pipeline: Pipeline, models: Iterable[ModelMeta]) -> ScopeTable:
         if not isinstance(registration.fn, Entry):
             continue
         for meta in metas:
-            if registration.models is None or meta.name in registration.models:
-                rule: Any = registration.middleware(meta, Operation.LIST)
-                if isinstance(rule, BindingRule):
-                    table.setdefault(meta.name, []).append(TableRule(rule, registration.operations))
+            rules = [*_table_rules(registration, meta)]
+            if rules:
+                table.setdefault(meta.name, []).extend(rules)
     return table
+
+
+_IN_CODE = (Operation.LIST, Operation.READ, Operation.CREATE, Operation.UPDATE, Operation.DELETE)
+
+
+def _table_rules(registration: Registration, model: ModelMeta) -> Iterator[TableRule]:
+    """What a registration says of code that does one of these operations to records of the model."""
+    operations: dict[BindingRule, set[Operation]] = {}
+    for operation in _IN_CODE:
+        if registration.matches(model, operation, item=True):
+            rule: Any = registration.middleware(model, operation)
+            if isinstance(rule, BindingRule):
+                operations.setdefault(rule, set()).add(operation)
+    for rule, its_operations in operations.items():
+        is_for_reads = Operation.READ in its_operations and not opens_lists(registration)
+        yield TableRule(rule, frozenset(its_operations), Operation.LIST in its_operations or is_for_reads)
 
 
 def _is_empty(value: Any) -> bool:

@@ -20,14 +20,15 @@ class BindingRule:
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """A rule of the table: on one model, for some operations or for all."""
+    """A rule of the table: on one model, for some operations."""
 
     rule: BindingRule
-    operations: frozenset[Operation] | None
+    operations: frozenset[Operation]
+    binds_reached: bool  # it binds the rows that code reaches through another model
 
     def covers(self, operation: Operation) -> bool:
         """Whether it binds code that does this to a record, or asks for it."""
-        return self.operations is None or covered(self.operations, operation, item=True)
+        return covered(self.operations, operation, item=True)
 
 
 ScopeTable = Mapping[str, Sequence[TableRule]]

@@ -13,6 +13,7 @@ from maniflex._caller import Caller
 from maniflex.db.current import transaction
 from maniflex.db.port import Isolation, Tx
 from maniflex.errors import Fatal, RawSqlRefused, RequestError
+from maniflex.model.base import Model
 from maniflex.pipeline.access import DatabaseAccess, Unscoped
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.in_process import in_process_context
@@ -50,9 +51,15 @@ class Scoped(DatabaseAccess):
             refusal = RawSqlRefused()
             raise Fatal(str(refusal)) if self._is_run else refusal
 
-    def transaction(self, isolation: Isolation | str | None = None) -> AbstractAsyncContextManager[Tx]:
-        """Open a transaction on the default database, or join the open one."""
-        return transaction(self.adapter, isolation=isolation)
+    def transaction(
+        self,
+        isolation: Isolation | str | None = None,
+        *,
+        on: type[Model] | str | None = None,
+        read_only: bool = False,
+    ) -> AbstractAsyncContextManager[Tx]:
+        """Open a transaction on the default database, or on that of the model `on`; or join the open one."""
+        return transaction(self.adapter_on(on), isolation=isolation, read_only=read_only)
 
     def unscoped(self) -> Unscoped:
         """The database without rules: the explicit way around them."""

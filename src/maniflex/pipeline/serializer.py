@@ -29,6 +29,7 @@ from maniflex.db.budget import Budget
 from maniflex.db.port import Row
 from maniflex.model.base import Model
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta
+from maniflex.model.omission import HiddenFields
 from maniflex.sql.codec import encode_json
 
 _plain_encoder = msgspec.json.Encoder()
@@ -181,15 +182,20 @@ def encoder(simplify: Callable[[Any], Any]) -> Callable[[Any], bytes]:
     return msgspec.json.Encoder(enc_hook=simplify).encode
 
 
-def simplifier(serializers: Mapping[type, Serializer]) -> Callable[[Any], Any]:
-    """Makes of what JSON has no word for something that is closer to it."""
+def simplifier(
+    serializers: Mapping[type, Serializer], hidden: HiddenFields | None = None
+) -> Callable[[Any], Any]:
+    """Makes of what JSON has no word for something that is closer to it.
+
+    `hidden` takes fields out of the records that pydantic meets inside the application's own objects.
+    """
 
     def plain(value: Any) -> Any:
         if isinstance(value, Model):
             serializer = serializers.get(type(value))
-            return _dump(value) if serializer is None else serializer.struct_of(serializer.row(value))
+            return _dump(value, hidden) if serializer is None else serializer.struct_of(serializer.row(value))
         if isinstance(value, BaseModel):
-            return _dump(value)
+            return _dump(value, hidden)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         if isinstance(value, Mapping):
@@ -199,7 +205,7 @@ def simplifier(serializers: Mapping[type, Serializer]) -> Callable[[Any], Any]:
         if isinstance(value, AsyncIterable):
             raise TypeError("an answer holds an async iterator; collect it before you return")
         try:
-            return to_jsonable_python(value)
+            return to_jsonable_python(value, context=hidden)
         except PydanticSerializationError:
             if isinstance(value, Iterable):
                 return list(value)
@@ -208,9 +214,9 @@ def simplifier(serializers: Mapping[type, Serializer]) -> Callable[[Any], Any]:
     return plain
 
 
-def _dump(value: Any) -> Any:
+def _dump(value: Any, context: Any) -> Any:
     """A pydantic model as it says itself; the schema of a record inside it leaves out the secrets."""
     try:
-        return value.model_dump(by_alias=True, warnings=False)
+        return value.model_dump(by_alias=True, warnings=False, context=context)
     except TypeError:  # a set whose items become dicts, which no set can hold
-        return value.model_dump(mode="json", by_alias=True, warnings=False)
+        return value.model_dump(mode="json", by_alias=True, warnings=False, context=context)

@@ -190,8 +190,11 @@ class Importer:
         reply = await self.target.update(record_id, changes)
         if reply.status >= 400:
             return self._refuse(row, reply)
+        # A value that the server settles, such as the tenant, may be all that the line says differently.
+        is_changed = any(record.get(name) != value for name, value in reply.record.items())
         record.update(reply.record)
-        return RowOutcome(line=row.line, result=RowResult.UPDATED, record_id=record_id, fields=list(changes))
+        result = RowResult.UPDATED if is_changed else RowResult.UNCHANGED
+        return RowOutcome(line=row.line, result=result, record_id=record_id, fields=list(changes))
 
     def _refuse(self, row: SourceRow, reply: Reply) -> RowOutcome:
         if reply.status in OUTAGES:

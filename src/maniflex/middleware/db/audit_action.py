@@ -73,7 +73,7 @@ class AuditAction(AuditEntry):
         """The fields of the body that were asked for, as they are in JSON."""
         if not self._names:
             return None
-        body = ctx.body
+        body: Any = ctx._body
         if body is None and ctx.raw_body:
             body = _parse(ctx.raw_body)
         values = {name: _field(body, name) for name in self._names}

@@ -41,6 +41,7 @@ class AuditLog(AuditEntry):
     homes: ClassVar = {"db": ANYWHERE}
     acts_for = frozenset({Operation.CREATE, Operation.UPDATE, Operation.DELETE})
     listens = True
+    needs_routes = False  # it is told of the writes of code, too
     record = AuditRecord
 
     def __init__(self, sink: Any, delivery: Any, *, changes: Any, exclude: Any, requests_only: Any) -> None:
@@ -62,9 +63,6 @@ class AuditLog(AuditEntry):
 
     def problems(self, seat: Seat) -> Iterable[str]:
         models = [meta for meta in seat.models if not meta.is_internal]
-        names = seat.registration.models or frozenset()
-        for name in sorted(names - seat.registered.keys()):
-            yield f"no model named {name!r} is registered{did_you_mean(name, seat.registered)}"
         for meta in seat.models if seat.is_named else ():
             if meta.options.query is not None:
                 yield f"{meta.name} is a query, so nothing writes it"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from maniflex._client_address import caller_network
+from maniflex.errors import RequestError
+from maniflex.middleware.db.query_text import scope_text
 from maniflex.pipeline.context import Context
 
 
@@ -21,3 +25,19 @@ def caller_of(ctx: Context, *, exact: bool = False) -> str:
 def network_of(ctx: Context) -> str:
     """The address a request comes from; of IPv6 the network of its subscriber."""
     return caller_network(ctx.client_ip)
+
+
+async def scopes_of_caller(ctx: Context) -> str:
+    """A text for all that scope rules say of the caller, whose tenant may stand in a header.
+
+    It is for requests whose own query no rule binds, and whose code may touch every model. A rule that
+    refuses such a caller says so too; where the code needs no rows of that rule, it does not end the request.
+    """
+    texts: dict[str, None] = {}
+    for rules in ctx.runtime.scopes.values():
+        for rule in rules:
+            try:
+                texts[scope_text(tuple(await rule.rule.conditions(ctx)))] = None
+            except RequestError as refusal:
+                texts[f"refused {refusal.code}"] = None
+    return hashlib.blake2b(repr(list(texts)).encode(), digest_size=16).hexdigest()

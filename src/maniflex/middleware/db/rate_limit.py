@@ -30,6 +30,7 @@ class RateLimit(Entry):
     name = "db.rate_limit"
     homes: ClassVar = {"db": ANYWHERE, "auth": ANYWHERE}
     in_actions = True
+    guards_files = True
     skips_reached = True
 
     def __init__(self, limiter: Limiter, key: Any) -> None:
@@ -147,7 +148,7 @@ class RateLimitField(Entry):
         return docs if model is not None and operation in self.acts_for else None
 
     async def _limit_body(self, bucket: str, name: str, ctx: Context, next: Next) -> None:
-        await self._limit(bucket, None if ctx.body is None else ctx.body.get(name), ctx, next)
+        await self._limit(bucket, ctx.body.get(name), ctx, next)
 
     async def _limit_action(self, start: str, ctx: Context, next: Next) -> None:
         try:

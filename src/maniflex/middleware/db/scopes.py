@@ -10,6 +10,7 @@ from maniflex._names import did_you_mean
 from maniflex.errors import CallbackFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta, RelationKind
+from maniflex.model.registry import name_of, unknown_model
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.entry import Seat
 from maniflex.pipeline.scope_rules import ScopeRule
@@ -35,7 +36,8 @@ def tenancy(
 ) -> ScopeRule:
     """Bind rows to the caller's tenant: `ctx.auth.tenant_id`, or what `tenant` says; 403 without one.
 
-    `shared` names the models that all tenants have in common.
+    `shared` names the models that all tenants have in common. A role of `unless_role` looks across all
+    tenants, until its person chooses one in the panel.
     """
     return TenantRule(field, tenant, unless_role=unless_role, shared=shared)
 
@@ -71,10 +73,16 @@ class TenantRule(ScopeRule):
     ) -> None:
         super().__init__(field, _tenant_of if tenant is None else tenant, unless_role=unless_role)
         self._asks_identity = tenant is None and not self._exempt_roles
+        self._is_of_identity = tenant is None
         if tenant is not None and not callable(tenant):
             self.mistakes.append(f"tenant is a function of the context, not {tenant!r}")
         models = [shared] if isinstance(shared, type | str) else list(shared)
-        self._shared = {model if isinstance(model, str) else model.__name__ for model in models}
+        self._shared_models = models
+        self._shared = {name_of(model) for model in models}
+
+    @property
+    def needs_tenant(self) -> bool:
+        return self._is_of_identity
 
     def value_for(self, ctx: Context) -> Any:
         if self._asks_identity:  # what most requests ask, without the memory that callbacks need
@@ -90,13 +98,19 @@ class TenantRule(ScopeRule):
             return _await_tenant(ctx, value)
         return value
 
+    def exempts(self, ctx: Context) -> bool:
+        # Who chose a tenant means its rows: it sees no others, and what it makes belongs there.
+        auth = ctx.auth
+        return (auth is None or not auth.tenant_chosen) and super().exempts(ctx)
+
     def may_bind(self, model: ModelMeta) -> bool:
         return model.name not in self._shared
 
     def problems(self, seat: Seat) -> Iterator[str]:
         yield from super().problems(seat)
-        for name in sorted(self._shared - set(seat.registered)):
-            yield f"shared: no model named {name!r} is registered{did_you_mean(name, seat.registered)}"
+        for model in self._shared_models:
+            if problem := unknown_model(model, seat.registered):
+                yield f"shared: {problem}"
         if seat.is_named:
             for name in sorted(self._shared & {meta.name for meta in seat.models}):
                 yield f"shared: {name} is named in models= too; it is bound or shared, not both"

@@ -28,6 +28,7 @@ class RedactField(Entry):
 
     name = "response.redact_field"
     homes: ClassVar = {"response": ANYWHERE}
+    needs_routes = False  # actions may show records of any model
     varies_by_caller = True
     names_computed = True
     docs = describe_nothing  # what a caller is not shown depends on who it is; no answer requires a field

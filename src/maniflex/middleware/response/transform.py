@@ -23,6 +23,7 @@ class TransformField(Entry):
     name = "response.transform_field"
     docs = describe_nothing
     homes: ClassVar = {"response": ANYWHERE}
+    in_framework_tables = False
 
     def __init__(self, field: str, fn: Any) -> None:  # its type is only a promise until here
         super().__init__()

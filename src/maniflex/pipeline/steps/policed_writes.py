@@ -18,8 +18,9 @@ class PolicedWrites:
         self._database = database
         self._store = database.store
         self._create = policies.of(Operation.CREATE, item=False)
-        self._update = policies.of(Operation.UPDATE, item=True)
-        self._delete = policies.of(Operation.DELETE, item=True)
+        self._update = policies.of_stored(Operation.UPDATE)
+        self._updated = policies.of(Operation.UPDATE, item=True)
+        self._delete = policies.of_stored(Operation.DELETE)
 
     def around_create(self, write: Default) -> Default:
         """The step that makes a record, which is judged before it is stored."""
@@ -37,7 +38,7 @@ class PolicedWrites:
             async with ctx.transaction():
                 await self._judge_stored(ctx, policies)
                 await _run(write, ctx)
-                await self._judge_written(ctx, policies)
+                await self._judge_written(ctx)
 
         return update
 
@@ -66,7 +67,7 @@ class PolicedWrites:
 
             async with ctx.transaction():
                 await self._database.restore(ctx, judge)
-                await self._judge_written(ctx, policies)
+                await self._judge_written(ctx)
 
         return restore
 
@@ -77,9 +78,10 @@ class PolicedWrites:
         row = await self._store.lock_unchanged(ctx.resource_id, tx=tx, scope=scope)
         await policies.require(ctx, self._store.record(row))
 
-    async def _judge_written(self, ctx: Context, policies: RowPolicies) -> None:
+    async def _judge_written(self, ctx: Context) -> None:
         assert ctx.row is not None
-        await policies.require(ctx, self._store.record(ctx.row))
+        if self._updated is not None:
+            await self._updated.require(ctx, self._store.record(ctx.row))
 
 
 class _PolicedCreate:

@@ -5,12 +5,19 @@ It judges rows wherever they came from, so a cached row is judged for each calle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from maniflex.db.includes import IncludedRow, Related
+from maniflex.db.port import Row
 from maniflex.db.store import Store
+from maniflex.errors import RequestError
 from maniflex.pipeline.context import Context
-from maniflex.pipeline.policy_table import PolicyTable, RowPolicies
+from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.policy_table import ModelPolicies, PolicyTable, RowPolicies
+from maniflex.pipeline.response import Response
+from maniflex.pipeline.scope_table import TableRule
+
+Step = Callable[[Context], Awaitable[None] | None]
 
 
 class ShownRows:
@@ -51,6 +58,60 @@ class ShownRows:
             if query.cursor is None:
                 ctx.more = query.page * (query.limit or 0) < ctx.total
             ctx.total = len(allowed_rows)
+
+
+class WrittenRow:
+    """Judges the record that a write has made, where it may be one that its caller may not read.
+
+    A rule for reads says nothing of what is written. So a record may end up outside of it, and then the
+    answer to the write has its id alone.
+    """
+
+    def __init__(self, store: Store, *, is_scoped: bool, policies: RowPolicies | None) -> None:
+        self._store = store
+        self._is_scoped = is_scoped
+        self._policies = policies
+
+    async def judge(self, ctx: Context) -> None:
+        """Note whether the caller may read the record; the step behind the one that writes it."""
+        if ctx.row is None:
+            return
+        try:
+            ctx.tells_id_alone = not await self._is_readable(ctx, ctx.row)
+        except RequestError as refusal:  # the record is written, so the write is no longer refused
+            ctx.tells_id_alone = True
+            if refusal.status >= 500:
+                ctx.logger.exception("whether the caller may read what it wrote could not be told")
+
+    async def _is_readable(self, ctx: Context, row: Row) -> bool:
+        record = self._store.record(row)
+        if self._is_scoped:
+            scope = await ctx.scope_of(self._store.meta, Operation.READ)
+            if await self._store.find(record.id, scope=scope, tx=ctx.tx) is None:
+                return False
+        return self._policies is None or await self._policies.allow(ctx, record)
+
+    def around_answer(self, answer: Step, status: int) -> Step:
+        """The response step, which answers with the id where the record is not for the caller."""
+
+        def respond(ctx: Context) -> Awaitable[None] | None:
+            if ctx.response is not None or not ctx.tells_id_alone or ctx.row is None:
+                return answer(ctx)
+            ctx.response = Response(status, {"id": self._store.record(ctx.row).id})
+            return None
+
+        return respond
+
+
+def judge_of_written(
+    store: Store, rules: Sequence[TableRule], policies: ModelPolicies | None, operation: Operation
+) -> WrittenRow | None:
+    """What judges the records of such a write; None where rules for reads bind the write itself."""
+    is_scoped = any(r.covers(Operation.READ) and not r.covers(operation) for r in rules)
+    judges = None if policies is None else policies.of_answer(operation)
+    if not is_scoped and judges is None:
+        return None
+    return WrittenRow(store, is_scoped=is_scoped, policies=judges)
 
 
 async def keep_allowed(ctx: Context, table: PolicyTable, related: Sequence[Related]) -> list[Related]:
