@@ -49,7 +49,7 @@ OVER = [
     ("select: at most 100", "select=" + ",".join(["name"] * 101)),
     ("page: a whole number from 1 to 1000000000", "page=1000000001"),
     ("page: a whole number from 1 to 1000000000", "page=99999999999999999999"),
-    ("limit: a whole number from 1 to 1000000000", "limit=0"),
+    ("limit: a whole number; a page has at most 200 records", "limit=0"),
 ]
 
 

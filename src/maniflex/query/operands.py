@@ -94,7 +94,7 @@ def convert_value(value: Any, field: FieldMeta, part: str, *, member: bool = Tru
     """A value of JSON or Python as the field's type; text is read as in a query string."""
     if isinstance(value, Enum):
         value = value.value
-    if isinstance(value, UUID) and field.kind is Kind.TEXT:
+    if field.kind is Kind.TEXT and (isinstance(value, UUID) or _is_own_object(value, field.type)):
         value = str(value)
     own = _OWN_TYPES[field.kind]
     if isinstance(value, str):
@@ -108,6 +108,11 @@ def convert_value(value: Any, field: FieldMeta, part: str, *, member: bool = Tru
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and field.kind in NUMBERS:
         return parse_value(_digits(value), field, part, member=member)
     raise InvalidQuery(f"{part}: the value does not fit {field.api!r}")
+
+
+def _is_own_object(value: Any, declared: Any) -> bool:
+    """Whether code gave an object of the field's own type, such as an `HttpUrl`."""
+    return isinstance(declared, type) and not isinstance(value, str) and isinstance(value, declared)
 
 
 def _digits(value: float | Decimal) -> str:

@@ -4,18 +4,22 @@ The grammar lives here and nowhere else: the OpenAPI parameters and docs/query/ 
 `OPERATORS`. Give `parse` the raw query string and a `ModelMeta`; get a value back, or `InvalidQuery`
 naming the parameter that was wrong. A field that does not exist, is not opted in or is secret gets
 one and the same answer. Parameters that are not part of the grammar are left to the application, unless
-they look like a misspelt one of ours.
+they look like a misspelt one of ours, name a field, or mean something in other frameworks: those would be
+answered as if they had not been sent. `OwnParameters` says which names the application reads itself, and
+whether all others are refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from string import punctuation, whitespace
 from urllib.parse import unquote_plus
 
 from maniflex._limits import DEFAULT_LIMITS, Limits
+from maniflex._names import did_you_mean
 from maniflex.errors import InvalidQuery
 from maniflex.model.meta import FieldMeta, ModelMeta, RelationKind
 from maniflex.query import cursor
@@ -27,16 +31,26 @@ from maniflex.query.query import AnyOf, Compare, Filter, Include, Models, Query,
 _GROUP = re.compile(r"filter\[([0-9]{1,4})\]")
 
 
+@dataclass(frozen=True, slots=True)
+class OwnParameters:
+    """The parameters of a model's requests that are no part of the grammar."""
+
+    names: frozenset[str] = frozenset()  # declared by `params=`, or read by a feature such as exports
+    strict: bool = False  # all others are refused
+    unnamed: Collection[FieldMeta] = ()  # fields of which no message may tell, for some callers have none
+
+
 def parse(
     query_string: bytes,
     model: ModelMeta,
     models: Models | None = None,
     limits: Limits = DEFAULT_LIMITS,
     hiding: Hiding = NOTHING,
+    own: OwnParameters = OwnParameters(),
 ) -> Query:
     """The query a request asks for; to its caller, fields that are hidden or closed do not exist."""
     query = Query(model, {model.name: model} if models is None else models)
-    return _QueryReader(query, limits, hiding).read(query_string) if query_string else query
+    return _QueryReader(query, limits, hiding, own).read(query_string) if query_string else query
 
 
 def pairs(query_string: bytes) -> list[tuple[str, str]]:
@@ -59,8 +73,9 @@ def pairs(query_string: bytes) -> list[tuple[str, str]]:
 class _QueryReader:
     """One query string on its way to a `Query`."""
 
-    def __init__(self, query: Query, limits: Limits, hiding: Hiding) -> None:
+    def __init__(self, query: Query, limits: Limits, hiding: Hiding, own: OwnParameters) -> None:
         self._query = query
+        self._own = own
         self._limits = limits
         self._hiding = hiding
         self._conditions = ConditionReader(query, limits, text=True, hiding=hiding)
@@ -76,13 +91,13 @@ class _QueryReader:
 
     def read(self, query_string: bytes) -> Query:
         for key, value in pairs(query_string):
-            handle = _PARAMETERS.get(key)
+            handle = PARAMETERS.get(key)
             if handle is not None:
                 handle(self, value)
             elif key.startswith("filter["):
                 self._group(key, value)
-            elif (meant := _misspelt(key)) is not None:
-                raise InvalidQuery(f"there is no parameter {key!r}; did you mean {meant!r}?")
+            elif key not in self._own.names:
+                self._refuse_stranger(key, value)
         self._check_sizes()
         groups = (AnyOf(tuple(group)) for group in self._groups.values())
         query = self._query.with_(
@@ -106,7 +121,11 @@ class _QueryReader:
 
     def _limit(self, text: str) -> None:
         # Asking for more than a page may hold gives a full page; `meta.limit` says so.
-        self._page_size = min(_number("limit", text, self._limits.max_page), self._limits.max_limit)
+        most = self._limits.max_limit
+        number = _whole_number(text, self._limits.max_page)
+        if number is None:
+            raise InvalidQuery(f"limit: a whole number; a page has at most {most} records")
+        self._page_size = min(number, most)
 
     def _filter(self, text: str) -> None:
         self._filters.append(self._condition(text))
@@ -161,6 +180,51 @@ class _QueryReader:
         """Reads of the past take it out of the query string before the rest is read."""
         raise InvalidQuery("as_of: only records and lists of versioned models can be read as they were")
 
+    # -- names that are no parameters ----------------------------------------------------------
+
+    def _refuse_stranger(self, key: str, value: str) -> None:
+        """Refuse a name that was surely meant for us; with `strict`, any."""
+        problem = self._problem_of_field(key, value)
+        if problem is None:
+            problem = self._problem_of_word(key, value)
+        if problem is None and (meant := _misspelt(key)) is not None:
+            problem = f"; did you mean {meant!r}?"
+        if problem is None and self._own.strict and key:
+            problem = did_you_mean(key, {*PARAMETERS, *self._own.names})
+        if problem is not None:
+            raise InvalidQuery(f"there is no parameter {key!r}{problem}")
+
+    def _problem_of_field(self, key: str, value: str) -> str | None:
+        """The line to write for `title=x`, `title__contains=x`, `title[gt]=5` or `title_gte=5`."""
+        match = _LOOKUP.fullmatch(key)
+        field = self._told_field(key)
+        word = "eq"
+        if field is None and match is not None:
+            field, word = self._told_field(match[1]), _LOOKUP_WORDS.get(match[2].lower(), match[2].lower())
+        if field is None:
+            return None
+        if not field.filterable or self._hiding.closes(field):
+            return f", and {field.api!r} is not a field that can be filtered by"
+        rule = operator(word)
+        if rule is None or field.kind not in rule.kinds:
+            return f"; a filter is written filter={field.api}:operator:value"
+        line = f"filter={field.api}:{word}"
+        return f"; write {line}" if rule.takes is Takes.NOTHING else f"; write {line}:{_shorten(value)}"
+
+    def _told_field(self, name: str) -> FieldMeta | None:
+        """A field of that name that every caller may know of."""
+        model = self._query.model
+        field = model.by_api.get(name) or model.by_name.get(name)
+        if field is None or field.secret or field in self._own.unnamed or self._hiding.hides(field):
+            return None
+        return field
+
+    def _problem_of_word(self, key: str, value: str) -> str | None:
+        """The line to write for a word of other frameworks: `order=price`, `per_page=50`, `page[size]=50`."""
+        bare = key.lower().strip(_AROUND)
+        line = _ELSEWHERE.get(_bare_word(bare)) or _ELSEWHERE.get(_bare_word(bare.partition("[")[0]))
+        return None if line is None else f"; write {line.format(value=_shorten(value))}"
+
     # -- parts -------------------------------------------------------------------------------
 
     def _condition(self, text: str) -> Compare:
@@ -205,7 +269,7 @@ class _QueryReader:
                 raise InvalidQuery(f"{parameter}: at most {most}")
 
 
-_PARAMETERS: dict[str, Callable[[_QueryReader, str], None]] = {
+PARAMETERS: dict[str, Callable[[_QueryReader, str], None]] = {
     "page": _QueryReader._page,
     "limit": _QueryReader._limit,
     "filter": _QueryReader._filter,
@@ -218,6 +282,47 @@ _PARAMETERS: dict[str, Callable[[_QueryReader, str], None]] = {
 }
 
 
+# What others call our parameters, without capitals and underscores, and the line to write here.
+_ELSEWHERE = {
+    **dict.fromkeys(("order", "orderby", "ordering", "sortby", "sorting"), "sort={value}"),
+    **dict.fromkeys(("sortorder", "sortdir", "sortdirection", "orderdir"), "sort=field:desc"),
+    **dict.fromkeys(("field", "fields", "columns", "attributes", "projection"), "select={value}"),
+    **dict.fromkeys(("expand", "embed", "populate", "preload"), "include={value}"),
+    **dict.fromkeys(("offset", "skip", "pageoffset"), "page=2&limit=20"),
+    **dict.fromkeys(("pagesize", "perpage", "pagelimit", "maxresults", "resultsperpage"), "limit={value}"),
+    **dict.fromkeys(("pagenumber", "pageno", "pagenum", "currentpage"), "page={value}"),
+    **dict.fromkeys(("search", "searchterm", "fulltext"), "q={value}"),
+    **dict.fromkeys(("where", "filterby"), "filter=field:operator:value"),
+    **dict.fromkeys(
+        ("pagetoken", "nexttoken", "nextcursor", "startingafter", "endingbefore", "pageafter", "pagecursor"),
+        "cursor={value}",
+    ),
+}
+# `title__icontains=x` of Django, `title[gt]=5` of qs and JSON:API, `title_gte=5` of json-server.
+_LOOKUP = re.compile(r"([A-Za-z][A-Za-z0-9_]*?)(?:__|\[|_(?=(?:gte|lte|gt|lt|ne|like)\Z))([A-Za-z_]+)\]?")
+_LOOKUP_WORDS = {
+    "exact": "eq",
+    "iexact": "eq",
+    "icontains": "contains",
+    "startswith": "starts_with",
+    "istartswith": "starts_with",
+    "endswith": "ends_with",
+    "iendswith": "ends_with",
+    "isnull": "is_null",
+    "nin": "not_in",
+    "range": "between",
+}
+_MOST_SHOWN = 40  # letters of a value, in a message
+
+
+def _bare_word(text: str) -> str:
+    return "".join(letter for letter in text if letter.isalnum())
+
+
+def _shorten(value: str) -> str:
+    return value if value and len(value) <= _MOST_SHOWN and value.isprintable() else "…"
+
+
 def _slips(name: str) -> Iterator[str]:
     """A short name with two letters swapped or one doubled; with one left out it may be a word: sot, pae."""
     for i, letter in enumerate(name):
@@ -227,7 +332,7 @@ def _slips(name: str) -> Iterator[str]:
 
 # Any other letter in a name of four makes another word: age, pace, port, short. So does this slip, in Dutch.
 _SHORT_NAMES = {slip: name for name in ("page", "sort") for slip in _slips(name) if slip != "soort"}
-_LONG_NAMES = [name for name in _PARAMETERS if len(name) > 4]
+_LONG_NAMES = [name for name in PARAMETERS if len(name) > 4]
 _AROUND = punctuation + whitespace  # _page, $sort
 
 
@@ -235,13 +340,21 @@ def _misspelt(key: str) -> str | None:
     """The parameter that was surely meant; others, such as `age`, are left to the application."""
     name = key.lower().partition("[")[0].strip(_AROUND)
     for meant in (name, name.removesuffix("s"), _SHORT_NAMES.get(name)):
-        if meant in _PARAMETERS and (meant != "q" or key == "Q"):  # not _q, qs
+        if meant in PARAMETERS and (meant != "q" or key == "Q"):  # not _q, qs
             return meant
     near = [known for known in _LONG_NAMES if abs(len(known) - len(name)) < 2]
     return next(iter(get_close_matches(name, near, n=1, cutoff=0.8)), None)
 
 
 def _number(key: str, text: str, most: int) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= most:
+    number = _whole_number(text, most)
+    if number is None:
         raise InvalidQuery(f"{key}: a whole number from 1 to {most}")
+    return number
+
+
+def _whole_number(text: str, most: int) -> int | None:
+    """The number from 1 to `most` that the text is; None for anything else."""
+    if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= most:
+        return None
     return int(text)

@@ -59,6 +59,7 @@ class Forced:
     model: str | None
     models: Models = field(compare=False, repr=False)  # that a dotted name can lead to
     by_rule: bool = field(default=False, compare=False)  # a scope rule: who is outside it is not there
+    of_shown: bool = False  # what is shown: a row that is written need not end up inside
 
     def __hash__(self) -> int:
         return hash(self.value)  # enough to tell scopes apart, and a fifth of what hashing all fields takes
@@ -111,7 +112,7 @@ class Forced:
     def says(self, other: Forced) -> bool:
         """Whether rows that satisfy this condition satisfy the other one anyhow."""
         alike = (self.name, self.op, self.value) == (other.name, other.op, other.value)
-        return alike and self.model in (None, other.model)
+        return alike and self.model in (None, other.model) and self.of_shown <= other.of_shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,10 +401,12 @@ def with_conditions(scope: Scope, conditions: Iterable[Forced | Narrowed]) -> Sc
 
 
 def through(model: ModelMeta, key: str, scope: Scope) -> Iterator[Forced]:
-    """What the scope asks of the record that a key of the model names, if it binds rows through it."""
+    """What the scope asks of the record that a written key names, if it binds rows through it."""
     for condition in scope:
-        item = condition.on(model) if isinstance(condition, Forced) else None
-        if isinstance(condition, Forced) and item is not None and item.path and item.path[0].key == key:
+        if not isinstance(condition, Forced) or condition.of_shown:
+            continue
+        item = condition.on(model)
+        if item is not None and item.path and item.path[0].key == key:
             yield replace(condition, name=condition.name.partition(".")[2], model=item.path[0].target)
 
 

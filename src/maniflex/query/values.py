@@ -131,6 +131,8 @@ def parse_value(text: str, field: FieldMeta, parameter: str, *, member: bool = T
         value = convert(text)
     except (ValueError, KeyError, OverflowError, InvalidOperation):
         raise InvalidQuery(f"{parameter}: {field.api} takes {description}") from None
+    if field.ignore_case:
+        value = value.lower()
     if isinstance(value, Decimal) and written_digits(value) > MAX_DECIMAL_DIGITS:
         raise InvalidQuery(f"{parameter}: {field.api} takes at most {MAX_DECIMAL_DIGITS} digits")
     if member and field.enum is not None and value not in field.enum:

@@ -24,4 +24,4 @@ def fixed_values(model: ModelMeta, scope: Scope) -> Iterator[Compare]:
 
 def is_for_reading(condition: Forced | Narrowed) -> bool:
     """Whether the condition binds only rows that are shown."""
-    return isinstance(condition, Narrowed) and condition.of_shown
+    return condition.of_shown
