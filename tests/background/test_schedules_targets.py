@@ -165,6 +165,20 @@ async def test_a_url_is_posted_to_with_the_payload_and_a_stable_key(database_url
         assert headers["Content-Type"] == "application/json"
 
 
+async def test_a_url_is_told_tenant_and_actor(sqlite_url: str) -> None:
+    with listening() as receiver:
+        declare = to_url(receiver.url, allow_private=True, tenant_id="red", actor_id="Zoë\r\nX-Evil: 1")
+        with pytest.raises(DeclarationError, match="actor_id: it has characters that cannot be shown"):
+            async with a_bench(sqlite_url, declare):
+                pass
+        declare = to_url(receiver.url, allow_private=True, tenant_id="red", actor_id="Zoë")
+        async with a_bench(sqlite_url, declare) as bench:
+            await fired(bench, URL)
+
+    [(_, headers, _)] = receiver.got
+    assert (headers["X-Maniflex-Tenant"], headers["X-Maniflex-Actor"]) == ("red", "Zo%C3%AB")
+
+
 async def test_without_attempts_a_url_is_tried_once(sqlite_url: str) -> None:
     with listening((500, {}, b"")) as receiver:
         async with a_bench(sqlite_url, to_url(receiver.url, allow_private=True)) as bench:

@@ -1,5 +1,8 @@
 """Schedules over REST: the routes of their model, checked, and a few of their own; for admins only.
 
+An admin with a tenant manages the schedules of that tenant, and schedules what clients may submit; an
+operator, who has none, manages all.
+
 A server mounts `ScheduleRoutes`. Beside the usual routes at `/schedules` there are `activate`,
 `deactivate`, `status` and `run` below a schedule, the list of due schedules, and deleting many at once; PUT
 changes a schedule as PATCH does. Their firings are read at `/schedule_firing`.
@@ -7,24 +10,26 @@ changes a schedule as PATCH does. Their firings are read at `/schedule_firing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from maniflex.background.runs.access import excesses
 from maniflex.background.schedules.api import Schedules
 from maniflex.background.schedules.definition import CHANGEABLE
 from maniflex.background.schedules.model import Schedule, ScheduleFiring
 from maniflex.background_api import schedule_docs as docs
-from maniflex.background_api.admins_only import AdminsOnly
+from maniflex.background_api.own_rows import bind_to_caller
 from maniflex.background_api.part_routes import add_options
 from maniflex.background_api.payloads import schedule_payload
-from maniflex.background_api.reach import actor_of
-from maniflex.errors import InvalidQuery, InvalidSchedule, ValidationFailed
+from maniflex.background_api.reach import CallerReach, actor_of, reach_of, require_identity
+from maniflex.errors import Forbidden, InvalidQuery, InvalidSchedule, ValidationFailed
 from maniflex.model.base import Model
 from maniflex.model.meta import ModelOptions
 from maniflex.pipeline.chain import Default
 from maniflex.pipeline.context import Context
 from maniflex.pipeline.endpoints import Endpoint
+from maniflex.pipeline.exchange import OPERATES
 from maniflex.pipeline.model_routes import private_endpoints
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.registration import Next
@@ -40,12 +45,30 @@ _SAYS_WHAT = {*_TARGET, "payload"}
 _MODELS: frozenset[type[Model]] = frozenset({Schedule, ScheduleFiring})
 
 
+class TenantsOwn:
+    """Leaves an admin's tenant its schedules and their firings, and operators all; others are refused."""
+
+    __name__ = "tenants_own"
+
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules = schedules
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        if ctx.operation is not Operation.OPTIONS:  # which shows no schedule
+            match reach_of(ctx, self._schedules.admin_role):
+                case CallerReach.OWN:
+                    raise Forbidden()
+                case CallerReach.TENANT as reach:
+                    bind_to_caller(ctx.query.force, require_identity(ctx), reach)
+        await next()
+
+
 class ScheduleRoutes:
     """The REST routes of schedules."""
 
     def __init__(self, schedules: Schedules) -> None:
         self._schedules = schedules
-        self._guard = AdminsOnly(lambda: schedules.admin_role)
+        self._guard = TenantsOwn(schedules)
 
     def options(self) -> Mapping[type[Model], ModelOptions]:
         keep: Mapping[str, Any] = {"auth": self._guard, "service": self._keep}
@@ -83,13 +106,16 @@ class ScheduleRoutes:
             await next()
             return
         if ctx.operation is Operation.CREATE:
-            values = {name: getattr(ctx.record, name) for name in CHANGEABLE}
-            self._schedules.check_client_target(values["kind"], values["target"])
+            actor = actor_of(ctx)
+            values = {name: getattr(ctx.record, name) for name in (*CHANGEABLE, "tenant_id")}
+            self._check_target(ctx, values)
+            self._check_attempts(ctx, ctx.record, values)
             values["payload"] = self._payload(values)
             ctx.set_field("payload", values["payload"])
-            ctx.set_field("next_run_at", self._schedules.new(values)["next_run_at"])
-            for name in ("created_by", "updated_by"):
-                ctx.set_field(name, actor_of(ctx))
+            next_run_at = self._schedules.new({**values, "actor_id": actor})["next_run_at"]
+            ctx.set_field("next_run_at", next_run_at)
+            for name in ("actor_id", "created_by", "updated_by"):
+                ctx.set_field(name, actor)
             await next()
         elif ctx.operation is Operation.UPDATE:
             async with ctx.transaction():
@@ -97,11 +123,17 @@ class ScheduleRoutes:
                 client_changes = {name: v for name, v in (ctx.changes or {}).items() if name in CHANGEABLE}
                 if _SAYS_WHAT & client_changes.keys():
                     values = {name: client_changes.get(name, getattr(before, name)) for name in _SAYS_WHAT}
-                    self._schedules.check_client_target(values["kind"], values["target"])
+                    self._check_target(ctx, values)
                     if "payload" in client_changes or _is_elsewhere(before, client_changes):
                         client_changes["payload"] = self._payload(values)
                         ctx.set_field("payload", client_changes["payload"])
+                self._check_attempts(ctx, before, client_changes)
                 changes = {**client_changes, **_network_change(before, client_changes)}
+                if any(
+                    changes.get(name, getattr(before, name)) != getattr(before, name) for name in _SAYS_WHAT
+                ):
+                    # Who says what it does answers for it: nobody lets another person's schedule act.
+                    changes["actor_id"] = actor_of(ctx)
                 for name, value in self._schedules.changed_fields(before, changes).items():
                     if name not in client_changes:
                         ctx.set_field(name, value)
@@ -111,6 +143,28 @@ class ScheduleRoutes:
             await next()
             return
         ctx.after_commit(self._schedules.wake)
+
+    def _check_target(self, ctx: Context, values: Mapping[str, Any]) -> None:
+        """Refuse a target that this caller may not name; one with a tenant names what it could submit."""
+        schedules, kind, target = self._schedules, values["kind"], values["target"]
+        schedules.check_client_target(kind, target)
+        if kind != "run" or reach_of(ctx, schedules.admin_role) is CallerReach.ALL:
+            return
+        work = schedules.work
+        # In the panel a role is asked for beside the tenant, and it submits there what is not hidden.
+        is_hidden = target in work.handlers.hidden_types()
+        if is_hidden or not (ctx.scope.get(OPERATES) or work.access.is_public(target, work.handlers)):
+            raise InvalidSchedule("target", "there is no such type of run")
+
+    def _check_attempts(self, ctx: Context, schedule: Any, changes: Mapping[str, Any]) -> None:
+        """Refuse a caller with a tenant more attempts than the handler has, as when a run is submitted."""
+        kind, target, attempts = (changes.get(n, getattr(schedule, n)) for n in (*_TARGET, "attempts"))
+        if kind != "run" or not {*_TARGET, "attempts"} & changes.keys():
+            return
+        if reach_of(ctx, self._schedules.admin_role) is not CallerReach.ALL:
+            options: Any = {"priority": 0, "max_attempts": attempts, "timeout": None}
+            for _, why in excesses(self._schedules.work.handlers, target, **options):
+                raise InvalidSchedule("attempts", why)
 
     def _payload(self, values: Mapping[str, Any]) -> Any:
         """The payload as a client may say it."""
@@ -301,7 +355,11 @@ def _network_change(before: Schedule, client_changes: Mapping[str, Any]) -> dict
 
 
 def _is_elsewhere(before: Schedule, client_changes: Mapping[str, Any]) -> bool:
-    return any(client_changes.get(name, getattr(before, name)) != getattr(before, name) for name in _TARGET)
+    return _is_changed(before, client_changes, _TARGET)
+
+
+def _is_changed(before: Schedule, changes: Mapping[str, Any], names: Iterable[str]) -> bool:
+    return any(changes.get(name, getattr(before, name)) != getattr(before, name) for name in names)
 
 
 def _with_codes(endpoint: Endpoint) -> Endpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -29,9 +30,12 @@ from maniflex.cli.target import load_sealed
 from maniflex.errors import InvalidSchedule, RequestError
 
 TABLES = ("schedules", "schedule_firing")
-COLUMNS = ("name", "status", "times", "target", "next_run_at", "last_run_at", "late")
+COLUMNS = ("name", "tenant", "status", "times", "target", "next_run_at", "last_run_at", "late")
 NEXT_TIMES = 10
 FIRINGS = 10
+
+
+tenant_option = click.option("--tenant", help="The tenant of the schedule; without it, one that has none.")
 
 
 @click.group()
@@ -42,14 +46,16 @@ def schedules() -> None:
 @schedules.command("list", epilog="Example: maniflex schedules list app:server --status active")
 @target_argument
 @click.option("--status", type=click.Choice(["active", "inactive"]), help="In this state.")
+@click.option("--tenant", help="Of this tenant; without it, of all tenants and of none.")
 @limit_option(1000)
 @json_option
-def list_schedules(target: str, status: str | None, limit: int, as_json: bool) -> None:
+def list_schedules(target: str, status: str | None, tenant: str | None, limit: int, as_json: bool) -> None:
     """All schedules, by name."""
     server = load_sealed(target)
 
     async def read() -> tuple[list[Schedule], datetime]:
-        return await server.schedules.list(status=status, limit=limit), server.schedules.now()
+        schedules = await server.schedules.list(status=status, tenant_id=tenant, limit=limit)
+        return schedules, server.schedules.now()
 
     records, now = on_database(server, read, *TABLES)
     if as_json:
@@ -58,6 +64,7 @@ def list_schedules(target: str, status: str | None, limit: int, as_json: bool) -
     rows = [
         (
             one.name,
+            one.tenant_id,
             one.status,
             shorten(_times_in_words(one)),
             shorten(f"{one.kind} {one.target}"),
@@ -73,13 +80,14 @@ def list_schedules(target: str, status: str | None, limit: int, as_json: bool) -
 @schedules.command(epilog="Example: maniflex schedules show app:server nightly")
 @target_argument
 @click.argument("name")
+@tenant_option
 @json_option
-def show(target: str, name: str, as_json: bool) -> None:
+def show(target: str, name: str, tenant: str | None, as_json: bool) -> None:
     """One schedule by name or id, its next times and its last firings."""
     server = load_sealed(target)
 
     async def read() -> tuple[Schedule, list[ScheduleFiring], datetime]:
-        schedule = await server.schedules.get(name)
+        schedule = await server.schedules.get(name, tenant_id=tenant)
         return schedule, await server.schedules.firings(schedule.id, FIRINGS), server.schedules.now()
 
     schedule, firings, now = on_database(server, read, *TABLES)
@@ -100,29 +108,32 @@ def show(target: str, name: str, as_json: bool) -> None:
 @schedules.command(epilog="Example: maniflex schedules run app:server nightly")
 @target_argument
 @click.argument("name")
-def run(target: str, name: str) -> None:
+@tenant_option
+def run(target: str, name: str, tenant: str | None) -> None:
     """Fire a schedule once, now; its next time stays."""
     server = load_sealed(target)
-    run_record = on_database(server, lambda: server.schedules.run_now(name), *TABLES)
+    run_record = on_database(server, lambda: server.schedules.run_now(name, tenant_id=tenant), *TABLES)
     click.echo(f"{name}: run {run_record.id} is due")
 
 
 @schedules.command(epilog="Example: maniflex schedules pause app:server nightly weekly")
 @target_argument
 @click.argument("names", nargs=-1, required=True)
-def pause(target: str, names: tuple[str, ...]) -> None:
+@tenant_option
+def pause(target: str, names: tuple[str, ...], tenant: str | None) -> None:
     """Let schedules rest; they keep their names and firings."""
     server = load_sealed(target)
-    _change(server, names, server.schedules.deactivate)
+    _change(server, names, partial(server.schedules.deactivate, tenant_id=tenant))
 
 
 @schedules.command(epilog="Example: maniflex schedules resume app:server nightly")
 @target_argument
 @click.argument("names", nargs=-1, required=True)
-def resume(target: str, names: tuple[str, ...]) -> None:
+@tenant_option
+def resume(target: str, names: tuple[str, ...], tenant: str | None) -> None:
     """Let schedules be due again from now on."""
     server = load_sealed(target)
-    _change(server, names, server.schedules.activate)
+    _change(server, names, partial(server.schedules.activate, tenant_id=tenant))
 
 
 def _change(server: Server, names: tuple[str, ...], call: Callable[[str], Awaitable[Schedule]]) -> None:

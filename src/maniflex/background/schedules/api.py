@@ -21,10 +21,11 @@ from maniflex.background.part import DeclaredPart
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.model import WorkflowRun
 from maniflex.background.runs.run import Run
-from maniflex.background.schedules.declared import DeclaredSchedules
+from maniflex.background.schedules.declared import DeclaredSchedules, of_tenant
 from maniflex.background.schedules.definition import (
     Fits,
     KnownTargets,
+    ScopeNeeds,
     check_target,
     fields_of_change,
     fields_of_new,
@@ -68,6 +69,7 @@ class Schedules(DeclaredPart):
         self._call: CallAction | None = None
         self._actions: Mapping[str, Fits] | None = None
         self._open_actions: frozenset[str] = frozenset()
+        self._scope_needs = ScopeNeeds()
         self._schedulers: builtins.list[Scheduler] = []
 
     # -- declaring
@@ -107,28 +109,36 @@ class Schedules(DeclaredPart):
         active: bool = True,
         attempts: int | None = None,
         allow_private: bool = False,
+        tenant_id: str | None = None,
+        actor_id: str | None = None,
     ) -> None:
         """Declare a schedule, stored when the server starts; `active` counts only when it is new.
 
         Its target is one of `run` (a type), `action` (a name) and `url`. `policy` is about due times
         that no scheduler was there for: `once` fires the latest, `all` each of them, `skip` none.
+        Its runs are of `tenant_id` and act in the name of `actor_id`; its name is unique within the tenant.
         """
         self.require_open()
         self._use()
         status = "active" if active else "inactive"
         options = {"payload": payload, "policy": policy, "attempts": attempts, "allow_private": allow_private}
+        owner = {"tenant_id": tenant_id or None, "actor_id": actor_id or None}
         try:
             target = _target(run, action, url)
         except InvalidSchedule as error:
             self._problems.append(f"schedule {name!r}: {error}")
             return
-        definition = {"name": name, "cron": cron, "timezone": timezone, **target, **options, "status": status}
-        self._declared.add(name, definition)
+        definition = {"name": name, "cron": cron, "timezone": timezone, **target, **options, **owner}
+        self._declared.add({**definition, "status": status})
 
     def know_actions(self, actions: Mapping[str, Fits], open_to_clients: frozenset[str]) -> None:
         """Set the actions there are; a schedule of any other is refused from here on."""
         self._actions = dict(actions)
         self._open_actions = open_to_clients
+
+    def know_scopes(self, needs: ScopeNeeds) -> None:
+        """Set what scope rules must know of the caller of a run, to refuse schedules that do not say it."""
+        self._scope_needs = needs
 
     def check_client_target(self, kind: str, target: str) -> None:
         """Refuse a target that is not a client's to name: what code keeps to itself, code schedules."""
@@ -152,7 +162,7 @@ class Schedules(DeclaredPart):
         return schema_statements(PACKAGE, "schedules", dialect) if self.is_used else ()
 
     def problems(self) -> builtins.list[str]:
-        targets = KnownTargets(self.work.handlers, self._actions)
+        targets = KnownTargets(self.work.handlers, self._actions, scopes=self._scope_needs)
         return [*self._problems, *self._declared.problems(targets)]
 
     def attach(self, environment: Environment) -> None:
@@ -200,12 +210,21 @@ class Schedules(DeclaredPart):
         active: bool = True,
         attempts: int | None = None,
         allow_private: bool = False,
+        tenant_id: str | None = None,
+        actor_id: str | None = None,
     ) -> Schedule:
-        """Store a schedule; options are those of `add`. `Conflict` when there is one of this name."""
+        """Store a schedule; options are those of `add`. `Conflict` when its tenant has one of this name.
+
+        Inside a request it is its caller's and of the caller's tenant, unless `tenant_id` or `actor_id`
+        say otherwise.
+        """
         status = "active" if active else "inactive"
         options = {"payload": payload, "policy": policy, "attempts": attempts, "allow_private": allow_private}
         definition = {"name": name, "cron": cron, "timezone": timezone, **_target(run, action, url)}
-        return await self._insert({**definition, **options, "status": status})
+        if tenant_id is None and actor_id is None:
+            actor_id, tenant_id = caller()[:2]
+        owner = {"tenant_id": tenant_id or None, "actor_id": actor_id or None}
+        return await self._insert({**definition, **options, **owner, "status": status})
 
     async def _insert(self, definition: Mapping[str, Any]) -> Schedule:
         who = caller().actor_id
@@ -223,32 +242,52 @@ class Schedules(DeclaredPart):
 
     def _known_targets(self) -> KnownTargets:
         models = {cls: store.meta for cls, store in self.require_sealed().stores.items()}
-        return KnownTargets(self.work.handlers, self._actions, models)
+        return KnownTargets(self.work.handlers, self._actions, models, self._scope_needs)
 
-    async def get(self, id_or_name: str) -> Schedule:
-        """The schedule of that id or name; `NotFound` when there is none."""
-        schedules = await self._records().list([("id", "eq", id_or_name)], limit=1)
-        schedules = schedules or await self._records().list([("name", "eq", id_or_name)], limit=1)
-        if not schedules:
-            raise NotFound("schedule not found")
-        return schedules[0]
+    async def get(self, id_or_name: str, *, tenant_id: str | None = None) -> Schedule:
+        """The schedule of that id or name; `NotFound` when there is none.
+
+        With `tenant_id` it is one of that tenant; an empty text means those without a tenant. Otherwise any
+        schedule is found by its id, and by its name one of the caller's tenant, else one without a tenant.
+        """
+        by_id: builtins.list[Any] = [("id", "eq", id_or_name)]
+        by_name: builtins.list[Any] = [("name", "eq", id_or_name)]
+        if tenant_id is not None:
+            searches = [[*by_id, of_tenant(tenant_id)], [*by_name, of_tenant(tenant_id)]]
+        else:
+            tenants = dict.fromkeys((caller().tenant_id or None, None))
+            searches = [by_id, *([*by_name, of_tenant(tenant)] for tenant in tenants)]
+        for filters in searches:
+            if schedules := await self._records().list(filters, limit=1):
+                return schedules[0]
+        raise NotFound("schedule not found")
 
     async def list(
-        self, *, status: str | None = None, kind: str | None = None, limit: int = LIST_LIMIT, page: int = 1
+        self,
+        *,
+        status: str | None = None,
+        kind: str | None = None,
+        tenant_id: str | None = None,
+        limit: int = LIST_LIMIT,
+        page: int = 1,
     ) -> builtins.list[Schedule]:
-        """Schedules by name."""
+        """Schedules by name: of all tenants, of one, or with an empty `tenant_id` those without a tenant."""
         equal = {"status": status, "kind": kind}
-        filters = [(name, "eq", value) for name, value in equal.items() if value is not None]
-        return await self._records().list(filters, sorts="name", limit=_check_limit(limit), page=page)
+        filters: builtins.list[Any] = [(name, "eq", text) for name, text in equal.items() if text is not None]
+        if tenant_id is not None:
+            filters.append(of_tenant(tenant_id))
+        return await self._records().list(filters, sorts=["name", "id"], limit=_check_limit(limit), page=page)
 
     async def due(self, limit: int = LIST_LIMIT) -> builtins.list[Schedule]:
         """Active schedules whose time has come, the longest due first."""
         filters = [("status", "eq", "active"), ("next_run_at", "lte", self.now())]
         return await self._records().list(filters, sorts=["next_run_at", "id"], limit=_check_limit(limit))
 
-    async def firings(self, id_or_name: str, limit: int = LIST_LIMIT) -> builtins.list[ScheduleFiring]:
+    async def firings(
+        self, id_or_name: str, limit: int = LIST_LIMIT, *, tenant_id: str | None = None
+    ) -> builtins.list[ScheduleFiring]:
         """The firings of a schedule, the latest first."""
-        filters = [("schedule_id", "eq", (await self.get(id_or_name)).id)]
+        filters = [("schedule_id", "eq", (await self.get(id_or_name, tenant_id=tenant_id)).id)]
         records = Records[ScheduleFiring](self.require_sealed().stores[ScheduleFiring])
         return await records.list(filters, sorts=["due_at:desc", "id:desc"], limit=_check_limit(limit))
 
@@ -258,10 +297,13 @@ class Schedules(DeclaredPart):
         firings = await records.list([("run_id", "eq", run_id)], limit=1)
         return firings[0] if firings else None
 
-    async def update(self, id_or_name: str, **changes: Any) -> Schedule:
-        """Change a schedule; it is due anew only when its cron, its zone or its status changes."""
+    async def update(self, id_or_name: str, *, tenant_id: str | None = None, **changes: Any) -> Schedule:
+        """Change a schedule; it is due anew only when its cron, its zone or its status changes.
+
+        `tenant_id` says which one is meant, as for `get`; a schedule stays with its tenant.
+        """
         column_changes = _column_changes(changes)
-        schedule = await self.get(id_or_name)
+        schedule = await self.get(id_or_name, tenant_id=tenant_id)
         environment = self.require_sealed()
         async with transaction(environment.adapter) as tx:
             # Under the lock a scheduler takes, so that neither overwrites what the other decided.
@@ -276,19 +318,19 @@ class Schedules(DeclaredPart):
         self.wake()
         return after
 
-    async def activate(self, id_or_name: str) -> Schedule:
+    async def activate(self, id_or_name: str, *, tenant_id: str | None = None) -> Schedule:
         """Let it be due again from now on; what it missed meanwhile is not made up for."""
-        return await self.update(id_or_name, status="active")
+        return await self.update(id_or_name, tenant_id=tenant_id, status="active")
 
-    async def deactivate(self, id_or_name: str) -> Schedule:
+    async def deactivate(self, id_or_name: str, *, tenant_id: str | None = None) -> Schedule:
         """Let it rest; it keeps its name and its history."""
-        return await self.update(id_or_name, status="inactive")
+        return await self.update(id_or_name, tenant_id=tenant_id, status="inactive")
 
-    async def delete(self, *ids_or_names: str) -> int:
+    async def delete(self, *ids_or_names: str, tenant_id: str | None = None) -> int:
         """Remove schedules, all or none; their firings stay until they are old. How many there were."""
         environment = self.require_sealed()
         async with transaction(environment.adapter):
-            ids = [(await self.get(one)).id for one in ids_or_names]
+            ids = [(await self.get(one, tenant_id=tenant_id)).id for one in ids_or_names]
             return len(await self.store.remove(executor(environment.adapter), ids))
 
     async def delete_many(self, ids: Sequence[str]) -> int:
@@ -296,10 +338,10 @@ class Schedules(DeclaredPart):
         environment = self.require_sealed()
         return len(await self.store.remove(executor(environment.adapter), list(dict.fromkeys(ids))))
 
-    async def run_now(self, id_or_name: str) -> WorkflowRun:
+    async def run_now(self, id_or_name: str, *, tenant_id: str | None = None) -> WorkflowRun:
         """Fire it once outside its times, also when it is inactive; its next due time stays."""
         environment = self.require_sealed()
-        schedule = await self.get(id_or_name)
+        schedule = await self.get(id_or_name, tenant_id=tenant_id)
         check_target(schedule.kind, schedule.target)  # a row of an older version may say anything
         if is_unreadable(schedule.payload):
             raise InvalidSchedule("payload", "what is stored cannot be read; give it another one")

@@ -13,30 +13,33 @@ from maniflex.background.schedules.model import Schedule
 from maniflex.db.records import Records
 from maniflex.errors import ConstraintViolation, InvalidSchedule
 
+ScheduleKey = tuple[str | None, str]  # tenant and name, by which no two schedules are alike
+
 
 class DeclaredSchedules:
-    """Definitions by the name of their schedule; a second one of a name is a mistake."""
+    """Definitions by the tenant and name of their schedule; a second one of both is a mistake."""
 
     def __init__(self, handlers: RunHandlers) -> None:
         self._handlers = handlers
-        self._definitions: dict[str, dict[str, Any]] = {}
+        self._definitions: dict[ScheduleKey, dict[str, Any]] = {}
         self._twice: list[str] = []
 
-    def add(self, name: str, definition: dict[str, Any]) -> None:
-        if name in self._definitions:
-            self._twice.append(name)
+    def add(self, definition: dict[str, Any]) -> None:
+        key = definition["tenant_id"], definition["name"]
+        if key in self._definitions:
+            self._twice.append(_words(definition))
         else:
-            self._definitions[name] = definition
+            self._definitions[key] = definition
 
     def problems(self, targets: KnownTargets) -> Iterator[str]:
-        for name in self._twice:
-            yield f"schedule {name!r}: there is one of this name already"
-        for name, definition in self._definitions.items():
+        for words in self._twice:
+            yield f"{words}: there is one of this name already"
+        for definition in self._definitions.values():
             try:
                 check(definition, targets)
                 check_firing(definition, targets)
             except InvalidSchedule as error:
-                yield f"schedule {name!r}: {error}"
+                yield f"{_words(definition)}: {error}"
 
     async def store(
         self,
@@ -50,29 +53,44 @@ class DeclaredSchedules:
         if not self._definitions:
             return
         self._warn_of_strangers(logger)
-        existing = {one.name: one for one in await records.list([("name", "in", [*self._definitions])])}
-        for name, definition in self._definitions.items():
-            schedule = existing.get(name)
+        existing: dict[ScheduleKey, Schedule] = {}
+        for tenant in dict.fromkeys(tenant for tenant, _ in self._definitions):
+            names = [name for other, name in self._definitions if other == tenant]
+            schedules = await records.list([of_tenant(tenant), ("name", "in", names)])
+            existing |= {(tenant, one.name): one for one in schedules}
+        for (tenant, name), definition in self._definitions.items():
+            schedule = existing.get((tenant, name))
             if schedule is None:
                 try:
                     await insert(definition)
                     continue
                 except ConstraintViolation:  # another process was faster
-                    [schedule] = await records.list([("name", "eq", name)])
+                    [schedule] = await records.list([of_tenant(tenant), ("name", "eq", name)])
             if changes := _changes(schedule, definition):
                 await update(schedule.id, **changes)
 
     def _warn_of_strangers(self, logger: logging.Logger) -> None:
         """Warn of run types without a handler here; another process may handle them, so it is no error."""
         types = [handler.type for handler in self._handlers if not handler.internal]
-        for name, definition in self._definitions.items():
+        for definition in self._definitions.values():
             if definition["kind"] == "run" and self._handlers.get(definition["target"]) is None:
                 logger.warning(
-                    "schedule %r: no handler of this process takes runs of type %r%s",
-                    name,
+                    "%s: no handler of this process takes runs of type %r%s",
+                    _words(definition),
                     definition["target"],
                     did_you_mean(definition["target"], types),
                 )
+
+
+def of_tenant(tenant_id: str | None) -> tuple[str, str, str | None]:
+    """The condition that leaves the schedules of a tenant, or those without one."""
+    return ("tenant_id", "eq", tenant_id) if tenant_id else ("tenant_id", "is_null", None)
+
+
+def _words(definition: Mapping[str, Any]) -> str:
+    """A declared schedule as messages name it."""
+    tenant = definition["tenant_id"]
+    return f"schedule {definition['name']!r}" + (f" of the tenant {tenant!r}" if tenant else "")
 
 
 def _changes(schedule: Schedule, definition: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,13 +28,24 @@ from maniflex.model.base import Model
 from maniflex.model.meta import ModelMeta
 
 KINDS, POLICIES, STATUSES = get_args(Kind), get_args(Policy), get_args(Status)
-DECLARED_FIELDS = ("cron", "timezone", "kind", "target", "payload", "policy", "attempts", "allow_private")
+DECLARED_FIELDS = (
+    "cron",
+    "timezone",
+    "kind",
+    "target",
+    "payload",
+    "policy",
+    "attempts",
+    "allow_private",
+    "actor_id",
+)
 CHANGEABLE = (*DECLARED_FIELDS, "name", "status")
 _LONGEST = {"name": 100, "cron": 100, "timezone": 100, "target": 2000}
+_LONGEST_OWNER = 500
 _MOST_ATTEMPTS = 100
 OWN = "schedule."  # the types of runs that schedules submit on their own behalf
 _DEFAULTS = {"timezone": "UTC", "kind": "run", "policy": "once", "status": "active"}
-_DOES = {"kind", "target", "payload"}
+_DOES = {"kind", "target", "payload", "actor_id"}
 Models = Mapping[type[Model], ModelMeta]
 
 
@@ -45,12 +56,21 @@ class Fits(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ScopeNeeds:
+    """What the scope rules of the server must know of the caller of a run whose handler is scoped."""
+
+    tenant: bool = False
+    identity: bool = False  # a tenant or an actor, whichever a rule asks for
+
+
+@dataclass(frozen=True, slots=True)
 class KnownTargets:
     """The targets this process knows; a type that no handler here takes may be another process's."""
 
     handlers: RunHandlers
     actions: Mapping[str, Fits] | None = None  # all there are, once they are known
     models: Models | None = None
+    scopes: ScopeNeeds = ScopeNeeds()
 
 
 def check(values: Mapping[str, Any], known: KnownTargets) -> Times:
@@ -60,6 +80,9 @@ def check(values: Mapping[str, Any], known: KnownTargets) -> Times:
     _check_choice("kind", values.get("kind"), KINDS)
     _check_choice("policy", values.get("policy"), POLICIES)
     _check_choice("status", values.get("status", "active"), STATUSES)
+    for name in ("tenant_id", "actor_id"):
+        if values.get(name) is not None:
+            _check_text(name, values[name], _LONGEST_OWNER)
     attempts = values.get("attempts")
     if attempts is not None and not (type(attempts) is int and 1 <= attempts <= _MOST_ATTEMPTS):
         raise InvalidSchedule("attempts", f"it is a whole number from 1 to {_MOST_ATTEMPTS}")
@@ -101,6 +124,19 @@ def check_firing(values: Mapping[str, Any], known: KnownTargets) -> None:
             handler = known.handlers.get(target)
             if handler is not None and handler.payload is not None:
                 _check_handler_takes(payload, handler.payload)
+            if handler is not None and handler.scoped:
+                _check_scope(values, known.scopes)
+
+
+def _check_scope(values: Mapping[str, Any], needs: ScopeNeeds) -> None:
+    """Refuse a schedule whose runs no scope rule could bind: their handler would fail at every firing."""
+    target, tenant, actor = values["target"], values.get("tenant_id"), values.get("actor_id")
+    if needs.tenant and not tenant:
+        why = "scope rules bind it by a tenant, and this schedule has none"
+        raise InvalidSchedule("tenant_id", f"the handler of {target!r} is scoped: {why}")
+    if needs.identity and not tenant and not actor:
+        why = "scope rules bind it by a caller, and this schedule has neither actor nor tenant"
+        raise InvalidSchedule("actor_id", f"the handler of {target!r} is scoped: {why}")
 
 
 def fields_of_new(values: Mapping[str, Any], now: datetime, known: KnownTargets) -> dict[str, Any]:
@@ -127,7 +163,7 @@ def fields_of_change(
     changed_values = {name: value for name, value in after.items() if value != current[name]}
     # One that cannot fire any more can still be renamed, closed to the inner network or switched off.
     if changed_values.keys() & _DOES or changed_values.get("status") == "active":
-        check_firing(after, known)
+        check_firing({**after, "tenant_id": before.tenant_id}, known)
     if after["status"] == "inactive":
         return {**changed_values, "next_run_at": None}
     if changed_values.keys() & {"cron", "timezone", "status"} or before.next_run_at is None:

@@ -1,7 +1,7 @@
 """The tables of schedules, as ordinary models.
 
-A schedule names a target and its times; a firing is one due time that came, and the row that makes
-sure it comes once. The unique index on (schedule, due time) is in `background/sql`.
+A schedule names a target and its times, and says in whose name it acts; a firing is one due time that came,
+and the row that makes sure it comes once. The unique index on (schedule, due time) is in `background/sql`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from maniflex.model.base import Model
 from maniflex.model.field import field
+from maniflex.model.meta import TableRules
 
 Kind = Literal["run", "action", "url"]
 Policy = Literal["skip", "once", "all"]
@@ -31,8 +32,10 @@ class Schedule(Model, table="schedules"):
     """Something that happens again and again, at the times of a cron expression."""
 
     __shows_unreadable__: ClassVar = True
+    # The names of schedules without a tenant are unique by an index in `background/sql`.
+    __table_rules__: ClassVar = TableRules(old_indexes=("uq_schedules_name",))
 
-    name: str = field(unique=True, min_length=1, max_length=100, filterable=True, sortable=True)
+    name: str = field(unique="tenant_id", min_length=1, max_length=100, filterable=True, sortable=True)
     cron: str = field(max_length=100)
     timezone: str = field(default="UTC", max_length=100, filterable=True)
     kind: Kind = field(default="run", filterable=True)
@@ -46,6 +49,9 @@ class Schedule(Model, table="schedules"):
     last_run_at: datetime | None = field(default=None, readonly=True, filterable=True, sortable=True)
     next_run_at: datetime | None = field(default=None, readonly=True, filterable=True, sortable=True)
     last_error: str | None = field(default=None, readonly=True)  # why it was made inactive
+    # In whose name its runs act, and for which tenant; None: in nobody's, for none.
+    actor_id: str | None = field(default=None, readonly=True, filterable=True, relation=None)
+    tenant_id: str | None = field(default=None, readonly=True, filterable=True, relation=None)
     created_by: str | None = field(default=None, readonly=True, filterable=True)  # None: code, in no request
     updated_by: str | None = field(default=None, readonly=True, filterable=True)
 
@@ -61,3 +67,4 @@ class ScheduleFiring(Model, table="schedule_firing"):
     manual: bool = field(default=False, filterable=True)  # by `run_now`
     skipped_until: datetime | None = field(default=None)  # no due time before this was fired
     run_id: str | None = field(default=None, filterable=True, relation=None, index=True)
+    tenant_id: str | None = field(default=None, filterable=True, relation=None)  # of the schedule

@@ -26,13 +26,16 @@ class Due:
     attempts: int | None
     allow_private: bool
     next_run_at: datetime
+    tenant_id: str | None = None
+    actor_id: str | None = None
 
     @classmethod
     def of(cls, row: Row) -> Due:
         """The schedule of a row that the statements `claim` and `claim_one` return."""
-        id, name, cron, timezone, kind, target, payload, policy, attempts, allow_private, due = row
+        id, name, cron, timezone, kind, target, payload, policy, attempts, allow_private, due, *owner = row
         value, private = decode_stored(payload), bool(allow_private)
-        return cls(id, name, cron, timezone, kind, target, value, policy, attempts, private, instant(due))
+        what = (kind, target, value, policy, attempts, private)
+        return cls(id, name, cron, timezone, *what, instant(due), *owner)
 
 
 @dataclass(frozen=True, slots=True)

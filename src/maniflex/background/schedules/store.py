@@ -62,10 +62,11 @@ class ScheduleStore:
                 self._time(d.firing.due_at),
                 d.firing.outcome,
                 self._time(d.firing.skipped_until),
+                d.schedule.tenant_id,
             )
             for d in drafts
         ]
-        values = self._rows(("ids", "schedules", "names", "dues", "outcomes", "untils"), rows)
+        values = self._rows(("ids", "schedules", "names", "dues", "outcomes", "untils", "tenants"), rows)
         fresh = await tx.write(self._sql["fire"].bind(now=self._time(now), manual=manual, **values))
         new_ids = {id for (id,) in fresh}
         return [draft for draft in drafts if draft.id in new_ids]

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from maniflex.background.runs.api import Work
 from maniflex.background.runs.engine import RunEngine
+from maniflex.background.runs.options import Options
 from maniflex.background.runs.run import Run
 from maniflex.background.schedules.definition import OWN
 from maniflex.background.schedules.post import AddressRefused, Answer, post
@@ -27,6 +29,7 @@ ACTION = f"{OWN}action.v1"
 URL = f"{OWN}url.v1"
 MOST_POSTS = 64  # at once
 _WORTH_ANOTHER_TRY = (408, 425, 429)
+_PLAIN = "!#$&'()*+,/:;=?@[]| "  # stands in a header as it is; other characters are written as %..
 
 
 class MayReachPrivate(Protocol):
@@ -38,19 +41,26 @@ class MayReachPrivate(Protocol):
 class CallAction(Protocol):
     """Calls a registered action in this process; what it returns is the run's result."""
 
-    async def __call__(self, name: str, payload: Any) -> Any: ...
+    async def __call__(
+        self, name: str, payload: Any, *, actor_id: str | None, tenant_id: str | None
+    ) -> Any: ...
 
 
 async def submit(engine: RunEngine, firings: Sequence[Fired], tx: Tx) -> list[tuple[str, str]]:
-    """Submit the run of each firing, in the transaction that records it; firing and run ids."""
-    by_type: dict[tuple[str, int | None], list[Fired]] = defaultdict(list)
+    """Submit the run of each firing, in the transaction that records it; firing and run ids.
+
+    A run acts in the name of the actor of its schedule, and for its tenant.
+    """
+    alike: dict[tuple[str, int | None, str | None, str | None], list[Fired]] = defaultdict(list)
     for one in firings:
-        by_type[_type(one)].append(one)
+        alike[(*_type(one), one.schedule.actor_id, one.schedule.tenant_id)].append(one)
     pairs: list[tuple[str, str]] = []
-    for (type, attempts), group in by_type.items():
+    for (type, attempts, actor_id, tenant_id), group in alike.items():
         payloads = [_payload(one) for one in group]
-        timeout = _timeout(engine, type)
-        runs = await engine.submit_all(type, payloads, tx=tx, max_attempts=attempts, timeout=timeout)
+        options = Options(
+            max_attempts=attempts, timeout=_timeout(engine, type), actor_id=actor_id, tenant_id=tenant_id
+        )
+        runs = await engine.submit_all(type, payloads, tx=tx, **options)
         pairs += [(one.id, run.id) for one, run in zip(group, runs, strict=True)]
     return pairs
 
@@ -96,7 +106,8 @@ def register(
         call = action()
         if call is None:
             raise Fatal("this process has no actions to call")
-        return await call(run.payload["target"], run.payload["payload"])
+        target, payload = run.payload["target"], run.payload["payload"]
+        return await call(target, payload, actor_id=run.actor_id, tenant_id=run.tenant_id)
 
     async def call_url(run: Run) -> dict[str, Any]:
         allow_private = await may_reach_private(run)
@@ -110,6 +121,8 @@ def register(
         }
         if run.traceparent:
             headers["traceparent"] = run.traceparent
+        owner = {"X-Maniflex-Tenant": run.tenant_id, "X-Maniflex-Actor": run.actor_id}
+        headers |= {name: quote(text, safe=_PLAIN) for name, text in owner.items() if text}
         body = run.payload["payload"]
         arguments = (run.payload["target"], {} if body is None else body, headers)
         send = partial(post, *arguments, timeout=timeout.total_seconds(), allow_private=allow_private)

@@ -4,6 +4,14 @@ CREATE INDEX IF NOT EXISTS schedules_due ON schedules (next_run_at, id) WHERE st
 -- name: schema_3
 CREATE INDEX IF NOT EXISTS schedule_firing_fired ON schedule_firing (fired_at);
 
+-- name: schema_4
+-- Names were unique among the schedules of all tenants once.
+DROP INDEX IF EXISTS uq_schedules_name;
+
+-- name: schema_5
+-- A unique index over tenant and name tells no two rows apart that have no tenant.
+CREATE UNIQUE INDEX IF NOT EXISTS schedules_name_without_tenant ON schedules (name) WHERE tenant_id IS NULL;
+
 -- name: overdue
 SELECT count(*), min(next_run_at) FROM (
     SELECT next_run_at FROM schedules WHERE status = 'active' AND next_run_at <= :now

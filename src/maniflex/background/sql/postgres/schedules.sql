@@ -11,22 +11,25 @@ SELECT next_run_at FROM schedules
 
 -- name: claim
 -- Hold up to :limit due schedules for this transaction, the longest due first.
-SELECT id, name, cron, timezone, kind, target, payload::text, policy, attempts, allow_private, next_run_at
+SELECT id, name, cron, timezone, kind, target, payload::text, policy, attempts, allow_private, next_run_at,
+       tenant_id, actor_id
   FROM schedules
  WHERE status = 'active' AND next_run_at <= :now AND id <> ALL (:passed::text[])
  ORDER BY next_run_at, id LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 -- name: claim_one
-SELECT id, name, cron, timezone, kind, target, payload::text, policy, attempts, allow_private, next_run_at
+SELECT id, name, cron, timezone, kind, target, payload::text, policy, attempts, allow_private, next_run_at,
+       tenant_id, actor_id
   FROM schedules
  WHERE id = :id AND status = 'active' AND next_run_at <= :now FOR UPDATE SKIP LOCKED;
 
 -- name: fire
 INSERT INTO schedule_firing (id, created_at, updated_at, schedule_id, schedule_name, due_at, fired_at, outcome,
-                             manual, skipped_until, run_id)
-SELECT f.id, :now::timestamptz, :now, f.schedule_id, f.name, f.due_at, :now, f.outcome, :manual::boolean, f.until, NULL
+                             manual, skipped_until, run_id, tenant_id)
+SELECT f.id, :now::timestamptz, :now, f.schedule_id, f.name, f.due_at, :now, f.outcome, :manual::boolean, f.until, NULL,
+       f.tenant_id
   FROM unnest(:ids::text[], :schedules::text[], :names::text[], :dues::timestamptz[], :outcomes::text[],
-              :untils::timestamptz[]) AS f (id, schedule_id, name, due_at, outcome, until)
+              :untils::timestamptz[], :tenants::text[]) AS f (id, schedule_id, name, due_at, outcome, until, tenant_id)
     ON CONFLICT (schedule_id, due_at) WHERE NOT manual DO NOTHING
 RETURNING id;
 

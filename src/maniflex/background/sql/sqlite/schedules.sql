@@ -10,20 +10,23 @@ SELECT next_run_at FROM schedules
  ORDER BY next_run_at LIMIT 1;
 
 -- name: claim
-SELECT id, name, cron, timezone, kind, target, CAST(payload AS BLOB), policy, attempts, allow_private, next_run_at
+SELECT id, name, cron, timezone, kind, target, CAST(payload AS BLOB), policy, attempts, allow_private, next_run_at,
+       tenant_id, actor_id
   FROM schedules
  WHERE status = 'active' AND next_run_at <= :now AND id NOT IN (SELECT value FROM json_each(:passed))
  ORDER BY next_run_at, id LIMIT :limit;
 
 -- name: claim_one
-SELECT id, name, cron, timezone, kind, target, CAST(payload AS BLOB), policy, attempts, allow_private, next_run_at
+SELECT id, name, cron, timezone, kind, target, CAST(payload AS BLOB), policy, attempts, allow_private, next_run_at,
+       tenant_id, actor_id
   FROM schedules
  WHERE id = :id AND status = 'active' AND next_run_at <= :now;
 
 -- name: fire
 INSERT INTO schedule_firing (id, created_at, updated_at, schedule_id, schedule_name, due_at, fired_at, outcome,
-                             manual, skipped_until, run_id)
-SELECT value ->> 0, :now, :now, value ->> 1, value ->> 2, value ->> 3, :now, value ->> 4, :manual, value ->> 5, NULL
+                             manual, skipped_until, run_id, tenant_id)
+SELECT value ->> 0, :now, :now, value ->> 1, value ->> 2, value ->> 3, :now, value ->> 4, :manual, value ->> 5, NULL,
+       value ->> 6
   FROM json_each(:rows) WHERE true
     ON CONFLICT (schedule_id, due_at) WHERE manual = 0 DO NOTHING
 RETURNING id;
