@@ -23,6 +23,7 @@ from tests.kit.internals import a_dispatcher, adapter_of, metrics_of
 from tests.kit.machines import a_world
 from tests.kit.outbox import abandon
 from tests.kit.runs import minutes, seconds
+from tests.kit.waiting import eventually
 
 YEARS = timedelta(days=3650)
 REPORT = "report.v1"
@@ -55,6 +56,23 @@ def repairer(server: Server) -> Repairer:
     found = server._durable.repairer
     assert found is not None
     return found
+
+
+async def test_a_jump_that_is_believed_wakes_the_repairer(sqlite_url: str) -> None:
+    async with a_world(sqlite_url) as world:
+        process = world.processes[0]
+        await process.keeper.tick()
+        waking = repairer(process.server)
+        await waking.start()
+        try:
+            await eventually(lambda: waking.ticks == 1, "the first look")
+            await world.step(-timedelta(hours=1))
+            for _ in range(3):
+                await process.keeper.tick()
+                await world.pass_time(seconds(15))
+            await eventually(lambda: waking.ticks == 2, "the look after the jump")
+        finally:
+            await waking.stop()
 
 
 async def test_a_schedule_that_is_silent_for_years_is_due_again_at_its_next_time(

@@ -6,12 +6,18 @@ import asyncio
 import itertools
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
+import pytest
+
 from maniflex import Run, Server
 from maniflex.background.runs.api import Work
+from maniflex.background.runs.store import RunStore
+from maniflex.db.port import Tx
 from maniflex.errors import Conflict, NotFound
+from tests.kit.postgres import execute
 from tests.kit.runs import kinds, no_pause, seconds, working
 from tests.kit.waiting import eventually
 
@@ -48,6 +54,33 @@ async def test_a_cancel_and_an_outcome_that_meet_leave_one_of_them(database_url:
             assert ended == [done.status]
             assert (done.status == "cancelled") is cancelled
             assert (done.lease, done.lease_until, done.leased_by) == (None, None, None)
+
+
+@pytest.mark.parametrize("deleted", ["before its id is read", "before its row is read"])
+async def test_a_key_whose_run_is_deleted_while_it_is_submitted_again_gets_a_new_run(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, deleted: str
+) -> None:
+    by_keys = RunStore.by_keys
+    doomed = ["a", "b"]
+
+    async def deleting(store: RunStore, keys: Sequence[str], tx: Tx | None = None) -> dict[str, str]:
+        """The same look, beside another process that deletes a run just then."""
+        ids = await by_keys(store, keys, tx) if deleted == "before its row is read" else {}
+        if doomed:
+            text = f"UPDATE workflow_run SET deleted_at = now() WHERE idempotency_key = '{doomed.pop()}'"
+            await execute(postgres_url, text)
+        return ids or await by_keys(store, keys, tx)
+
+    server = Server(postgres_url, background=False)
+    server.work.enable()
+    async with working(server) as work:
+        first = await work.submit_many("default.keyed", [1, 2, 3], idempotency_keys=["a", "b", "c"])
+        monkeypatch.setattr(RunStore, "by_keys", deleting)
+        again = await work.submit_many("default.keyed", [1, 2, 3], idempotency_keys=["a", "b", "c"])
+        one = await work.submit("default.keyed", 1, idempotency_key="a")
+
+    assert [mine.id == theirs.id for mine, theirs in zip(again, first, strict=True)] == [True, False, True]
+    assert one.id not in {run.id for run in (*first, *again)}
 
 
 async def test_in_a_storm_no_run_is_worked_on_twice_at_once_and_none_is_left_behind(

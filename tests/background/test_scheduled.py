@@ -7,12 +7,14 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from types import new_class
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from maniflex import (
+    DeclarationError,
     Model,
+    Server,
     WithDeletedAt,
     WithIsDeleted,
     field,
@@ -64,6 +66,58 @@ async def test_without_from_the_field_is_set_whatever_it_was(database_url: str) 
 
         assert report.updated == 2
         assert {row["status"] for row in await stored(server, "posts")} == {"archived"}
+
+
+class Ticket(Model):
+    status: Literal["open", "pending", "closed"] = "open"
+    team: str | None = None
+    late: bool = False
+    due_at: datetime | None = scheduled(
+        default=None,
+        set_field="late",
+        from_=False,
+        to=True,
+        where={"status": ("open", "pending"), "team": "red"},
+    )
+    purge_at: datetime | None = scheduled(default=None, hard_delete=True, where={"status": "closed"})
+
+
+async def test_a_time_counts_only_while_other_fields_have_their_values(database_url: str) -> None:
+    async with a_newsroom(database_url, Ticket) as server:
+        tickets = server.db(Ticket)
+        due = {"due_at": PAST, "team": "red"}
+        late = [(await tickets.create(status=status, **due)).id for status in ("open", "pending")]
+        closed = await tickets.create(status="closed", **due)
+        blue = await tickets.create(due_at=PAST, team="blue")
+        nobody = await tickets.create(due_at=PAST)
+        kept = await tickets.create(purge_at=PAST)
+        gone = await tickets.create(status="closed", purge_at=PAST)
+        await server.scheduled.sweep()
+        assert {t.id for t in await tickets.list({"late": True})} == set(late)
+        assert {t.id for t in await tickets.list()} == {*late, closed.id, blue.id, nobody.id, kept.id}
+        assert not await tickets.exists(gone.id)
+        await tickets.update(closed.id, status="open")
+        await server.scheduled.sweep()
+        assert (await tickets.read(closed.id)).late
+
+
+def test_a_condition_that_cannot_hold_stops_the_start() -> None:
+    class Task(Model):
+        status: Literal["open", "done"] = "open"
+        a_at: datetime | None = scheduled(default=None, hard_delete=True, where={"stat": "open"})
+        b_at: datetime | None = scheduled(default=None, hard_delete=True, where={"status": "closed"})
+        c_at: datetime | None = scheduled(default=None, hard_delete=True, where={"status": ()})
+        d_at: datetime | None = scheduled(default=None, hard_delete=True, where={})
+
+    server = Server()
+    server.register(Task)
+    with pytest.raises(DeclarationError) as stopped:
+        server.seal()
+    text = str(stopped.value)
+    assert "Task.a_at: scheduled: where: Task has no field 'stat'; did you mean 'status'?" in text
+    assert "Task.b_at: the scheduled where value 'closed' does not fit for status" in text
+    assert "Task.c_at: scheduled: where: status has no values" in text
+    assert "Task.d_at: where must map a field to the value" in text
 
 
 async def test_a_soft_delete_marks_the_record_as_any_delete_does(database_url: str) -> None:

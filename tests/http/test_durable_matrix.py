@@ -98,9 +98,22 @@ class World:
         made = await self.server.schedules.create(f"s{self.made}", cron="@daily", run="open.v1")
         return made.id
 
+    async def schedule_of_acme(self) -> str:
+        self.made += 1
+        made = await self.server.schedules.create(
+            f"s{self.made}", cron="@daily", run="open.v1", tenant_id="acme", actor_id="ada"
+        )
+        return made.id
+
     async def firing(self) -> str:
-        await self.server.schedules.run_now(await self.schedule())
-        return (await self.server.db(ScheduleFiring).list(limit=1))[0].id
+        return await self._fire(await self.schedule())
+
+    async def firing_of_acme(self) -> str:
+        return await self._fire(await self.schedule_of_acme())
+
+    async def _fire(self, schedule: str) -> str:
+        await self.server.schedules.run_now(schedule)
+        return (await self.server.db(ScheduleFiring).list([("schedule_id", "eq", schedule)]))[0].id
 
 
 @pytest.fixture
@@ -117,6 +130,7 @@ async def nothing(world: World) -> str:
 
 Make = Callable[[World], Awaitable[str]]
 OPERATORS = (401, 403, 403, 403, 403)  # and then what an operator gets
+ROLE_ONLY = (401, 403, 403, 403)  # and then what an admin of a tenant and an operator get
 NOT_THERE = (401, 404, 404, 404, 404)  # for everybody but an operator
 
 
@@ -205,24 +219,39 @@ MATRIX = [
         for table, below, make in (
             (OUTBOX, "", nothing),
             (OUTBOX, "/{id}", World.dead_message),
-            (PLAN, "", nothing),
-            (PLAN, "/{id}", World.schedule),
-            (PLAN, "/due", nothing),
-            (FIRING, "", nothing),
-            (FIRING, "/{id}", World.firing),
+        )
+    ),
+    *(
+        Row(f"{method} {table}{below}", make, (*ROLE_ONLY, of_tenant, 200))
+        for method in ("GET", "HEAD")
+        for table, below, make, of_tenant in (
+            (PLAN, "", nothing, 200),
+            (PLAN, "/{id}", World.schedule, 404),
+            (PLAN, "/{id}", World.schedule_of_acme, 200),
+            (PLAN, "/due", nothing, 200),
+            (FIRING, "", nothing, 200),
+            (FIRING, "/{id}", World.firing, 404),
+            (FIRING, "/{id}", World.firing_of_acme, 200),
         )
     ),
     Row(f"POST {OUTBOX}/{{id}}/redrive", World.dead_message, (*OPERATORS, 200)),
-    Row(f"POST {PLAN}", nothing, (*OPERATORS, 201), {"name": "new", **A_SCHEDULE}),
-    Row(f"PATCH {PLAN}/{{id}}", World.schedule, (*OPERATORS, 200), {"cron": "@hourly"}),
-    Row(f"PUT {PLAN}/{{id}}", World.schedule, (*OPERATORS, 200), {"cron": "@hourly"}),
-    Row(f"PUT {PLAN}/{{id}}/status", World.schedule, (*OPERATORS, 200), {"status": "inactive"}),
-    Row(f"DELETE {PLAN}/{{id}}", World.schedule, (*OPERATORS, 204)),
-    Row(f"POST {PLAN}/{{id}}/activate", World.schedule, (*OPERATORS, 200)),
-    Row(f"POST {PLAN}/{{id}}/deactivate", World.schedule, (*OPERATORS, 200)),
-    Row(f"POST {PLAN}/{{id}}/run", World.schedule, (*OPERATORS, 202)),
-    Row(f"POST {PLAN}/delete", nothing, (*OPERATORS, 200), {"ids": ["x"]}),
-    Row(f"DELETE {PLAN}", nothing, (*OPERATORS, 200), query="?ids=x"),
+    Row(f"POST {PLAN}", nothing, (*ROLE_ONLY, 201, 201), {"name": "new", **A_SCHEDULE}),
+    Row(f"POST {PLAN}", nothing, (*ROLE_ONLY, 400, 201), {"name": "x", **A_SCHEDULE, "target": "closed.v1"}),
+    *(
+        Row(f"{method} {PLAN}/{{id}}{below}", make, (*ROLE_ONLY, of_tenant or done, done), body)
+        for make, of_tenant in ((World.schedule, 404), (World.schedule_of_acme, 0))
+        for method, below, done, body in (
+            ("PATCH", "", 200, {"cron": "@hourly"}),
+            ("PUT", "", 200, {"cron": "@hourly"}),
+            ("PUT", "/status", 200, {"status": "inactive"}),
+            ("DELETE", "", 204, None),
+            ("POST", "/activate", 200, None),
+            ("POST", "/deactivate", 200, None),
+            ("POST", "/run", 202, None),
+        )
+    ),
+    Row(f"POST {PLAN}/delete", nothing, (*ROLE_ONLY, 200, 200), {"ids": ["x"]}),
+    Row(f"DELETE {PLAN}", nothing, (*ROLE_ONLY, 200, 200), query="?ids=x"),
 ]
 
 

@@ -13,11 +13,14 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from maniflex import Server
 from maniflex._ids import first_id
+from maniflex.background.outbox.pruner import MessagePruner
 from maniflex.background.partitions.command import partition_tables
-from maniflex.background.partitions.layout import MESSAGES, RUNS
+from maniflex.background.partitions.layout import MESSAGES, RUNS, STEPS
 from maniflex.background.partitions.periods import Period
 from maniflex.background.partitions.retention import PartitionRetention
+from maniflex.background.runs.pruner import Pruner
 from maniflex.errors import ManiflexError
 from maniflex.testing import FakeClock
 from tests.kit.partitioned_server import (
@@ -165,6 +168,83 @@ async def test_a_partition_that_was_detached_with_its_rows_is_not_replaced(postg
         assert await fetch_value(postgres_url, f"SELECT count(*) FROM {newest.name}") == 1
         names = [one.name for one in (await layout_of(server, MESSAGES)).partitions]
         assert newest.name not in names
+
+
+async def pruners(server: Server) -> None:
+    """One tick of each loop that removes what is old."""
+    for service in (*server.work.services(), *server.outbox.services()):
+        if isinstance(service, Pruner | MessagePruner):
+            await service.tick()
+
+
+async def test_a_detached_default_partition_is_left_alone_whatever_it_is_called(postgres_url: str) -> None:
+    async with a_server(postgres_url, work_retention=timedelta(days=7)) as server:
+        await execute(
+            postgres_url,
+            f"{RUN} ('0', 'part.ok', 'succeeded', now(), now() - interval '60 days', NULL);"
+            "INSERT INTO workflow_step (id, workflow_id, name, created_at, updated_at, undoable, compensated)"
+            " VALUES ('s', '0', 'only', now(), now(), false, false);"
+            "INSERT INTO outbox_event (id, seq, kind, status, retry_at, published_at, attempts, claimed_with,"
+            " created_at, updated_at) VALUES ('0', 1, 'part.told', 'delivered', now(),"
+            " now() - interval '60 days', 0, 0, now(), now())",
+        )
+        await partition(server)
+        defaults = {table: f"{table.name}_default" for table in (RUNS, STEPS, MESSAGES)}
+        for table, default in defaults.items():
+            assert await fetch_value(postgres_url, f"SELECT count(*) FROM {default}") == 1
+            await execute(postgres_url, f"ALTER TABLE {table.name} DETACH PARTITION {default}")
+        await pruners(server)
+        for table, default in defaults.items():
+            assert await fetch_value(postgres_url, f"SELECT count(*) FROM {default}") == 1, table.name
+            await execute(postgres_url, f"ALTER TABLE {default} RENAME TO {table.name}_archive")
+        await pruners(server)
+        for table in defaults:
+            assert await fetch_value(postgres_url, f"SELECT count(*) FROM {table.name}_archive") == 1
+
+
+async def test_a_partition_that_is_detached_while_retention_looks_is_not_dropped(postgres_url: str) -> None:
+    before = datetime.now(UTC) - timedelta(days=30)
+    async with a_server(postgres_url) as server:
+        await partition(server)
+        prefix = await aged_partition(postgres_url, 60)
+        await execute(
+            postgres_url,
+            f"{RUN} ('{prefix}1', 'part.ok', 'succeeded', now(), now() - interval '60 days', NULL)",
+        )
+        layouts = {table: await layout_of(server, table) for table in (RUNS, STEPS)}
+        for table, layout in layouts.items():
+            [old] = [one for one in layout.partitions if one.name.endswith("aged60")]
+            await execute(postgres_url, f"ALTER TABLE {table.name} DETACH PARTITION {old.name}")
+        retention = PartitionRetention(adapter_of(server), RUNS)
+        [old] = [one for one in layouts[RUNS].partitions if one.name.endswith("aged60")]
+
+        assert not await retention._drop_finished(adapter_of(server), old, before)
+        await retention._drop_companions(adapter_of(server), layouts[STEPS], before)
+
+        assert await fetch_value(postgres_url, "SELECT count(*) FROM workflow_run_aged60") == 1
+        assert await fetch_value(postgres_url, "SELECT count(*) FROM workflow_step_aged60") == 0
+
+
+async def test_the_steps_of_a_run_that_is_committed_while_retention_looks_stay(postgres_url: str) -> None:
+    before = datetime.now(UTC) - timedelta(days=30)
+    async with a_server(postgres_url) as server:
+        await partition(server)
+        prefix = await aged_partition(postgres_url, 60)
+        await execute(
+            postgres_url,
+            "INSERT INTO workflow_step (id, workflow_id, name, created_at, updated_at, undoable, compensated)"
+            f" VALUES ('s', '{prefix}1', 'only', now(), now(), false, false)",
+        )
+        connection = await asyncpg.connect(postgres_url)
+        async with connection.transaction():
+            await connection.execute(f"{RUN} ('{prefix}1', 'part.ok', 'pending', now(), now(), NULL)")
+            retention = PartitionRetention(adapter_of(server), RUNS)
+            await retention.tables_to_prune(before)
+        await connection.close()
+
+        await retention.tables_to_prune(before)  # the run is there now
+        steps = await server.raw_query("SELECT name FROM workflow_step")
+        assert [row["name"] for row in steps] == ["only"]
 
 
 async def test_a_partition_that_cannot_be_made_is_told_once_with_what_to_type(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import asyncpg
 
 from maniflex import Server
 from maniflex._caller import Caller
@@ -117,6 +120,15 @@ async def locks_of_a_delivery(server: Server) -> dict[str, int]:
     await counted.run("depth", lambda store, tx: store.depth())
     await execute_all(server, "DELETE FROM outbox_event WHERE status = 'pending'")
     return counted.counts
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 async def execute_all(server: Server, text: str) -> None:
@@ -255,6 +267,34 @@ async def test_messages_of_a_key_keep_their_order_across_partitions(postgres_url
         assert order == [str(place * 10 + g) for place in range(3) for g in range(1, 5)] + [
             draft.payload for draft in drafts
         ]
+
+
+async def test_messages_of_a_key_keep_their_order_behind_a_commit_that_comes_long_after_its_partition(
+    postgres_url: str,
+) -> None:
+    async with a_server(postgres_url) as server:
+        await partition(server, datetime.now(UTC) - timedelta(days=1))
+        prefix = await aged_partition(postgres_url, 3)
+        async with connected(postgres_url) as late:
+            transaction = late.transaction()
+            await transaction.start()
+            await late.execute(
+                f"{ROWS} VALUES ('{prefix}1', -1, 'part.told', 'k', 'pending', '\"late\"', now(), NULL, 0, 0,"
+                " now(), now())"
+            )
+            await message_keeper(server).tick()
+            look_everywhere_again(server, soon=False)
+            await transaction.commit()
+        await server.outbox.enqueue("part.told", "next", key="k", outside_transaction=True)
+
+        order = []
+        while (batch := await claim(server.outbox.store, 1)) is not None:
+            order += [json.loads(one.stored) for one in batch.messages]
+            await settle(server, batch)
+        assert order == ["late", "next"]
+
+        await message_keeper(server).tick()  # nobody writes there any more, and nothing is pending
+        assert server.outbox.store._partitions._has_closed([f"{prefix}1"])
 
 
 async def test_a_dropped_partition_changes_nothing_for_relays(postgres_url: str) -> None:

@@ -101,8 +101,8 @@ async def test_a_second_signal_ends_the_drain_delay(app: Path) -> None:
         assert await asyncio.to_thread(served.ended) == 0
 
 
-def start(stack: ExitStack, app: Path, port: int, **environment: str) -> Served:
-    command: list[str | Path] = [MANIFLEX, "run", "app:server", "--port", str(port)]
+def start(stack: ExitStack, app: Path, port: int, *options: str, **environment: str) -> Served:
+    command: list[str | Path] = [MANIFLEX, "run", "app:server", "--port", str(port), *options]
     return stack.enter_context(start_process(command, port, cwd=app, **environment))
 
 
@@ -133,15 +133,16 @@ async def test_processes_stop_although_they_are_being_replaced(app: Path, sqlite
             (app / "hold").unlink()
 
 
+@pytest.mark.parametrize("options", [(), pytest.param(("--workers", "2"), marks=pytest.mark.long)])
 async def test_a_rolling_restart_behind_haproxy_fails_no_request(
-    app: Path, postgres_url: str, long_mode: bool
+    app: Path, postgres_url: str, options: tuple[str, ...], long_mode: bool
 ) -> None:
     environment = {"DATABASE": postgres_url, "DRAIN_DELAY": "3s", "DB_POOL_SIZE": "4"}
     ports = [free_port() for _ in range(3)]
     front = free_port()
     changes = {":8000": f":{front}"} | {f":800{n}": f":{port}" for n, port in enumerate(ports, 1)}
     with ExitStack() as stack, haproxy(with_changes("haproxy.cfg", changes), front):
-        processes = [start(stack, app, port, **environment) for port in ports]
+        processes = [start(stack, app, port, *options, **environment) for port in ports]
         for served in processes:
             await asyncio.to_thread(served.until_up)
         load = Load(f"http://127.0.0.1:{front}")
@@ -152,7 +153,7 @@ async def test_a_rolling_restart_behind_haproxy_fails_no_request(
         for served, port in zip(processes[: 3 if long_mode else 1], ports, strict=False):
             served.send(signal.SIGTERM)
             assert await asyncio.to_thread(served.ended) == 0
-            new = start(stack, app, port, **environment)
+            new = start(stack, app, port, *options, **environment)
             await asyncio.to_thread(new.until_up)
             await load.until_answered(1_700 if long_mode else 100)
         load.end()

@@ -14,9 +14,8 @@ class Charge(BaseModel):
 
 
 @server.work.handler("billing.charge.v1", payload=Charge)
-async def charge(run: Run) -> Charge:
-    wanted: Charge = run.payload
-    return wanted.model_copy(update={"amount": wanted.amount * 2})
+async def charge(run: Run[Charge]) -> Charge:
+    return run.payload.model_copy(update={"amount": run.payload.amount * 2})
 
 
 async def main() -> None:

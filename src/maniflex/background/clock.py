@@ -116,6 +116,30 @@ class ServerClock(SystemClock):
         return Verdict.BELIEVED
 
 
+class AskedClock(ServerClock):
+    """The time of a server that has no keeper: those who go by it have it asked, when that is due."""
+
+    __slots__ = ("_ask", "_due_at")
+
+    def __init__(self, machine: Clock, ask: Callable[[], Awaitable[datetime]]) -> None:
+        super().__init__(machine)
+        self._ask = ask
+        self._due_at = float("-inf")  # by the monotonic clock
+
+    async def synchronise(self) -> None:
+        """Ask the server for its time, unless that was done within `EVERY`."""
+        if self._machine.monotonic() >= self._due_at:
+            readings = [await read_time(self._machine, self._ask) for _ in range(ASKED)]
+            self._due_at = self._machine.monotonic() + EVERY.total_seconds()
+            self.take(choose(readings))
+
+
+async def synchronise(clock: Clock) -> None:
+    """Have an asked clock ask its server; a clock that was handed over, as in tests, is right by itself."""
+    if isinstance(clock, AskedClock):
+        await clock.synchronise()
+
+
 def may_fire(clock: Clock) -> bool:
     """Whether the time is certain enough to fire schedules that are due."""
     return not (isinstance(clock, ServerClock) and clock.doubtful)
@@ -139,19 +163,14 @@ class ClockKeeper(Loop):
             adapter.dialect, sqlite=self._time_of_machine, postgres=self._time_of_server
         )
         self._last_verdict: Verdict | None = None
+        self.on_new_time: Callable[[], None] = lambda: None  # told when a jump is believed
 
     async def tick(self) -> bool:
-        reading = choose([await self._ask() for _ in range(ASKED)])
+        readings = [await read_time(self._clock.machine, self._server_time) for _ in range(ASKED)]
+        reading = choose(readings)
         jump = self._clock.jump_of(reading)
         self._tell(self._clock.take(reading), jump)
         return False
-
-    async def _ask(self) -> Reading:
-        machine = self._clock.machine
-        start = machine.monotonic()
-        time = await self._server_time()
-        error = (machine.monotonic() - start) / 2
-        return Reading(time.timestamp() - start - error, error, start + error)
 
     async def _time_of_machine(self) -> datetime:
         return self._clock.machine.now()
@@ -174,8 +193,17 @@ class ClockKeeper(Loop):
             )
         elif verdict is Verdict.BELIEVED:
             self.logger.warning("durable work goes by the new time now, %.1f s from the old one", jump)
+            self.on_new_time()
         elif verdict is Verdict.WITHDRAWN:
             self.logger.warning("the time is as expected again; durable work never went by the other one")
+
+
+async def read_time(machine: Clock, ask: Callable[[], Awaitable[datetime]]) -> Reading:
+    """What a server says of its time, beside the monotonic clock of this machine."""
+    start = machine.monotonic()
+    time = await ask()
+    error = (machine.monotonic() - start) / 2
+    return Reading(time.timestamp() - start - error, error, start + error)
 
 
 def choose(readings: list[Reading]) -> Reading:

@@ -127,8 +127,8 @@ class MinuteCounts:
 
     def take_changed(self) -> list[tuple[MinuteKey, Counts]]:
         """The counts that changed since the last time."""
-        changed, self._changed = self._changed, set()
-        return [(key, self._counts[key]) for key in sorted(changed)]
+        keys, self._changed = self._changed, set()
+        return [(key, self._counts[key]) for key in sorted(keys)]
 
     def put_back(self, keys: Iterable[MinuteKey]) -> None:
         """They could not be written; the next time has them again."""

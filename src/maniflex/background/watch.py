@@ -78,11 +78,11 @@ class LastingTask:
             self._logger.warning("%s: its task was cancelled, and stays so until the next start", self.name)
             return
         self._deaths += 1
-        ended, error = f"{self.name}: its task ended; it is begun again", task.exception()
+        text, error = f"{self.name}: its task ended; it is begun again", task.exception()
         if error is None:
-            self._logger.error("%s", ended)
+            self._logger.error("%s", text)
         else:
-            log_panic(self._logger, ended, error)
+            log_panic(self._logger, text, error)
         pause = _PAUSE(self._deaths).total_seconds()
         self._again = task.get_loop().call_later(pause, self._begin)
 

@@ -76,7 +76,10 @@ def _first(error: RequestError) -> tuple[str, str]:
 
 
 class ActionCaller:
-    """Calls actions in this process as the identity `schedule`, which needs no auth step to be believed."""
+    """Calls actions in this process, in the name of a schedule's actor or, where it has none, of `schedule`.
+
+    That identity needs no auth step to be believed. It has no roles.
+    """
 
     def __init__(self, runtime: Runtime, endpoints: Sequence[Endpoint]) -> None:
         self._runtime = runtime
@@ -86,11 +89,18 @@ class ActionCaller:
             if e.behind_auth is not None and e.about is not None
         }
 
-    async def __call__(self, name: str, payload: Any) -> Any:
+    async def __call__(self, name: str, payload: Any, *, actor_id: str | None, tenant_id: str | None) -> Any:
         endpoint = self._endpoints.get(name)
         if endpoint is None or "{" in endpoint.path:
             raise Fatal(f"there is no action {name!r} to call")
-        response = await answer(endpoint, self._context(endpoint, payload))
+        ctx = self._context(endpoint, payload)
+        ctx.auth = AuthInfo(
+            user_id=actor_id or "schedule",
+            tenant_id=tenant_id or "",
+            identity_type="service_account",
+            auth_method="in-process",
+        )
+        response = await answer(endpoint, ctx)
         status = status_of(response)
         if status >= 500:
             raise RuntimeError(f"the action {name!r} answered {status}")
@@ -109,7 +119,6 @@ class ActionCaller:
             body=b"" if payload is None else encode(payload, "payload").encode(),
             request_id="schedule",
         )
-        ctx.auth = AuthInfo(user_id="schedule", identity_type="service_account", auth_method="in-process")
         ctx.authenticated = ctx.csrf_exempt = True
         return ctx
 

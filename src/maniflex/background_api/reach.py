@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from maniflex.errors import Forbidden, Unauthorized
 from maniflex.pipeline.context import AuthInfo, Context
-from maniflex.pipeline.exchange import OPERATES
+from maniflex.pipeline.exchange import LOOKS, OPERATES
 from maniflex.pipeline.operation import Operation
 
 
@@ -49,9 +49,10 @@ def reach_of(ctx: Context, admin_role: str) -> CallerReach:
 
 
 def is_operator(ctx: Context, admin_role: str) -> bool:
-    """Whether the caller reaches all rows; a caller without an identity does not."""
-    if ctx.scope.get(OPERATES):
-        return ctx.auth is None or not ctx.auth.tenant_id
+    """Whether the caller reaches all rows and operates them; a caller without an identity does not."""
+    panel_word = ctx.scope.get(OPERATES)
+    if panel_word:
+        return panel_word != LOOKS and (ctx.auth is None or not ctx.auth.tenant_id)
     return ctx.has_role(admin_role) and ctx.auth is not None and not ctx.auth.tenant_id
 
 

@@ -105,17 +105,17 @@ async def _has_table(database: OpenDatabase, model: type[Model]) -> bool:
 
 
 _BROKEN = """
-SELECT name, last_error FROM schedules
- WHERE status = 'inactive' AND last_error IS NOT NULL ORDER BY name LIMIT 20
+SELECT id, name, last_error FROM schedules
+ WHERE status = 'inactive' AND last_error IS NOT NULL ORDER BY name, id LIMIT 20
 """
 
 
 async def broken_schedules(database: OpenDatabase) -> AsyncIterator[Problem]:
-    for name, error in await database.run.fetch(Sql(_BROKEN)) if await _has_schedules(database) else ():
+    for id, name, error in await database.run.fetch(Sql(_BROKEN)) if await _has_schedules(database) else ():
         yield Problem(
             where=f"schedule {name}",
             why=f"an error made it inactive, so it does not fire any more: {error}",
-            fix=f"mend it, then await server.schedules.activate({name!r})",
+            fix=f"mend it, then await server.schedules.activate({id!r})",
             about=(name,),
         )
 

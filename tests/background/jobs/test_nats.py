@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -17,6 +17,7 @@ from maniflex.background.jobs.nats import FOREIGN_REMOVALS, NatsQueue
 from maniflex.background.jobs.nats_documents import Documents, DocumentVersion
 from maniflex.errors import DeclarationError, Unavailable, ValidationFailed
 from maniflex.testing.clock import FakeClock
+from tests.kit.machines import OtherTime
 from tests.kit.nats_queue import PrivateNats, count_messages, delete_stream
 from tests.kit.processes import free_port, run_program
 from tests.kit.waiting import PATIENCE
@@ -61,6 +62,52 @@ async def timed_queue(nats_url: str, prefix: str, clock: FakeClock) -> AsyncIter
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_what_is_due_goes_by_the_time_of_the_server(queue: NatsQueue, prefix: str, hours: int) -> None:
+    astray = NatsQueue(queue._servers, prefix=prefix, lease=SHORT, clock=OtherTime(hours))
+    due = datetime.now(UTC) + timedelta(minutes=30)
+    try:
+        await astray.enqueue(Job("a", id="now"))
+        await astray.enqueue_at(Job("a", id="later"), due)
+        await astray.enqueue_at(Job("a", id="past"), due - timedelta(hours=1))
+        claims = await astray.claim(("a",), 10)
+    finally:
+        await astray.close()
+
+    assert sorted(one.job.id for one in claims) == ["now", "past"]
+
+
+class LossyDocuments(Documents):
+    """Documents whose connection breaks when a job is taken."""
+
+    lost = 0
+
+    async def write(self, subject: str, data: bytes, *, replaces: int, room: int = 0) -> int:
+        sequence = await super().write(subject, data, replaces=replaces, room=room)
+        if b'"running"' in data and self.lost > 0:
+            self.lost -= 1
+            raise Unavailable("the line broke")
+        return sequence
+
+
+async def test_a_job_whose_claim_was_not_answered_is_begun_all_the_same(
+    queue: NatsQueue, prefix: str
+) -> None:
+    queue._documents = LossyDocuments(queue._servers, prefix, replicas=1, timeout=5)
+    queue._documents.lost = 1
+    done: list[tuple[str, int]] = []
+
+    async def work(job: Job) -> None:
+        done.append((job.id, job.attempt))
+
+    id = await queue.enqueue(Job("a", max_retry=1))
+    with pytest.raises(Unavailable):
+        await queue.claim(("a",), 10)
+    assert await Worker(queue, {"a": work}).drain() == 1
+
+    assert done == [(id, 1)]
 
 
 async def test_jobs_groups_and_cancellations_leave_nothing_behind(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from maniflex.background.jobs import Job, Result, Worker
 from maniflex.background.jobs.redis import RedisQueue
 from maniflex.errors import Unavailable
+from tests.kit.machines import OtherTime
 from tests.kit.processes import free_port, run_program
 from tests.kit.redis_queue import forgotten, keys
 from tests.kit.waiting import PATIENCE
@@ -53,7 +56,7 @@ async def test_jobs_groups_and_cancellations_leave_nothing_behind(queue: RedisQu
         if job.payload == "bad":
             raise RuntimeError("no")
 
-    soon = queue._clock.now() + timedelta(hours=1)
+    soon = queue.clock.now() + timedelta(hours=1)
     for n in range(10):
         for payload in ("good", "bad"):
             await queue.enqueue(Job("a", payload, group_key=f"g{n}", max_retry=1))
@@ -104,6 +107,75 @@ async def test_the_job_of_a_killed_process_is_taken_over(queue: RedisQueue) -> N
 
     assert sorted(found) == sorted([(id, 2), (behind, 1)])
     assert await left(queue) == []
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_what_is_due_goes_by_the_time_of_redis(queue: RedisQueue, hours: int) -> None:
+    astray = RedisQueue(queue._url, prefix=queue.prefix, lease=SHORT, clock=OtherTime(hours))
+    due = datetime.now(UTC) + timedelta(minutes=30)
+    try:
+        await astray.enqueue(Job("a", id="now"))
+        await astray.enqueue_at(Job("a", id="later"), due)
+        await astray.enqueue_at(Job("a", id="past"), due - timedelta(hours=1))
+        claims = await astray.claim(("a",), 10)
+        assert sorted(one.job.id for one in claims) == ["now", "past"]
+        failing = Worker(astray, {"a": fail}, clock=OtherTime(hours))
+        await astray.release(claims[0])
+        assert await failing.run_once() == 1
+        score = await queue._redis().zscore(f"{queue.prefix}:delayed", claims[0].job.id)
+    finally:
+        await astray.close()
+
+    assert abs(score / 1000 - time.time()) < 600  # another attempt comes soon
+
+
+async def fail(job: Job) -> None:
+    raise RuntimeError("no")
+
+
+class LossyQueue(RedisQueue):
+    """A queue whose connection breaks when a claim is answered."""
+
+    lost = 0
+
+    async def _call(self, name: str, *args: Any) -> Any:
+        answer = await super()._call(name, *args)
+        if name == "claim" and self.lost > 0:
+            self.lost -= 1
+            raise Unavailable("the line broke")
+        return answer
+
+
+async def test_a_job_whose_claim_was_not_answered_is_begun_all_the_same(queue: RedisQueue) -> None:
+    lossy = LossyQueue(queue._url, prefix=queue.prefix, lease=SHORT)
+    lossy.lost = 2
+    done: list[tuple[str, int]] = []
+
+    async def work(job: Job) -> None:
+        done.append((job.id, job.attempt))
+
+    ids = [await queue.enqueue(Job("a", max_retry=1, group_key=group)) for group in ("g", None)]
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await lossy.claim(("a",), 10)
+        assert await queue.claim(("a",), 10) == []  # another process has no part in them
+        assert await Worker(lossy, {"a": work}).drain() == 2
+    finally:
+        await lossy.close()
+
+    assert sorted(done) == sorted((id, 1) for id in ids)
+    assert await left(queue) == []
+
+
+async def test_what_redis_refuses_is_told_in_our_own_words(queue: RedisQueue) -> None:
+    await queue._redis().set(f"{queue.prefix}:job:broken", "no hash")  # refused like a full memory
+
+    with pytest.raises(Unavailable, match="takes nothing right now") as refused:
+        await queue.enqueue(Job("a", id="broken"))
+
+    assert isinstance(refused.value.__cause__, RedisError)
+    assert issubclass(OutOfMemoryError, RedisError)
 
 
 async def test_a_stream_that_was_removed_comes_back(queue: RedisQueue) -> None:

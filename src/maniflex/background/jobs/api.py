@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from maniflex._arguments import explain_arguments
 from maniflex._callables import is_async
 from maniflex._caller import caller
 from maniflex._service import Service
@@ -85,6 +86,7 @@ class Jobs(DeclaredPart):
         self.types.update(() if dlq_type is None else (dlq_type,))
         self._concurrency = concurrency
 
+    @explain_arguments("server.jobs.handler")
     def handler(
         self,
         type: str,
@@ -123,7 +125,8 @@ class Jobs(DeclaredPart):
         add_entry(self._schedules, type, schedule, payload, relayed=not self.uses_runs, **options)
 
     async def _relay(self, run: Run) -> None:
-        job = Job(run.payload["type"], run.payload["payload"], trace_id=run.trace_id, id=run.id)
+        type, payload = run.payload["type"], run.payload["payload"]
+        job = Job(type, payload, run.actor_id, run.tenant_id, run.trace_id, id=run.id)
         try:
             await self.enqueue(job)
         except Conflict:  # an attempt before this one got so far

@@ -23,6 +23,7 @@ from maniflex._clock import Clock, SystemClock
 from maniflex._fence import Fence
 from maniflex._ids import new_id
 from maniflex._logging import guard_logger
+from maniflex.background.clock import AskedClock, synchronise
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, dead_letter, validate_job
 from maniflex.background.jobs.nats_documents import Changed, Documents, DocumentVersion, subject_token
@@ -59,9 +60,13 @@ class NatsQueue:
         self._servers = servers
         self._replicas = replicas
         self._timeout = timeout
-        self._clock = clock or SystemClock()
+        self._machine = clock or SystemClock()
+        self._clock = self._machine  # for what is measured here; due times go by `clock`
         self._index = JobIndex()
         self._documents = Documents(servers, prefix, replicas=replicas, timeout=timeout.total_seconds())
+        is_real = isinstance(self._machine, SystemClock)
+        self.clock: Clock = AskedClock(self._machine, self._documents.ask_time) if is_real else self._machine
+        self._unanswered: dict[str, str] = {}  # subject → token of a job whose take was not answered
         self._groups = GroupLocks(self._documents, self._index, self._clock, lambda: self.lease)
         self._following = asyncio.Lock()
         self._is_following = False
@@ -71,6 +76,7 @@ class NatsQueue:
     async def enqueue(self, job: Job) -> str:
         """Keep the job; the id is free again when the job is over."""
         job = validate_job(job)
+        await synchronise(self.clock)
         at = self._now() if job.not_before is None else _to_milliseconds(job.not_before)
         if not await self._create(StoredJob(job, "waiting", at), room=LETTER_ROOM):
             raise Conflict("there is a job of this id already")
@@ -114,7 +120,7 @@ class NatsQueue:
             lease=self.lease,
             replicas=self._replicas,
             timeout=self._timeout,
-            clock=self._clock,
+            clock=self._machine,
         )
 
     async def open(self) -> None:
@@ -129,12 +135,14 @@ class NatsQueue:
     async def claim(self, types: Sequence[str], limit: int) -> list[Delivery]:
         """Read the changes, and take the jobs that may start, one write for each."""
         await self._follow()
-        token, deliveries, failures = new_id(), list[Delivery](), dict[str, BaseException]()
+        await synchronise(self.clock)
+        token, failures = new_id(), dict[str, BaseException]()
+        deliveries = await self._find_taken(types)
         offered: list[JobVersion] = []
         try:
             for type in types:
                 due = self._index.due(type, self._now())
-                while entries := list(islice(due, limit - len(deliveries))):
+                while entries := list(islice(due, max(limit - len(deliveries), 0))):
                     offered += entries
                     takes = await asyncio.gather(
                         *(self._take(entry, token) for entry in entries), return_exceptions=True
@@ -142,6 +150,7 @@ class NatsQueue:
                     for entry, take in zip(entries, takes, strict=True):
                         if isinstance(take, BaseException):
                             failures[entry.subject] = take
+                            self._unanswered[entry.subject] = token
                         elif take is not None:
                             deliveries.append(take)
         except BaseException:
@@ -151,6 +160,24 @@ class NatsQueue:
         self._offer_again([entry for entry in offered if entry.subject in failures])
         if failures and not deliveries:
             raise next(iter(failures.values()))
+        return deliveries
+
+    async def _find_taken(self, types: Sequence[str]) -> list[Delivery]:
+        """The jobs of these types that were taken without an answer: they were not begun."""
+        tokens, self._unanswered = self._unanswered, {}
+        deliveries = []
+        try:
+            for subject, token in list(tokens.items()):
+                entry = await self._read(subject)
+                if entry is None or not _is_running(entry, token):
+                    del tokens[subject]
+                elif entry.stored.job.type in types:
+                    deliveries.append(Delivery(entry.stored.job, token))
+        except BaseException:
+            self._unanswered |= tokens
+            raise
+        given_ids = {self._subject(one.job.id) for one in deliveries}
+        self._unanswered |= {s: token for s, token in tokens.items() if s not in given_ids}
         return deliveries
 
     def _offer_again(self, entries: Sequence[JobVersion]) -> None:
@@ -382,7 +409,7 @@ class NatsQueue:
         return f"{self.prefix}.job.{subject_token(id)}"
 
     def _now(self) -> int:
-        return (self._clock.now() - _EPOCH) // _MILLISECOND
+        return (self.clock.now() - _EPOCH) // _MILLISECOND
 
 
 def _is_running(entry: JobVersion, token: str) -> bool:

@@ -13,10 +13,12 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from maniflex._backoff import Backoff
 from maniflex._logging import guard_logger
@@ -203,6 +205,18 @@ class Documents:
             await self._ask(lambda stream: stream.delete_msg(self._stream, sequence))
         except stream_errors.APIError:
             return
+
+    async def ask_time(self) -> datetime:
+        """The time of the server, which comes with what it says of the stream."""
+
+        async def ask(_: Any) -> bytes:
+            subject = f"$JS.API.STREAM.INFO.{self._stream}"
+            message = await self._connection.request(subject, b"", timeout=self._timeout)
+            return bytes(message.data)
+
+        text = msgspec.json.decode(await self._ask(ask)).get("ts")
+        # A server before 2.9 does not say it.
+        return datetime.now(UTC) if text is None else datetime.fromisoformat(text)
 
     # -- all documents
 

@@ -59,7 +59,10 @@ class Cancellable(Protocol):
 
 
 class Source(Protocol):
-    """Gives jobs to workers."""
+    """Gives jobs to workers.
+
+    A source whose due times go by another clock than that of the worker has it as an attribute `clock`.
+    """
 
     lease: timedelta  # how long a delivery is ours without being extended
 

@@ -3,7 +3,7 @@
 Each type has a stream that a consumer group reads. A delivery is an entry of the group's pending
 list: renewing resets its idle time, and a worker that finds an entry idle for a whole lease takes it
 back. Every step is one Lua script (`lua/`, `common.lua` says which keys there are), so a crash
-between two steps leaves nothing half done.
+between two steps leaves nothing half done. What is due goes by the time of the Redis server.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from maniflex._clock import Clock, SystemClock
 from maniflex._fence import Fence
 from maniflex._ids import new_id
 from maniflex._logging import guard_logger
+from maniflex.background.clock import AskedClock, synchronise
 from maniflex.background.jobs.inproc import ABANDONED
 from maniflex.background.jobs.job import Job, Result, dead_letter, dump, load, validate_job
 from maniflex.background.jobs.port import Delivery, Recovered
@@ -33,6 +34,7 @@ from maniflex.errors import Conflict, NotFound, Timeout, Unavailable
 try:
     from redis import asyncio as aioredis
     from redis.exceptions import ConnectionError as Disconnected
+    from redis.exceptions import RedisError
     from redis.exceptions import TimeoutError as TooSlow
 except ImportError as missing:
     raise ImportError("jobs in Redis need the redis package: pip install 'maniflex[redis]'") from missing
@@ -60,7 +62,10 @@ class RedisQueue:
         self.prefix = prefix if has_braces else "{" + prefix + "}"
         self._url = url
         self._timeout = timeout
-        self._clock = clock or SystemClock()
+        self._machine = clock or SystemClock()
+        is_real = isinstance(self._machine, SystemClock)
+        self.clock: Clock = AskedClock(self._machine, self._ask_time) if is_real else self._machine
+        self._unanswered: dict[tuple[str, ...], str] = {}  # types of a claim without an answer → its token
         self._client: Any = None
         self._scripts: dict[str, Any] = {}
 
@@ -69,6 +74,7 @@ class RedisQueue:
     async def enqueue(self, job: Job) -> str:
         """Keep the job; the id is free again when the job is over."""
         job = validate_job(job)
+        await synchronise(self.clock)
         if not await self._call("enqueue", *self._keep_arguments(job)):
             raise Conflict("there is a job of this id already")
         return job.id
@@ -90,7 +96,7 @@ class RedisQueue:
     def sibling(self) -> RedisQueue:
         prefix = self.prefix[1:-1]
         return RedisQueue(
-            self._url, prefix=prefix, lease=self.lease, timeout=self._timeout, clock=self._clock
+            self._url, prefix=prefix, lease=self.lease, timeout=self._timeout, clock=self._machine
         )
 
     async def open(self) -> None:
@@ -104,9 +110,19 @@ class RedisQueue:
             await client.aclose()
 
     async def claim(self, types: Sequence[str], limit: int) -> list[Delivery]:
-        """Move due jobs to the streams and read from the streams of these types."""
-        token = new_id()
-        rows = await self._call("claim", self._now(), token, limit, *types)
+        """Move due jobs to the streams and read from the streams of these types.
+
+        A claim whose answer was lost is made again with its token, and brings what it had taken: such a job
+        was not begun, and its attempt is the same.
+        """
+        await synchronise(self.clock)
+        lost_token = self._unanswered.pop(tuple(types), None)
+        token = lost_token or new_id()
+        try:
+            rows = await self._call("claim", self._now(), token, limit, int(lost_token is not None), *types)
+        except BaseException:
+            self._unanswered[tuple(types)] = token
+            raise
         return [Delivery(replace(load(data), attempt=attempt), token) for data, attempt in rows]
 
     async def extend(self, held: Sequence[Held]) -> set[str]:
@@ -186,7 +202,11 @@ class RedisQueue:
         return (*texts, job.max_retry, due, self._now())
 
     def _now(self) -> int:
-        return (self._clock.now() - _EPOCH) // _MILLISECOND
+        return (self.clock.now() - _EPOCH) // _MILLISECOND
+
+    async def _ask_time(self) -> datetime:
+        seconds, microseconds = await self._translate_errors(self._redis().time())
+        return _EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
 
     def _redis(self) -> Any:
         if self._client is None:
@@ -207,6 +227,8 @@ class RedisQueue:
             raise Timeout("the job queue took too long") from error
         except Disconnected as error:
             raise Unavailable("the job queue cannot be reached right now") from error
+        except RedisError as error:  # out of memory, read-only, loading: Redis says no for now
+            raise Unavailable("the job queue takes nothing right now") from error
 
 
 def _later(moment: datetime) -> int:

@@ -78,6 +78,7 @@ class Worker:
         self._dlq_type = dlq_type
         self._bus = event_bus
         self._clock = clock or SystemClock()
+        self._due_clock: Clock = getattr(source, "clock", self._clock)  # by which the source compares times
         self._logger = guard_logger(logger or logging.getLogger("maniflex.jobs"))
         self._lease_keeper: LeaseKeeper[Any] = LeaseKeeper(
             source, lambda line, held: line.extend(held), source.lease / 3, self._logger
@@ -269,7 +270,7 @@ class Worker:
         self._tell(job, outcome, over)
         if not over:
             delay = outcome.delay if outcome.delay is not None else pause_after(handler.backoff, job.attempt)
-            at = later(self._clock.now(), delay)
+            at = later(self._due_clock.now(), delay)
             await self._note(job, "failed", error=outcome.message, error_code=outcome.code)
             if await self._report_outcome(delivery, lambda: source.retry(delivery, at, outcome.message)):
                 self._count("retried", job)

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from maniflex._arguments import explain_arguments
 from maniflex._backoff import Backoff
 from maniflex._caller import caller
 from maniflex._ids import new_id
@@ -74,6 +75,7 @@ class Outbox(DeclaredPart):
 
     # -- declaring
 
+    @explain_arguments("server.outbox.handler")
     def handler(
         self,
         kind: str,

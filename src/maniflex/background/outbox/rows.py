@@ -47,8 +47,8 @@ class ClaimedMessage(NamedTuple):
         """The message of a row that the statement `claim` returned."""
         id, seq, kind, key, payload, attempts, created_at, claimed_with, last_error, *rest = row
         content = b"" if payload is None else payload
-        moment, orphaned = instant(created_at), claimed_with == 0
-        return cls(id, seq, kind, key, content, attempts, moment, orphaned, last_error, *rest)
+        moment, is_orphan = instant(created_at), claimed_with == 0
+        return cls(id, seq, kind, key, content, attempts, moment, is_orphan, last_error, *rest)
 
     @property
     def caller(self) -> Caller:

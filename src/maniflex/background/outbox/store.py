@@ -252,8 +252,15 @@ class OutboxStore:
 
     async def prune(self, before: datetime, limit: int, table: str = TABLE) -> int:
         """Remove messages delivered before that moment, oldest first, of all or a partition; how many."""
-        statement = self._sql["prune"].on_table(TABLE, table).bind(before=self._time(before), limit=limit)
-        return len(await self.adapter.write(statement))
+        values: dict[str, Any] = {"before": self._time(before), "limit": limit}
+        if table == TABLE:
+            return len(await self.adapter.write(self._sql["prune"].bind(**values)))
+        rows = await self.adapter.write(self._sql["prunable"].on_table(TABLE, table).bind(**values))
+        if not rows:
+            return 0
+        # Through the table itself: a partition that was detached meanwhile loses nothing.
+        ids = self._texts([id for (id,) in rows])
+        return len(await self.adapter.write(self._sql["prune_some"].bind(ids=ids, before=values["before"])))
 
     # -- the inbox
 

@@ -43,6 +43,14 @@ SELECT 1 WHERE EXISTS (
 }
 
 
+# Partitions that an open transaction wrote to: it may commit long after their time has passed.
+_WRITERS = """
+SELECT DISTINCT l.relation::regclass::text FROM pg_locks l JOIN pg_inherits i ON i.inhrelid = l.relation
+ WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND i.inhparent = to_regclass($1)
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
 class Learner(Protocol):
     """A store whose statements look into some partitions only."""
 
@@ -143,7 +151,7 @@ class PartitionKeeper(Loop):
             self._store.learn_partitions(None)  # retention dropped one meanwhile; the next tick knows more
 
     async def _open_partitions(self, layout: PartitionLayout) -> list[str]:
-        """Those that new rows go to, and those where one may be claimed before the next tick."""
+        """Those that new rows go to, those somebody writes to, and those where one may be claimed soon."""
         now, until = self.clock.now(), self.clock.now() + 2 * EVERY
         text = _OPEN[layout.table]
         params = (until,) if "$1" in text else ()
@@ -151,9 +159,12 @@ class PartitionKeeper(Loop):
         names = [] if layout.default is None else [layout.default]
         async with self._adapter.transaction() as tx:
             await tx.execute(Sql("SET LOCAL enable_seqscan = off"))
+            # Before the rows are looked at: who commits in between is seen by that look.
+            written_tables = {name for (name,) in await tx.write(Sql(_WRITERS, (layout.table.name,)))}
             for one in layout.partitions:
                 is_current = one.upper > earliest and one.lower <= latest
-                if is_current or await tx.write(Sql(text.format(one.name), params)):
+                is_open = is_current or one.name in written_tables
+                if is_open or await tx.write(Sql(text.format(one.name), params)):
                     names.append(one.name)
         return names
 

@@ -2,12 +2,13 @@
 
 Whether a row has to stay is asked once beside the writers and once more with the table locked, because a run
 may be retried in between. A partition with such a row is kept, and pruned row by row as a table without
-partitions is; so is the default partition.
+partitions is; so is the default partition. A table that somebody detached is theirs: it is neither dropped
+nor pruned, whatever its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from maniflex._ids import first_id
@@ -21,7 +22,7 @@ from maniflex.background.partitions.layout import (
     PartitionLayout,
     read_layout,
 )
-from maniflex.background.partitions.short_locks import ONCE, patient_sibling, run_all
+from maniflex.background.partitions.short_locks import ONCE, patient_sibling
 from maniflex.db.port import Adapter, Tx
 from maniflex.db.short_locks import LockNotFree, change_tables
 from maniflex.errors import DatabaseError
@@ -68,25 +69,28 @@ class PartitionRetention:
             return (self._table.name,)
         others = [await read_layout(self._adapter, table) for table in self._companions]
         old = [one for one in layout.partitions if one.upper <= first_id(before)]
+        default = () if layout.default is None else (layout.default,)
         if None in others:  # without partitions of their own, they go row by row
-            return (self._table.default, *(one.name for one in old))
+            return (*default, *(one.name for one in old))
         async with patient_sibling(self._adapter) as adapter:
             names = [one.name for one in old if not await self._drop_finished(adapter, one, before)]
             for other in others:
                 assert other is not None
                 await self._drop_companions(adapter, other, before)
         if self._companions:
-            for name in (_SIGNALS, *(table.default for table in self._companions)):
+            for name in (_SIGNALS, *(other.default for other in others if other and other.default)):
                 await self._remove_orphans(name, before)
-        return (self._table.default, *(await self._still_there(names)))
+        return (*default, *(await self._still_there(names)))
 
     async def _drop_finished(self, adapter: Adapter, partition: Partition, before: datetime) -> bool:
         """Drop a partition that nothing has to stay in; False when something has, or it is in use."""
 
         async def work(tx: Tx) -> None:
             await tx.execute(Sql(f"LOCK TABLE {self._table.name} IN ACCESS EXCLUSIVE MODE"))
+            if not await _is_attached(tx, self._table, partition):
+                raise _HasToStay
             if await self._has_to_stay(tx, partition, before):
-                raise _Revived
+                raise _HasToStay
             await tx.execute(Sql(f"DROP TABLE {partition.name}"))
 
         try:
@@ -95,7 +99,7 @@ class PartitionRetention:
                 if await self._has_to_stay(tx, partition, before):
                     return False
             await change_tables(adapter, work, ONCE)
-        except (_Revived, LockNotFree):  # the next round tries again
+        except (_HasToStay, LockNotFree):  # the next round tries again
             return False
         except DatabaseError:  # another process was first, or this role does not own it
             return False
@@ -125,14 +129,41 @@ class PartitionRetention:
         for partition in layout.partitions:
             if partition.upper > first_id(before):
                 return
-            text = f"SELECT 1 FROM {self._table.name} WHERE id >= $1 AND id < $2 LIMIT 1"
-            if await adapter.write(Sql(text, (partition.lower, partition.upper))):
+            if await adapter.write(self._runs_of(partition)):
                 continue
             try:
-                await run_all(adapter, [f"DROP TABLE IF EXISTS {partition.name}"], ONCE)
+                await change_tables(adapter, self._drop_of_companion(layout.table, partition), ONCE)
+            except _HasToStay:
+                continue
             except (LockNotFree, DatabaseError):
                 return
 
+    def _runs_of(self, partition: Partition) -> Sql:
+        """Asks whether there is a run of the time of a partition."""
+        text = f"SELECT 1 FROM {self._table.name} WHERE id >= $1 AND id < $2 LIMIT 1"
+        return Sql(text, (partition.lower, partition.upper))
 
-class _Revived(Exception):
-    """A row of the partition has to stay after all."""
+    def _drop_of_companion(
+        self, table: PartitionedTable, partition: Partition
+    ) -> Callable[[Tx], Awaitable[None]]:
+        """Drops a partition of events or steps, unless one of their runs is there after all."""
+
+        async def work(tx: Tx) -> None:
+            # Whoever is about to commit a run of that time is waited for, and nobody begins one meanwhile.
+            await tx.execute(Sql(f"LOCK TABLE {self._table.name} IN SHARE MODE"))
+            await tx.execute(Sql(f"LOCK TABLE {table.name} IN ACCESS EXCLUSIVE MODE"))
+            if not await _is_attached(tx, table, partition) or await tx.write(self._runs_of(partition)):
+                raise _HasToStay
+            await tx.execute(Sql(f"DROP TABLE {partition.name}"))
+
+        return work
+
+
+async def _is_attached(tx: Tx, table: PartitionedTable, partition: Partition) -> bool:
+    """Whether the table is still a partition with these bounds, and nobody's own."""
+    layout = await read_layout(tx, table)
+    return layout is not None and partition in layout.partitions
+
+
+class _HasToStay(Exception):
+    """A row of the partition has to stay after all, or the table is somebody's own by now."""

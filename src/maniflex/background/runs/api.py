@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, Unpack
 
+from maniflex._arguments import explain_arguments
 from maniflex._clock import Clock
 from maniflex._service import Service
 from maniflex.background.declaring import as_duration
@@ -79,6 +80,7 @@ class Work(DeclaredPart):
         self.access = RunAccess(admin_role, routes, public_types(public_submit))
         self._enabled = True
 
+    @explain_arguments("server.work.handler")
     def handler(
         self,
         type: str,

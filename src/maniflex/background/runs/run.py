@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, Generic, NoReturn, overload
+
+from typing_extensions import TypeVar
 
 from maniflex._callables import is_async
 from maniflex._caller import Caller, Source
@@ -33,14 +35,15 @@ from maniflex.errors import DeclarationError, Fatal, LeaseLost, NotFound, RunCan
 from maniflex.model.unreadable import is_unreadable
 
 T = TypeVar("T")
+P = TypeVar("P", default=Any)
 LOOK_AGAIN = timedelta(seconds=30)  # a missed hint about a sub-run delays its parent as long as it
 LOOK_RARELY = timedelta(hours=1)  # has waited already, within these two
 
 log = logging.getLogger("maniflex.work")
 
 
-class Run:
-    """One attempt at a durable run."""
+class Run(Generic[P]):
+    """One attempt at a durable run; `Run[Receipt]` tells a type checker what its payload is."""
 
     __slots__ = (
         "_engine",
@@ -62,7 +65,7 @@ class Run:
         "type",
     )
 
-    def __init__(self, claimed: ClaimedRun, payload: Any, engine: RunEngine) -> None:
+    def __init__(self, claimed: ClaimedRun, payload: P, engine: RunEngine) -> None:
         self.id = claimed.id
         self.type = claimed.type
         self.payload = payload

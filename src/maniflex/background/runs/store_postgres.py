@@ -158,10 +158,10 @@ class PostgresRunStore(RunStore):
             "last_ids": last_ids,
             **self._log(),
         }
-        named = self._partitions_to_claim()
-        rows = await self._write("claim", values, named)
+        partitions = self._partitions_to_claim()
+        rows = await self._write("claim", values, partitions)
         runs = _runs_of_rows(rows, values["lease"])
-        if not named and runs and self._known.layout is not None:
+        if not partitions and runs and self._known.layout is not None:
             self._known.note_claimed([run.id for run in runs])
         return runs
 

@@ -26,6 +26,7 @@ from maniflex.model.base import Model, instance_of
 
 BULK = 5000  # rows in one statement
 MOST_UNKNOWN = 1000
+MOST_ROUNDS = 50  # of inserts, when the run that was in the way is gone each time it is looked for
 EMPTY: Mapping[str, WorkflowRun] = {}
 Row: TypeAlias = tuple[str, str, str | None]  # id, payload, idempotency key
 
@@ -79,27 +80,45 @@ class Submitter:
     async def _insert_new(
         self, draft: RunDraft, rows: Sequence[Row], now: datetime, tx: Tx | None
     ) -> dict[str, WorkflowRun]:
-        """Insert new runs; the existing runs with the same key, by the id generated for the duplicate."""
-        fresh: set[str] = set()
+        """Insert new runs; the existing runs with the same key, by the id generated for the duplicate.
+
+        A run that was in the way and is deleted before it is read leaves its key free; then the insert is
+        tried again.
+        """
+        existing: dict[str, WorkflowRun] = {}
+        missing = rows
+        for _ in range(MOST_ROUNDS):
+            missing = await self._insert(draft, missing, now, tx)
+            if not missing:
+                return existing
+            runs_by_key = await self._runs_by_key([key for _, _, key in missing if key is not None], tx)
+            for run in runs_by_key.values():
+                if run.type != draft.type:
+                    raise Conflict(f"the idempotency key belongs to a run of another type, {run.type}")
+            existing |= {id: runs_by_key[key] for id, _, key in missing if key in runs_by_key}
+            missing = [row for row in missing if row[2] not in runs_by_key]
+            if not missing:
+                return existing
+        raise Conflict("runs with this idempotency key are made and removed all the time; submit it again")
+
+    async def _insert(
+        self, draft: RunDraft, rows: Sequence[Row], now: datetime, tx: Tx | None
+    ) -> Sequence[Row]:
+        """Insert new runs; the rows whose key another run has."""
+        new_ids: set[str] = set()
         for start in range(0, len(rows), BULK):
-            fresh |= await self._store.submit(draft, rows[start : start + BULK], now, tx)
-        keys_in_use = {row[0]: row[2] for row in rows if row[0] not in fresh and row[2] is not None}
-        if not keys_in_use:
-            return {}
-        runs_by_key = await self._runs_by_key(list(keys_in_use.values()), tx)
-        for run in runs_by_key.values():
-            if run.type != draft.type:
-                raise Conflict(f"the idempotency key belongs to a run of another type, {run.type}")
-        return {id: runs_by_key[key] for id, key in keys_in_use.items()}
+            new_ids |= await self._store.submit(draft, rows[start : start + BULK], now, tx)
+        if len(new_ids) == len(rows):
+            return ()
+        return [row for row in rows if row[0] not in new_ids and row[2] is not None]
 
     async def _runs_by_key(self, keys: Sequence[str], tx: Tx | None) -> dict[str, WorkflowRun]:
-        """The runs that had these keys already."""
+        """The runs that have these keys, except those that are deleted by now."""
         ids = await self._store.by_keys(keys, tx)
-        if set(keys) - ids.keys():  # it was deleted in this very moment
-            raise Conflict("a run with this idempotency key was just removed; submit it again")
         records = Records[WorkflowRun](self._stores[WorkflowRun], tx)
-        runs_by_id = {run.id: run for run in await records.list([("id", "in", sorted(set(ids.values())))])}
-        return {key: runs_by_id[ids[key]] for key in keys}
+        runs = await records.list([("id", "in", sorted(set(ids.values())))]) if ids else []
+        runs_by_id = {run.id: run for run in runs}
+        return {key: runs_by_id[id] for key, id in ids.items() if id in runs_by_id}
 
     def _warn_unknown(self, type: str) -> None:
         """Warn once per type: a run of a type without a handler waits for ever, and says nothing."""

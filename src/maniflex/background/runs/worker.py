@@ -183,9 +183,9 @@ class RunWorker:
     def begin(self, runs: Sequence[ClaimedRun]) -> list[Attempt]:
         """Start working on runs we hold."""
         context = detached_context()
-        begun = self.engine.clock.monotonic()
+        moment = self.engine.clock.monotonic()
         for run in runs:
-            run.begun = begun
+            run.begun = moment
         attempts = [Attempt(self, run, context.copy()) for run in runs]
         self.running.update(attempts)
         for attempt in attempts:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from maniflex._clock import Clock
 from maniflex._service import Service
 from maniflex.background.environment import Environment
 from maniflex.background.part import DeclaredPart
@@ -66,11 +67,27 @@ class Scheduled(DeclaredPart):
 
         self._work.handler(type, **options)(sweep)
 
-    def runner(self, **settings: Any) -> Runner:
+    def runner(
+        self,
+        *,
+        interval: timedelta | None = None,
+        batch: int | None = None,
+        max_batches: int | None = None,
+        clock: Clock | None = None,
+        on_delete: OnDelete | None = None,
+        on_set_field: OnSetField | None = None,
+    ) -> Runner:
         """A runner of your own, with the hooks declared here and those given."""
-        environment = self.require_sealed()
-        subscribers = Subscribers(self._on_delete, self._on_set_field, self._observers)
-        return Runner(environment, subscribers=subscribers, **settings)
+        return Runner(
+            self.require_sealed(),
+            interval=interval,
+            batch=batch,
+            max_batches=max_batches,
+            clock=clock,
+            on_delete=on_delete,
+            on_set_field=on_set_field,
+            subscribers=Subscribers(self._on_delete, self._on_set_field, self._observers),
+        )
 
     async def sweep(self) -> Report:
         """Serve the records that are due now."""

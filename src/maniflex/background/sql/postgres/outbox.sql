@@ -250,6 +250,15 @@ DELETE FROM outbox_event WHERE id = ANY(ARRAY(
      ORDER BY published_at LIMIT :limit FOR UPDATE SKIP LOCKED))
 RETURNING id;
 
+-- name: prunable (only here)
+SELECT id FROM outbox_event WHERE status = 'delivered' AND published_at < :before ORDER BY published_at LIMIT :limit;
+
+-- name: prune_some (only here)
+DELETE FROM outbox_event WHERE id = ANY(ARRAY(
+    SELECT id FROM outbox_event WHERE id = ANY(:ids::text[]) AND status = 'delivered' AND published_at < :before
+       FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
 -- name: prune_inbox
 DELETE FROM inbox_message WHERE id = ANY(ARRAY(
     SELECT id FROM inbox_message WHERE created_at < :before
