@@ -140,7 +140,7 @@ class Staff:
     fields: Sequence[str] = ()
 
     async def login(self, ctx: Context, form: Mapping[str, str]) -> AuthInfo | None:
-        return AuthInfo(user_id=form["username"], roles=("admin",))
+        return AuthInfo(user_id=form["username"], roles=("superuser",))
 
     async def refresh(self, auth: AuthInfo) -> AuthInfo | None:
         return auth
@@ -351,7 +351,7 @@ async def test_the_audit_names_no_record_of_a_model_that_may_not_be_listed(datab
 
     server.pipeline.auth.register(authors_are_for_editors, models=[Author])
     async with visiting(server, database_url, signed_in=False) as browser:
-        await add_superuser(server, "eve@example.org", roles=("admin", "editor"))
+        await add_superuser(server, "eve@example.org", roles=("superuser", "editor"))
         await add_superuser(server, "bob@example.org")
         await browser.sign_in("eve@example.org")
         path = await browser.send("/authors", {"f.name": "Ursula", "_seen": "{}", "_key": "k1"})

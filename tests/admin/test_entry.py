@@ -156,6 +156,38 @@ async def test_twenty_failures_close_an_address(sqlite_url: str) -> None:
         assert (await browser.sign_in("another@example.org", "wrong")).status_code == 429
 
 
+async def sign_in_from(server: Server, address: str, password: str = PASSWORD) -> int:
+    """The status of a login by https from this address."""
+    transport = httpx.ASGITransport(app=server, client=(address, 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="https://test") as http:
+        return (await Browser(http).sign_in(password=password)).status_code
+
+
+async def test_the_addresses_of_one_network_are_one_guesser(sqlite_url: str) -> None:
+    server = make_server()
+    async with visiting(server, sqlite_url, signed_in=False):
+        await add_superuser(server)
+        statuses = [await sign_in_from(server, f"2001:db8::{n:x}", "wrong") for n in range(1, 9)]
+        assert statuses == [401] * 5 + [429] * 3
+        assert await sign_in_from(server, "2001:db8::ffff") == 429
+        assert await sign_in_from(server, "::ffff:192.0.2.1", "wrong") == 401
+        assert await sign_in_from(server, "2001:db8:0:1::1") == 303
+
+
+async def test_strangers_cannot_keep_an_owner_out(sqlite_url: str) -> None:
+    """Guesses from many networks are limited together, and do not count where the owner has been before."""
+    server = make_server()
+    async with visiting(server, sqlite_url, signed_in=False):
+        await add_superuser(server)
+        assert await sign_in_from(server, "192.0.2.1") == 303
+        guesses = [await sign_in_from(server, f"198.51.100.{n // 5}", "wrong") for n in range(60)]
+        assert guesses == [401] * 50 + [429] * 10
+        assert await sign_in_from(server, "203.0.113.9") == 429
+        assert await sign_in_from(server, "192.0.2.1") == 303
+        wrong = [await sign_in_from(server, "192.0.2.1", "wrong") for _ in range(6)]
+        assert wrong == [401] * 5 + [429]
+
+
 async def test_an_unknown_account_takes_as_long_as_a_wrong_password(sqlite_url: str) -> None:
     server = make_server()
     seconds: dict[str, list[float]] = {EMAIL: [], "nobody@example.org": []}
@@ -268,7 +300,7 @@ async def test_somebody_without_the_role_stays_outside(database_url: str) -> Non
     async with visiting(server, database_url, signed_in=False) as browser:
         await add_superuser(server, roles=("editor",))
         response = await browser.sign_in()
-        assert (response.status_code, "admin" in text_of(response.text)) == (403, True)
+        assert (response.status_code, "superuser" in text_of(response.text)) == (403, True)
         assert await server.db(AdminSession).count() == 0
 
 
@@ -289,7 +321,7 @@ class Staff:
     fields = ()
 
     def __init__(self) -> None:
-        self.roles = {"grace": ("admin",)}
+        self.roles = {"grace": ("superuser",)}
         self.asked = 0
 
     async def login(self, ctx: Context, form: Mapping[str, str]) -> AuthInfo | None:
@@ -320,7 +352,7 @@ async def test_people_of_the_application_sign_in_and_fall_out_within_a_minute(da
 
 async def test_a_login_may_be_a_function(sqlite_url: str) -> None:
     async def login(ctx: Context, username: str, password: str) -> AuthInfo | None:
-        return AuthInfo(user_id=username, roles=("admin",)) if password == "sesame" else None
+        return AuthInfo(user_id=username, roles=("superuser",)) if password == "sesame" else None
 
     server = make_server(auth=login)
     async with visiting(server, sqlite_url, signed_in=False) as browser:
@@ -331,7 +363,7 @@ async def test_a_login_may_be_a_function(sqlite_url: str) -> None:
 async def test_the_auth_step_of_the_application_may_decide(database_url: str) -> None:
     server = Server()
     server.register(Post)
-    keys = {"k-admin": AuthInfo(user_id="a", roles=("admin",)), "k-other": AuthInfo(user_id="b")}
+    keys = {"k-admin": AuthInfo(user_id="a", roles=("superuser",)), "k-other": AuthInfo(user_id="b")}
     server.pipeline.auth.register(auth.api_keys(keys=keys))
     server.admin(auth="pipeline")
     async with client(server, database=database_url) as http:

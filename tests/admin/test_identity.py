@@ -17,10 +17,10 @@ from tests.kit.panel import PASSWORD, Browser, add_superuser, is_about_records, 
 NEWEST = "limit=20&sort=created_at:desc"
 FRAGMENT = {"x-fragment": "1"}
 KINDS = {
-    "editor": ("admin", "writer", "maker"),
-    "clerk": ("admin", "writer"),
-    "viewer": ("admin", "reader"),
-    "stranger": ("admin",),
+    "editor": ("superuser", "writer", "maker"),
+    "clerk": ("superuser", "writer"),
+    "viewer": ("superuser", "reader"),
+    "stranger": ("superuser",),
 }
 READS = [
     Operation.LIST,

@@ -218,8 +218,8 @@ async def test_the_panel_shows_what_the_api_shows_with_the_same_headers(database
     server = Server(storage="memory:")
     server.register(Customer, Label, OrderLabel, Order)
     keys = {
-        "one-" + "x" * 20: AuthInfo(user_id="a", tenant_id="t1", roles=("admin",)),
-        "two-" + "x" * 20: AuthInfo(user_id="b", tenant_id="t2", roles=("admin",)),
+        "one-" + "x" * 20: AuthInfo(user_id="a", tenant_id="t1", roles=("superuser",)),
+        "two-" + "x" * 20: AuthInfo(user_id="b", tenant_id="t2", roles=("superuser",)),
     }
     server.pipeline.auth.register(auth.api_keys(keys=keys))
     server.pipeline.db.register(db.tenancy())

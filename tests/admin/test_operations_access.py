@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 
 import pytest
 
-from maniflex import Server
+from maniflex import Run, Server
 from maniflex.admin import Operations
 from maniflex.admin.declare import Admin
 from maniflex.admin.operations.pages import ROUTES
@@ -16,7 +17,7 @@ from tests.kit.panel import Browser, add_superuser, text_of, visiting
 from tests.kit.workshop import OPERATIONS, Order, Workshop
 
 PHRASE = "a long enough phrase"
-FOR_ALL_TENANTS = ("schedules", "outbox", "scheduled", "processes", "doctor", "plots", "schedules/new")
+FOR_ALL_TENANTS = ("outbox", "scheduled", "processes", "doctor", "plots")
 
 
 async def sign_in_as(browser: Browser, server: Server, roles: list[str], tenant: str | None = None) -> None:
@@ -32,6 +33,11 @@ def writing_paths(run_id: str) -> list[str]:
 
 async def test_people_who_only_look_have_no_buttons_and_forged_forms_are_refused(database_url: str) -> None:
     shop = Workshop(role=None, operations=Operations(role="operator", view_role="support"))
+
+    @shop.server.work.handler("boom.v1", max_attempts=1)
+    async def boom(run: Run) -> None:
+        raise ValueError("no such file: /srv/secret")
+
     async with visiting(shop.server, database_url, signed_in=False) as browser:
         run_id = await shop.fail()
         await shop.server.schedules.declare()
@@ -51,12 +57,23 @@ async def test_people_who_only_look_have_no_buttons_and_forged_forms_are_refused
             assert forms == ["/admin/-/logout"], path
             assert "Submit a run" not in page
         assert "the printer is" in text_of(await browser.get(f"{OPERATIONS}/runs/{run_id}"))
+        broken = (await shop.server.work.submit("boom.v1")).id
+        await shop.work()
+        for path in ("runs", f"runs/{broken}", "outbox", "processes"):
+            page = await browser.get(f"{OPERATIONS}/{path}")
+            internals = ("/srv/secret", "Traceback", socket.gethostname())
+            assert [text for text in internals if text in page] == [], path
+        for path in ("runs", "outbox"):
+            await browser.get(f"{OPERATIONS}/{path}?f_error=printer", 400)
         await browser.get(f"{OPERATIONS}/runs/new", 403)
         for path in writing_paths(run_id):
             response = await browser.post(path, {"type": "email.receipt.v1", "payload": "{}", "all": "1"})
             assert response.status_code == 403, path
         assert (await shop.server.work.get(run_id)).status == "failed"
         await sign_in_as(browser, shop.server, ["operator"])
+        page = await browser.get(f"{OPERATIONS}/runs/{broken}")
+        assert "/srv/secret" in text_of(page)
+        assert "Traceback" in text_of(page)
         assert "Retry" in await browser.get(f"{OPERATIONS}/runs/{run_id}")
         await browser.send(f"{OPERATIONS}/runs/{run_id}/retry")
         await sign_in_as(browser, shop.server, ["clerk"])
@@ -89,7 +106,7 @@ async def test_an_operator_with_a_tenant_sees_its_work_alone(database_url: str) 
     async with visiting(shop.server, database_url, signed_in=False) as browser:
         ours = await shop.fail(1, tenant_id="acme", actor_id="ada")
         theirs = await shop.fail(2, tenant_id="zeta-corp", actor_id="bob-of-zeta", group_key="zeta-group")
-        await sign_in_as(browser, shop.server, ["admin"], "acme")
+        await sign_in_as(browser, shop.server, ["superuser"], "acme")
         pages = [
             await browser.get(f"{OPERATIONS}/{path}") for path in ("", "runs", f"runs/{ours}", "numbers")
         ]
@@ -107,6 +124,18 @@ async def test_an_operator_with_a_tenant_sees_its_work_alone(database_url: str) 
         await browser.get(f"{OPERATIONS}/runs?f_error=paper", 400)
         for path in FOR_ALL_TENANTS:
             await browser.get(f"{OPERATIONS}/{path}", 403)
+        foreign = await shop.server.schedules.create(
+            "of zeta", cron="@daily", run="report.daily.v1", tenant_id="zeta-corp"
+        )
+        assert "zeta" not in await browser.get(f"{OPERATIONS}/schedules")
+        for path in ("", "/edit"):
+            await browser.get(f"{OPERATIONS}/schedules/{foreign.id}{path}", 404)
+        for path in ("run", "pause", "delete"):
+            assert (await browser.post(f"{OPERATIONS}/schedules/{foreign.id}/{path}")).status_code == 404
+        form = {"name": "ours", "cron": "@daily", "timezone": "UTC", "kind": "run", "policy": "once"}
+        await browser.get(f"{OPERATIONS}/schedules/new")
+        made = await browser.send(f"{OPERATIONS}/schedules/new", {**form, "target": "report.daily.v1"})
+        assert (await shop.server.schedules.get(made.rpartition("/")[2])).tenant_id == "acme"
         for path in writing_paths(theirs):
             controls = {"action": "retry", "ids": theirs, "confirm": "1", "name": "x", "payload": "{}"}
             response = await browser.post(path, controls)
@@ -147,7 +176,7 @@ async def test_a_panel_without_operations_or_an_application_without_work(sqlite_
 
 
 async def test_payloads_can_be_kept_out_and_more_keys_masked(sqlite_url: str) -> None:
-    shop = Workshop(operations=Operations(role="admin", redact=("iban",)))
+    shop = Workshop(operations=Operations(role="superuser", redact=("iban",)))
     async with visiting(shop.server, sqlite_url) as browser:
         payload = {
             "order": {"IBAN": "DE-marker", "Set-Cookie": "marker2"},
@@ -158,7 +187,7 @@ async def test_payloads_can_be_kept_out_and_more_keys_masked(sqlite_url: str) ->
             message = await shop.server.outbox.enqueue("order.placed", payload)
         for path in (f"runs/{run.id}", f"runs/new?from={run.id}", f"outbox/{message.id}"):
             assert "marker" not in await browser.get(f"{OPERATIONS}/{path}"), path
-    shop = Workshop(operations=Operations(role="admin", show_payloads=False))
+    shop = Workshop(operations=Operations(role="superuser", show_payloads=False))
     async with visiting(shop.server, f"{sqlite_url}.other") as browser:
         run = await shop.server.work.submit("other.v1", {"plain": "marker"})
         async with shop.server.transaction():

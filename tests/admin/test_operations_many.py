@@ -172,7 +172,9 @@ async def test_one_that_is_refused_is_listed_and_the_others_are_done(database_ur
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("what", ["panel", "operations"])
 async def test_who_loses_the_role_half_way_is_stopped(database_url: str, what: str) -> None:
-    shop = Workshop(role=None if what == "operations" else "admin", operations=Operations(role="admin"))
+    shop = Workshop(
+        role=None if what == "operations" else "superuser", operations=Operations(role="superuser")
+    )
     async with visiting(shop.server, database_url) as browser:
         server = shop.server
         await fail_many(shop, 11)
@@ -193,7 +195,7 @@ async def test_an_operator_with_a_tenant_changes_its_runs_alone(database_url: st
         server = shop.server
         ours = await fail_many(shop, 8, tenant_id="acme")
         theirs = await fail_many(shop, 8, tenant_id="zeta")
-        await sign_in_as(browser, server, ["admin"], "acme")
+        await sign_in_as(browser, server, ["superuser"], "acme")
         await browser.get(f"{OPERATIONS}/runs")
         words, place = await confirm(browser, BULK, {"action": "retry", "all": "1", "query": ""})
         assert "8 would change" in words
@@ -201,7 +203,7 @@ async def test_an_operator_with_a_tenant_changes_its_runs_alone(database_url: st
         states = {run.id: run.status for run in await server.db(WorkflowRun).list()}
         assert {states[one] for one in ours} == {"pending"}
         assert {states[one] for one in theirs} == {"failed"}
-        await sign_in_as(browser, server, ["admin"], "zeta")
+        await sign_in_as(browser, server, ["superuser"], "zeta")
         for path in ("", "/refusals", "/file"):
             await browser.get(place + path, 404)
         for path in ("/start", "/cancel", "/continue"):

@@ -79,7 +79,7 @@ async def test_a_private_model_has_its_past_its_files_and_its_export_by_their_ru
     admin = server.admin()
     admin.add(ModelAdmin(Contract, private=True))
     admin.add(ModelAdmin(Memo, private=True))
-    all_roles = ("admin", "may-export", "may-read_history", "may-read_attachment")
+    all_roles = ("superuser", "may-export", "may-read_history", "may-read_attachment")
     async with visiting(server, database_url, signed_in=False) as browser:
         await add_superuser(server, "eve@one.example", tenant_id="t1")
         await add_superuser(server, "ada@one.example", tenant_id="t1", roles=all_roles)
@@ -162,7 +162,7 @@ async def test_a_value_is_revealed_by_a_form_and_noted(
     server.pipeline.response.register(decrypt, models=[Patient], operations=[Operation.READ])
     async with visiting(server, database_url, signed_in=False) as browser:
         await add_superuser(server, "bob@example.org")
-        await add_superuser(server, "eve@example.org", roles=("admin", "keeper"))
+        await add_superuser(server, "eve@example.org", roles=("superuser", "keeper"))
         patient = await server.db(Patient).create(name="Ada")
         for email, status in (("bob@example.org", 403), ("eve@example.org", 200)):
             await browser.sign_in(email)

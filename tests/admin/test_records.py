@@ -305,7 +305,7 @@ async def test_rules_of_the_application_hide_buttons_and_refuse_forged_forms(dat
         forged = await browser.post(path, {"f.title": "Two", "_seen": '{"title": "One"}'})
         assert (forged.status_code, "FORBIDDEN" in forged.text) == (403, True)
         await browser.send("/-/logout")
-        await add_superuser(server, "ed@example.org", roles=("admin", "editor"))
+        await add_superuser(server, "ed@example.org", roles=("superuser", "editor"))
         await browser.sign_in("ed@example.org")
         assert f'href="/admin{path}/edit"' in await browser.get(path)
         await browser.send(path, {"f.title": "Two", "_seen": '{"title": "One"}'})

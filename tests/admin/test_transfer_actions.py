@@ -117,7 +117,7 @@ async def test_who_loses_the_role_is_stopped_and_few_are_done_at_once(sqlite_url
         with pytest.raises(Fatal):
             await perform(server, place)
         assert closing.calls == []
-        await server.db(AdminUser).update(user.id, roles=["admin"])
+        await server.db(AdminUser).update(user.id, roles=["superuser"])
         few = {**ALL, "query": "f_state=done"}
         assert await browser.send("/tasks/bulk", {**few, "confirm": "1", "f.note": "again"}) == "/tasks"
         assert [len(ids) for ids, _, _ in closing.calls] == [5]

@@ -131,12 +131,12 @@ async def test_who_loses_the_role_half_way_is_stopped(database_url: str, what: s
     async def take_role(ctx: Context, next: Next) -> None:
         await next()
         [user] = await server.db(AdminUser).list()
-        roles = ["boss"] if what == "panel" else ["admin"]
+        roles = ["boss"] if what == "panel" else ["superuser"]
         if user.roles != roles:
             await server.db(AdminUser).update(user.id, roles=roles)
 
     async with visiting(server, database_url, signed_in=False) as browser:
-        await add_superuser(server, roles=("admin", "boss"))
+        await add_superuser(server, roles=("superuser", "boss"))
         await browser.sign_in()
         await fill(server, 450)
         await browser.get("/tasks")

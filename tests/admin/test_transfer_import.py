@@ -372,7 +372,7 @@ async def test_what_is_old_is_removed_with_its_file(database_url: str) -> None:
 
 async def test_an_open_panel_and_a_login_of_the_application_import_too(sqlite_url: str) -> None:
     async def login(ctx: Context, username: str, password: str) -> AuthInfo | None:
-        return AuthInfo(user_id="u1", roles=["admin"])
+        return AuthInfo(user_id="u1", roles=["superuser"])
 
     server = make_server(auth=login)
     async with visiting(server, sqlite_url, signed_in=False) as browser:

@@ -36,7 +36,7 @@ def test_superusers_are_made_listed_and_disabled(app: Path) -> None:
     assert "ada@example.org may now sign in at /admin" in run(*make, stdin=PASSWORD + "\n")
     assert "already" in run(*make, code=1, stdin=PASSWORD + "\n")
     [row] = json.loads(run("superuser", "list", "app:server", "--json"))
-    assert (row["email"], row["roles"], row["active"]) == ("ada@example.org", ["admin"], True)
+    assert (row["email"], row["roles"], row["active"]) == ("ada@example.org", ["superuser"], True)
     assert "is disabled" in run("superuser", "disable", "app:server", "ada@example.org")
     assert "no superuser nobody" in run("superuser", "enable", "app:server", "nobody@example.org", code=1)
     new = ("superuser", "password", "app:server", "ada@example.org", "--password-stdin")

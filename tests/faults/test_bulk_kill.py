@@ -43,7 +43,7 @@ async def wait_half_way(ctx, next):
 
 @server.action("POST", "/fill")
 async def fill(ctx):
-    await server.superusers.create("ada@example.org", "a long enough phrase", roles=("admin",))
+    await server.superusers.create("ada@example.org", "a long enough phrase")
     async with server.transaction():
         for number in range(COUNT):
             await server.db(Errand).create(title=f"Errand {number}")

@@ -35,6 +35,16 @@ CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
 """
 
 
+class OtherTime(SystemClock):
+    """The clock of a machine that is hours off."""
+
+    def __init__(self, hours: int) -> None:
+        self._off = timedelta(hours=hours)
+
+    def now(self) -> datetime:
+        return super().now() + self._off
+
+
 class Machine(SystemClock):
     """The clocks of a machine: the time they began at, and how far they were moved."""
 

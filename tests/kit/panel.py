@@ -69,7 +69,7 @@ async def add_superuser(
     email: str = EMAIL,
     password: str = PASSWORD,
     *,
-    roles: Sequence[str] = ("admin",),
+    roles: Sequence[str] = ("superuser",),
     tenant_id: str | None = None,
 ) -> str:
     """Make a superuser and give its id."""
@@ -81,7 +81,7 @@ async def add_superuser(
 async def visiting(
     server: Server, database: str, *, signed_in: bool = True, **options: Any
 ) -> AsyncIterator[Browser]:
-    """A browser at the panel of a started server, signed in as a superuser with the role admin."""
+    """A browser at the panel of a started server, signed in as a superuser."""
     async with client(server, database=database, **options) as http:
         browser = Browser(http, server.panel_path)
         if signed_in:

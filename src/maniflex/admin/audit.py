@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from maniflex._client_address import caller_network
 from maniflex.admin.person import Visitor
 from maniflex.admin.tables import AdminEvent
 from maniflex.db.current import transaction
@@ -120,16 +121,16 @@ class Trail:
         events = await self.records.list({"form_key": form_key}, limit=1)
         return events[0] if events else None
 
-    async def failures(self, since: datetime, *, address: str, account: str = "") -> list[AdminEvent]:
-        """The failed logins from an address, the latest first; with `account` those for that account."""
-        filters: list[tuple[str, str, Any]] = [
-            ("action", "eq", "login_failed"),
-            ("address", "eq", address),
-            ("created_at", "gt", since),
-        ]
-        if account:
-            filters.append(("account", "eq", account))
-        return await self.records.list(filters, "created_at:desc", limit=50)
+    async def failures(self, since: datetime, *, most: int, **of: str) -> list[AdminEvent]:
+        """The failed logins of a network, an account or both, the latest first, and one more than `most`."""
+        filters = [("action", "eq", "login_failed"), ("created_at", "gt", since)]
+        filters += [(name, "eq", value) for name, value in of.items()]
+        return await self.records.list(filters, "created_at:desc", limit=most + 1)
+
+    async def has_signed_in(self, *, network: str, account: str) -> bool:
+        """Whether somebody has signed in to the account from this network, as far as events are kept."""
+        filters = {"action": "login", "network": network, "account": account}
+        return bool(await self.records.list(filters, limit=1))
 
     async def sweep(self) -> None:
         """Remove some of the events that are kept no longer."""
@@ -144,5 +145,6 @@ class Trail:
             "actor_name": "" if person is None else person.name[:200],
             "tenant_id": (person.tenant_id or None) if person is not None else None,
             "address": visitor.ctx.client_ip,
+            "network": caller_network(visitor.ctx.client_ip),
             "request_id": visitor.ctx.request_id,
         }

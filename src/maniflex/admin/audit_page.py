@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from maniflex.admin.names import title_of
+from maniflex.admin.pickers import read_labels
 from maniflex.admin.route import show
-from maniflex.admin.site import ModelSite
 from maniflex.admin.tables import AdminEvent
 from maniflex.admin.visit import Visit
+from maniflex.db.records import Records
 from maniflex.errors import InvalidQuery
 from maniflex.pipeline.operation import Operation
 from maniflex.pipeline.response import Response
-from maniflex.pipeline.steps.browse import PageRequest
 
 _MOST = 50
 _FILTERS = {
@@ -73,25 +72,28 @@ async def find_events(visit: Visit, filters: Sequence[tuple[str, str, Any]], mos
 
 
 async def event_rows(visit: Visit, events: Sequence[AdminEvent]) -> list[EventRow]:
-    """Events as the page shows them, their records by the labels that this person may see."""
-    labels: dict[tuple[str, str], str] = {}
-    for name in {event.model for event in events}:
+    """Events as the page shows them, their records by the labels that this person may see.
+
+    Those about a record that is there and that this person may not see are left out.
+    """
+    ids: dict[str, set[str]] = {}
+    for event in events:
+        if event.record_id:
+            ids.setdefault(event.model, set()).add(event.record_id)
+    labels = await read_labels(visit, ids)
+    hidden_places: set[tuple[str, str]] = set()
+    for name in ids:
         site = visit.panel.sites.by_name.get(name)
-        ids = list({event.record_id for event in events if event.model == name and event.record_id})
-        if site is None or not ids or not site.has_id or site.is_singleton:
+        unseen = [id for id in ids[name] if (name, id) not in labels]
+        if site is None or not unseen or not site.has_id or site.is_singleton:
             continue
-        page = PageRequest(len(ids), filters=(("id", "in", ids),))
-        answer = await visit.api.page(site, _label_alone(site), page)
-        for record in answer.data if answer.ok else ():
-            labels[name, str(record.get("id"))] = site.label_of(record)
-    return [_event_row(visit, event, labels.get((event.model, event.record_id), "")) for event in events]
-
-
-def _label_alone(site: ModelSite) -> list[tuple[str, str]]:
-    """Have records hold no more than what names them; words of a label that are no field may need all."""
-    names = {name for _, name, _, _ in string.Formatter().parse(site.admin.label or "") if name}
-    fields = [f for f in site.label_fields if f.visible]
-    return [] if len(names) > len(fields) else [("select", ",".join(["id", *(f.api for f in fields)]))]
+        records: Records[Any] = Records(visit.panel.runtime.stores[site.meta.cls])
+        hidden_places |= {(name, record.id) for record in await records.list([("id", "in", unseen)])}
+    return [
+        _event_row(visit, event, labels.get((event.model, event.record_id), ""))
+        for event in events
+        if (event.model, event.record_id) not in hidden_places
+    ]
 
 
 def _event_row(visit: Visit, event: AdminEvent, label: str) -> EventRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 from urllib.parse import quote, urlencode
 
@@ -30,6 +30,8 @@ from maniflex.pipeline.response import Encode, Response
 from maniflex.pipeline.routes import TRIMMED, RouteBuilder
 from maniflex.pipeline.runtime import Runtime
 from maniflex.pipeline.steps.browse import PAGE, PageRequest
+from maniflex.query.operators import Op
+from maniflex.query.query import Forced
 
 MOST_COUNTED = 10_000
 _KEPT_SECONDS = 60.0
@@ -90,6 +92,15 @@ class ApiAnswer:
         return (self.response.headers or {}).get("etag", "")
 
 
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What the auth step said of a person and an operation."""
+
+    may_pass: bool
+    stamped: frozenset[str]  # the fields whose values scope rules give to a new record
+    until: float
+
+
 class PrivateRoutes:
     """Endpoints that are on no path, made when they are first asked for."""
 
@@ -109,7 +120,7 @@ class PrivateRoutes:
         }
         self._uploads: dict[tuple[ModelMeta, Operation], Endpoint] = {}
         self._auth: dict[tuple[ModelMeta, Operation, bool], Endpoint] = {}
-        self.answers: dict[tuple[Any, ...], tuple[float, bool]] = {}  # whether somebody may, and until when
+        self.answers: dict[tuple[Any, ...], Permission] = {}
 
     def of_headless(self, path: str) -> InProcess | None:
         """What answers a path of a model that has pages and no routes of its own."""
@@ -307,14 +318,21 @@ class Api:
 
     async def may(self, site: ModelSite, operation: Operation, *, item: bool | None = None) -> bool:
         """Whether the auth step lets this person do it; what comes later may still refuse."""
+        return (await self._permission(site, operation, item)).may_pass
+
+    async def stamped_fields(self, site: ModelSite) -> frozenset[str]:
+        """The fields that a new record of this person gets from scope rules, whatever a form says."""
+        return (await self._permission(site, Operation.CREATE, None)).stamped
+
+    async def _permission(self, site: ModelSite, operation: Operation, item: bool | None) -> Permission:
         on_one = (
             operation not in (Operation.LIST, Operation.CREATE, Operation.EXPORT) if item is None else item
         )
         key = (self._person.key, site.meta.name, operation, on_one)
         now, answers = time.monotonic(), self._private.answers
         answer_before = answers.get(key)
-        if answer_before is not None and answer_before[0] > now and not self._person.forwarded_headers:
-            return answer_before[1]
+        if answer_before is not None and answer_before.until > now and not self._person.forwarded_headers:
+            return answer_before
         endpoint = self._private.auth_only(site.meta, operation, on_one)
         ctx = self._context(endpoint, f"/{site.table}")
         ctx.model = site.meta
@@ -322,8 +340,11 @@ class Api:
         ctx.auth = self._auth
         ctx.authenticated, ctx.csrf_exempt = ctx.auth is not None, True
         response = await answer(endpoint, ctx, self._runtime.watch)
-        may_pass: bool = response.status == 204
+        conditions = () if ctx._query is None else ctx._query.forced
+        values = [one for one in conditions if isinstance(one, Forced) and one.op is Op.EQ]
+        names = frozenset(one.name for one in values if one.on(site.meta) is not None)
+        permission = Permission(response.status == 204, names, now + _KEPT_SECONDS)
         if len(answers) >= _MOST_KEPT:
             answers.clear()
-        answers[key] = (now + _KEPT_SECONDS, may_pass)
-        return may_pass
+        answers[key] = permission
+        return permission

@@ -34,6 +34,7 @@ class Control:
     folds: Sequence[tuple[str, str]] = ()
     zone: str = ""
     pick_url: str = ""
+    pick_model: str = ""  # of the record that the control refers to
     pick_label: str = ""
     new_url: str = ""  # of a form for a record to refer to, for those who may make one
     new_label: str = ""

@@ -14,6 +14,7 @@ from maniflex.admin.cells import group_digits
 from maniflex.admin.charts import Plot, draw
 from maniflex.admin.declare import Card, Number, OwnPage, Rows, Series
 from maniflex.admin.route import Handler, PanelRoute, show
+from maniflex.admin.site import ModelSite
 from maniflex.admin.visit import Visit
 from maniflex.errors import NotFound
 from maniflex.pipeline.operation import Operation
@@ -29,6 +30,7 @@ class Tile:
 
     label: str
     url: str
+    count: str = ""  # empty while a script asks for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class DashboardView:
     cards: Sequence[CardTile]
     recent: Sequence[EventRow]
     audit_url: str
+    counts_url: str  # of the same page with its numbers, for browsers without scripts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,11 @@ async def show_dashboard(visit: Visit) -> Response:
     groups = []
     for label, sites in visit.panel.sites.groups:
         tiles = [
-            Tile(label=site.plural, url=visit.url(site.table))
+            Tile(
+                label=site.plural,
+                url=visit.url(site.table),
+                count=await _count_text(visit, site) if visit.param("counts") else "",
+            )
             for site in sites
             if not site.is_singleton and await visit.api.may(site, Operation.LIST)
         ]
@@ -92,6 +99,7 @@ async def show_dashboard(visit: Visit) -> Response:
         cards=cards,
         recent=await event_rows(visit, events),
         audit_url=visit.url("-", "audit"),
+        counts_url=f"{visit.root}/?counts=1",
     )
     return await visit.page("dashboard.html", view, title=visit.t("dashboard"))
 
@@ -101,11 +109,15 @@ async def show_count(visit: Visit) -> Response:
     site = visit.site()
     if not await visit.api.may(site, Operation.LIST):
         raise NotFound(visit.t("no_such_page"))
+    view = CardView(title=site.plural, number=await _count_text(visit, site))
+    return await visit.page("card.html", view, title=site.plural)
+
+
+async def _count_text(visit: Visit, site: ModelSite) -> str:
     total = await visit.api.count(site, ())
     number = "" if total is None else group_digits(str(min(total, MOST_COUNTED)))
     plus = "+" if total is not None and total > MOST_COUNTED else ""
-    view = CardView(title=site.plural, number=f"{number}{plus}" or "–")
-    return await visit.page("card.html", view, title=site.plural)
+    return f"{number}{plus}" or "–"
 
 
 async def show_card(visit: Visit) -> Response:

@@ -8,9 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from maniflex._arguments import explain_arguments, explain_class
 from maniflex.admin.person import AdminContext
 from maniflex.errors import DeclarationError
 from maniflex.model.base import Model
+from maniflex.model.registry import name_of as name_of
 from maniflex.pipeline.context import AuthInfo, Context
 from maniflex.pipeline.operation import Operation
 
@@ -21,11 +23,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 TRANSFER_RUN = "maniflex.panel.transfer"  # the type of the runs of imports, exports and bulk changes
 ModelName = type[Model] | str
 Login = Callable[[Context, str, str], Awaitable[AuthInfo | None]]
-
-
-def name_of(model: ModelName) -> str:
-    """The name of a model that is given by name or class."""
-    return model if isinstance(model, str) else model.__name__
 
 
 class AdminAuth(Protocol):
@@ -40,6 +37,7 @@ class AdminAuth(Protocol):
         """The same person as of now; None when the session is to end. Asked at most every 60 seconds."""
 
 
+@explain_class
 @dataclass(frozen=True, slots=True)
 class Section:
     """A part of a form: a title and the names of its fields."""
@@ -52,6 +50,7 @@ class Section:
         object.__setattr__(self, "fields", fields)
 
 
+@explain_class
 @dataclass(frozen=True, slots=True)
 class Inline:
     """Records of another model that belong to a record, in its form."""
@@ -61,6 +60,7 @@ class Inline:
     max_rows: int = 50
 
 
+@explain_class
 @dataclass(frozen=True, slots=True)
 class ModelAdmin:
     """How one model looks in the panel; it narrows what the model allows and never widens it."""
@@ -94,6 +94,7 @@ class ModelAdmin:
         return name_of(self.model)
 
 
+@explain_class
 @dataclass(frozen=True, slots=True)
 class Operations:
     """Who sees durable work in the panel, and how much of it."""
@@ -195,7 +196,7 @@ class Admin:
         *,
         title: str = "",
         auth: str | Login | AdminAuth = "superuser",
-        role: str | None = "admin",
+        role: str | None = "superuser",
         models: Sequence[ModelName] | None = None,
         exclude: Sequence[ModelName] = (),
         read_only: bool = False,
@@ -244,6 +245,7 @@ class Admin:
         self._require_open("models are added to the panel")
         self.model_admins += models
 
+    @explain_arguments("admin.action")
     def action(
         self,
         model: ModelName,
@@ -276,6 +278,7 @@ class Admin:
 
         return decorate
 
+    @explain_arguments("admin.card")
     def card(self, title: str, *, size: str = "small", refresh: float = 0) -> Callable[[F], F]:
         """Show what `fn(ctx)` returns on the dashboard: `Number`, `Series`, `Rows` or a text."""
 
@@ -287,6 +290,7 @@ class Admin:
 
         return decorate
 
+    @explain_arguments("admin.page")
     def page(self, path: str, *, title: str, template: str) -> Callable[[F], F]:
         """Show a template of the application inside the panel, with what `fn(ctx)` returns."""
 

@@ -45,6 +45,7 @@ class DeleteView:
     must_type: str  # the label that has to be typed first, when much would go
     is_soft: bool
     error: str = ""
+    code: str = ""  # of the API, where it refused
 
 
 def _referring_relations(visit: Visit, site: ModelSite) -> Iterator[tuple[ModelSite, RelationMeta]]:
@@ -94,7 +95,7 @@ def _list_of(visit: Visit, other: ModelSite, relation: RelationMeta, ids: Sequen
     return visit.url(other.table, **{f"f_{key.api}": ids[0]}) if is_shown else ""
 
 
-async def show_delete(visit: Visit, error: str = "", status: int = 200) -> Response:
+async def show_delete(visit: Visit, error: str = "", status: int = 200, code: str = "") -> Response:
     """What would go with the record, or stand in the way."""
     site, record_id = visit.site(), visit.params["id"]
     if not site.can_delete:
@@ -112,6 +113,7 @@ async def show_delete(visit: Visit, error: str = "", status: int = 200) -> Respo
         must_type=label if cascade_count > MOST_COUNTED else "",
         is_soft=site.meta.soft_delete is not None,
         error=error,
+        code=code,
     )
     crumbs = [(site.plural, visit.url(site.table)), (label, here)]
     title = visit.t("delete_record", name=site.title)
@@ -129,7 +131,7 @@ async def delete(visit: Visit) -> Response:
         return await show_delete(visit, visit.t("type_the_label"), 422)
     answer = await write_one(visit, site, "delete", record_id, reason=visit.short_text("reason", 500))
     if answer.status == 409:
-        return await show_delete(visit, answer.message, 409)
+        return await show_delete(visit, answer.message, 409, answer.code)
     if not answer.ok:
         raise Refusal(answer.response)
     return visit.redirect(f"/{site.table}", ok=visit.t("deleted_record", name=site.label_of(record)))

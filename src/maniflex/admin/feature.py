@@ -21,8 +21,10 @@ from maniflex.admin.transfer_runs import TransferRunner
 from maniflex.background.runs.api import Work
 from maniflex.config import Config
 from maniflex.features.actions import Action
+from maniflex.middleware.workflow.machine import Machine
 from maniflex.model.history_row import is_history
 from maniflex.model.meta import ModelMeta
+from maniflex.model.registry import unknown_model
 from maniflex.pipeline.registration import takes
 from maniflex.pipeline.routes import RouteBuilder
 
@@ -135,9 +137,8 @@ def _model_problems(admin: Admin, models: Sequence[ModelMeta]) -> Iterator[str]:
     mentions += [(f"action {one.name}", one.model) for one in admin.actions]
     mentions += [("tenants", admin.tenants)] if admin.tenants is not None else []
     for where, model in mentions:
-        name = name_of(model)
-        if name not in by_name:
-            yield f"admin: {where}: no model named {name!r} is registered{did_you_mean(name, by_name)}"
+        if problem := unknown_model(model, by_name):
+            yield f"admin: {where}: {problem}"
     for one in admin.model_admins:
         meta = by_name.get(one.model_name)
         if meta is not None:
@@ -179,6 +180,7 @@ def build_panel(
     title: str,
     own_authenticators: Sequence[str],
     api_actions: Sequence[Action],
+    machines: Sequence[Machine],
     work: Work,
     durable: DurableParts | None = None,
 ) -> Panel:
@@ -197,6 +199,10 @@ def build_panel(
             models=by_name,
             actions=tuple(one for one in admin.actions if one.model_name == meta.name),
             read_only=admin.read_only,
+            state_rules={
+                rules.field.name: rules
+                for rules in (machine.states_of(meta) for machine in machines if machine.is_on(meta))
+            },
         )
 
     shown_metas = shown_models(admin, models)

@@ -115,7 +115,7 @@ def make_control(
     else:
         text, is_null = text_of(field_meta, value, setting_of(visit, key)), value is None
     is_fixed_field = fixed or is_fixed(site, field_meta, is_new=is_new)
-    kind, options = _kind(site, field_meta, text)
+    kind, options = _kind(site, field_meta, text, site.choices(field_meta, value, is_new=is_new))
     kind = "choice" if place and kind == "radio" else kind  # a row has little room
     relation = site.parents.get(field_meta.name)
     target = None if relation is None else visit.panel.sites.by_name.get(relation.target)
@@ -123,8 +123,7 @@ def make_control(
     errors = () if form_input is None else tuple(form_input.errors.get(key, ()))
     parts: Sequence[Control] = ()
     if not is_fixed_field and not place and has_parts(field_meta):
-        typed_errors = {} if form_input is None else form_input.errors
-        kind = "nested"
+        kind, typed_errors = "nested", {} if form_input is None else form_input.errors
         parts = list(part_controls(field_meta, value, _typed_texts(visit, form_input), typed_errors))
     return Control(
         kind="fixed" if is_fixed_field else kind,
@@ -136,7 +135,7 @@ def make_control(
         nullable=has_null_switch(site, field_meta)
         or (bool(parts) and field_meta.nullable)
         or ("file" in field_meta.extra and bool(value) and not is_file_list(field_meta)),
-        required=is_new and field_meta.required and not field_meta.nullable,
+        required=is_new and site.meta.asks_for(field_meta),
         disabled=is_fixed_field,
         help=_help(visit, site, field_meta, form_input),
         errors=errors,
@@ -148,7 +147,8 @@ def make_control(
         pick_url=picker.pick_url,
         new_url=picker.new_url,
         new_label=picker.new_label,
-        pick_label=_label_of_key(site, relation, target, record),
+        pick_model="" if target is None else target.meta.name,
+        pick_label=_label_of_key(relation, target, record, field_meta, text),
         file=file_item(visit, site, str(record.get("id", "")), field_meta, str(value), 0)
         if "file" in field_meta.extra and value and not is_file_list(field_meta)
         else None,
@@ -173,7 +173,9 @@ def _typed_texts(visit: Visit, form_input: FormInput | None) -> dict[str, str] |
     return {name: value for name, value in visit.form.multi_items() if isinstance(value, str)}
 
 
-def _kind(site: ModelSite, field_meta: FieldMeta, text: str) -> tuple[str, list[tuple[str, str]]]:
+def _kind(
+    site: ModelSite, field_meta: FieldMeta, text: str, choices: Sequence[Any]
+) -> tuple[str, list[tuple[str, str]]]:
     """The markup of a control, and what can be chosen in it."""
     if field_meta.writeonly:
         return "password", []
@@ -182,7 +184,7 @@ def _kind(site: ModelSite, field_meta: FieldMeta, text: str) -> tuple[str, list[
     if field_meta.name in site.parents:
         return "key", []
     if field_meta.enum is not None:
-        members = [str(value) for value in field_meta.enum]
+        members = [str(value) for value in choices]
         old_member = [text] if text and text not in members else []
         kind = "radio" if len(members) <= _MOST_RADIOS and not old_member else "choice"
         return kind, [(value, value) for value in [*members, *old_member]]
@@ -255,9 +257,15 @@ def _explain_schedule(visit: Visit, plan: Mapping[str, Any]) -> str:
 
 
 def _label_of_key(
-    site: ModelSite, relation: RelationMeta | None, target: ModelSite | None, record: Mapping[str, Any]
+    relation: RelationMeta | None,
+    target: ModelSite | None,
+    record: Mapping[str, Any],
+    field_meta: FieldMeta,
+    text: str,
 ) -> str:
-    other = record.get(relation.name) if relation is not None else None
+    """What the record is called that a key refers to, if it came with the record and is still meant."""
+    is_meant = relation is not None and str(record.get(field_meta.api)) == text
+    other = record.get(relation.name) if relation is not None and is_meant else None
     return target.label_of(other) if target is not None and isinstance(other, Mapping) else ""
 
 

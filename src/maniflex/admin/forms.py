@@ -15,7 +15,7 @@ from maniflex.admin.inlines import InlineView, inline_views
 from maniflex.admin.junctions import link_controls
 from maniflex.admin.names import title_of
 from maniflex.admin.nested import part_names
-from maniflex.admin.pickers import pickers_of
+from maniflex.admin.pickers import label_controls, pickers_of
 from maniflex.admin.reading import ask_record
 from maniflex.admin.route import show
 from maniflex.admin.site import ModelSite
@@ -85,7 +85,7 @@ async def render_form(
     """The form with what is stored, or with what was typed and is wrong with it."""
     is_new = record is None
     values: Mapping[str, Any] = initial_values(site) if record is None else record
-    fields = form_fields(site, record)
+    fields = form_fields(site, record) if record is not None else await _fields_to_fill(visit, site)
     prefill = {key[2:]: value for key, value in visit.query if key.startswith("f.")} if is_new else {}
     form_values = {**values, **(version_values or {})}
     await note_files(visit, fields, [form_values])
@@ -103,6 +103,7 @@ async def render_form(
         )
         for field_meta in fields
     ]
+    controls = await label_controls(visit, controls)
     controls += await link_controls(visit, site, record, form_input)
     record_id = "" if record is None else str(record.get("id", ""))
     label = visit.t("new_record", name=site.title) if record is None else site.label_of(record)
@@ -128,6 +129,12 @@ async def render_form(
     crumbs = [] if site.is_singleton else [(site.plural, visit.url(site.table))]
     crumbs += [] if is_new or site.is_singleton else [(label, here)]
     return await visit.page("form.html", view, title=label, status=status, crumbs=crumbs)
+
+
+async def _fields_to_fill(visit: Visit, site: ModelSite) -> list[FieldMeta]:
+    """The fields of an empty form, without those that scope rules fill for this person."""
+    names = await visit.api.stamped_fields(site)
+    return [field_meta for field_meta in form_fields(site, None) if field_meta.name not in names]
 
 
 def _base_values(fields: Sequence[FieldMeta], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from maniflex.admin.form_fields import form_fields, is_fixed
 from maniflex.admin.forms import render_form
 from maniflex.admin.list_query import read_number
 from maniflex.admin.names import title_of
+from maniflex.admin.pickers import read_labels
 from maniflex.admin.reading import ask_record
 from maniflex.admin.route import act, show
 from maniflex.admin.saving import save_values
@@ -25,6 +26,7 @@ from maniflex.pipeline.response import Response
 
 _MOST_VERSIONS = 50
 _LONG = 60
+Labels = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +111,9 @@ async def _show_comparison(visit: Visit, site: ModelSite, record_id: str) -> Res
         for key in ("a", "b")
     ]
     names = [field.api for field in site.fields if before.get(field.api) != after.get(field.api)]
-    changes = [
-        _change(visit, site, name, {"old": before.get(name), "new": after.get(name)}) for name in names
-    ]
+    diff = {name: {"old": before.get(name), "new": after.get(name)} for name in names}
+    labels = await _labels(visit, site, [(name, value) for name in diff for value in diff[name].values()])
+    changes = [_change(visit, site, name, one, labels) for name, one in diff.items()]
     return await _page(visit, site, record_id, [], single=False, is_first_page=False, comparison=changes)
 
 
@@ -126,8 +128,9 @@ async def _show_moment(visit: Visit, site: ModelSite, record_id: str) -> Respons
         raise InvalidQuery("at: this is no date and time") from None
     answer = await visit.api.ask("GET", visit.api.path(site, record_id), query=query)
     record = {} if answer.status == 404 else answer.data
+    labels = await _labels(visit, site, list(record.items()))
     state = [
-        (title_of(f.api), _value_text(visit, site, f.api, record[f.api]))
+        (title_of(f.api), _value_text(visit, site, f.api, record[f.api], labels))
         for f in site.fields
         if f.api in record
     ]
@@ -190,13 +193,21 @@ async def _page(
         record = None  # it was deleted; its history stays for those who may see it
     label = site.label_of(record) if record is not None else record_id
     names = await _names(visit, rows)
+    values = [
+        (name, one.get(key))
+        for row in rows
+        for name, one in (row.get("diff") or {}).items()
+        if isinstance(one, Mapping)
+        for key in ("old", "new")
+    ]
+    labels = await _labels(visit, site, values)
     versions = []
     for number, row in enumerate(rows):
         is_newest = is_first_page and number == 0
         can_go_back = (
             site.can_edit and record is not None and not is_newest and _would_change(site, record, row)
         )
-        version = _version(visit, site, record_id, row, can_go_back=can_go_back)
+        version = _version(visit, site, record_id, row, labels, can_go_back=can_go_back)
         versions.append(replace(version, actor=names.get(version.actor, version.actor)))
     here = visit.url(site.table, record_id)
     view = HistoryView(
@@ -251,7 +262,13 @@ def _restorable(site: ModelSite, record: Mapping[str, Any], snapshot: Mapping[st
 
 
 def _version(
-    visit: Visit, site: ModelSite, record_id: str, row: Mapping[str, Any], *, can_go_back: bool
+    visit: Visit,
+    site: ModelSite,
+    record_id: str,
+    row: Mapping[str, Any],
+    labels: Labels,
+    *,
+    can_go_back: bool,
 ) -> Version:
     number = int(row["version"])
     time_field = site.meta.by_name.get("created_at")
@@ -266,22 +283,40 @@ def _version(
         request_id=str(row.get("request_id") or ""),
         reason=str(row.get("reason") or ""),
         url=visit.url(site.table, record_id, "history", str(number)),
-        changes=[_change(visit, site, name, one) for name, one in diff.items() if isinstance(one, Mapping)],
+        changes=[
+            _change(visit, site, name, one, labels) for name, one in diff.items() if isinstance(one, Mapping)
+        ],
         back_url=visit.url(site.table, record_id, "edit", version=number) if can_go_back else "",
     )
 
 
-def _change(visit: Visit, site: ModelSite, name: str, one: Mapping[str, Any]) -> VersionChange:
-    old, new = (_value_text(visit, site, name, one.get(key)) for key in ("old", "new"))
+def _change(
+    visit: Visit, site: ModelSite, name: str, one: Mapping[str, Any], labels: Labels
+) -> VersionChange:
+    old, new = (_value_text(visit, site, name, one.get(key), labels) for key in ("old", "new"))
     is_code = any(isinstance(one.get(key), dict | list) for key in ("old", "new"))
     is_long = min(len(old), len(new)) > _LONG
     parts = diff_words(old, new, by_line=is_code) if is_long else ()
     return VersionChange(label=title_of(name), old=old, new=new, parts=parts, is_code=is_code)
 
 
-def _value_text(visit: Visit, site: ModelSite, name: str, value: Any) -> str:
-    """A value of a version; times as the page of the record shows them."""
+async def _labels(visit: Visit, site: ModelSite, values: Sequence[tuple[str, Any]]) -> Labels:
+    """What the records are called that keys among these values refer to, by model and id."""
+    ids: dict[str, set[str]] = {}
+    for name, value in values:
+        field = site.meta.by_api.get(name)
+        relation = None if field is None else site.parents.get(field.name)
+        if relation is not None and isinstance(value, str):
+            ids.setdefault(relation.target, set()).add(value)
+    return await read_labels(visit, ids) if ids else {}
+
+
+def _value_text(visit: Visit, site: ModelSite, name: str, value: Any, labels: Labels) -> str:
+    """A value of a version; times and keys as the page of the record shows them."""
     field = site.meta.by_api.get(name)
+    relation = None if field is None else site.parents.get(field.name)
+    if relation is not None and (relation.target, value) in labels:
+        return labels[relation.target, value]
     if field is not None and field.kind is Kind.DATETIME and value is not None:
         return cell(field, value, visit.zone, whole=True).text
     return as_text(value)

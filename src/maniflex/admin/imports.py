@@ -267,7 +267,8 @@ async def _page(
         action=visit.url(site.table, "import"),
         cancel_url=visit.url(site.table),
         fields=[
-            ImportField(name=f.api, label=title_of(f.api), is_required=f.required) for f in panel_fields(site)
+            ImportField(name=f.api, label=title_of(f.api), is_required=site.meta.asks_for(f))
+            for f in panel_fields(site)
         ],
         keys=[(f.api, title_of(f.api)) for f in panel_keys(site)],
         encodings=ENCODINGS,

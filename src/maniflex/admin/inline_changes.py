@@ -22,6 +22,7 @@ class InlineTable:
     fields: Sequence[FieldMeta]
     max_rows: int
     pickers: Mapping[str, Picker] = field(default_factory=dict)  # of the records that rows refer to
+    stamped: frozenset[str] = frozenset()  # fields that a new row gets from scope rules
 
     def place(self, index: int) -> str:
         """What the names of a row's controls begin with."""

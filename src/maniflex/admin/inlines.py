@@ -18,7 +18,7 @@ from maniflex.admin.inline_changes import InlineTable
 from maniflex.admin.json_text import read_json_text
 from maniflex.admin.lists import read_page
 from maniflex.admin.names import title_of
-from maniflex.admin.pickers import pickers_of
+from maniflex.admin.pickers import label_controls, pickers_of
 from maniflex.admin.site import ModelSite
 from maniflex.admin.visit import Visit
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
@@ -138,7 +138,11 @@ async def inline_views(
         if not await visit.api.may(table.child, Operation.LIST):
             continue
         rights = await _rights(visit, table.child)
-        table = replace(table, pickers=await pickers_of(visit, table.child.parents.values()))
+        table = replace(
+            table,
+            pickers=await pickers_of(visit, table.child.parents.values()),
+            stamped=await visit.api.stamped_fields(table.child),
+        )
         rest_url = ""
         if form_input is not None:
             rows = [
@@ -149,6 +153,7 @@ async def inline_views(
         last = max((int(row.place.rpartition(".")[2]) for row in rows), default=-1)
         if rights.create:
             rows.append(_row(visit, table, last + 1, initial_values(table.child), rights, is_new=True))
+        rows = [replace(row, controls=await label_controls(visit, row.controls)) for row in rows]
         views.append(
             InlineView(
                 name=table.name,
@@ -208,7 +213,7 @@ def _row(
             is_new=is_new,
             form_input=form_input,
             place=place,
-            fixed=not (is_new or rights.update),
+            fixed=f.name in table.stamped if is_new else not rights.update,
             pickers=table.pickers,
         )
         for f in fields

@@ -305,7 +305,8 @@ def _editable(one: Cell, site: ModelSite, field: FieldMeta, record: Mapping[str,
     if field.enum is None and field.kind is not Kind.BOOL:
         return one
     value = record[field.api]
-    options = [str(member) for member in field.enum or ("true", "false")]
+    choices = site.choices(field, value, is_new=False) if field.enum else ("true", "false")
+    options = [str(member) for member in choices]
     text = str(value).lower() if field.kind is Kind.BOOL else str(value)
     return replace(one, edit=f"{url}/cell/{field.api}", value=text, options=json.dumps(options))
 

@@ -9,10 +9,11 @@ from hashlib import sha256
 from math import ceil
 from typing import Any
 
+from maniflex._client_address import caller_network
 from maniflex.admin import csrf
 from maniflex.admin.person import Person
 from maniflex.admin.route import PanelRoute
-from maniflex.admin.session import COOKIE, METHOD, identity_of, read_identity
+from maniflex.admin.session import COOKIE, METHOD, identity_of, put_into_tenant, read_identity
 from maniflex.admin.tables import AdminEvent, AdminSession
 from maniflex.admin.visit import Visit
 from maniflex.errors import Abort
@@ -22,8 +23,9 @@ from maniflex.pipeline.response import Response
 LOOPBACK = ("127.0.0.1", "::1")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 WINDOW = timedelta(minutes=15)
-MOST_FOR_ACCOUNT = 5
-MOST_FOR_ADDRESS = 20
+MOST_FOR_PAIR = 5  # failures for one account from one network
+MOST_FOR_NETWORK = 20
+MOST_FOR_ACCOUNT = 50  # from all networks where it has not signed in before
 _PROXY_HEADERS = ("x-forwarded-for", "x-forwarded-host", "x-real-ip", "forwarded", "via")
 # Headers of the browser's own request, which mean something else to the requests behind a page.
 _NOT_FORWARDED = frozenset((
@@ -84,12 +86,7 @@ async def _current_identity(visit: Visit, session: AdminSession) -> AuthInfo | N
     if fresh is None:
         return None
     await visit.panel.sessions.confirm(session.id, fresh)
-    return replace(
-        fresh,
-        session_id=session.id[:16],
-        auth_method=METHOD,
-        tenant_id=fresh.tenant_id or session.tenant_id or "",
-    )
+    return put_into_tenant(fresh, session.id, session.tenant_id)
 
 
 def _open_person(visit: Visit) -> Person:
@@ -247,11 +244,23 @@ async def _begin_attempt(visit: Visit, account: str) -> AdminEvent | Response:
 
 
 async def _refuse_crowd(visit: Visit, account: str, own: int) -> Response | None:
-    trail, address = visit.panel.trail, visit.ctx.client_ip
+    """The page that refuses an attempt whose network or account has had too many; `own` are noted already.
+
+    A stranger can use up what all networks may try for an account. Its owner comes in from a network that it
+    has signed in from before, where the account has a count of its own.
+    """
+    trail, network = visit.panel.trail, caller_network(visit.ctx.client_ip)
     now = visit.panel.runtime.clock.now()
-    for name, most in ((account, MOST_FOR_ACCOUNT), ("", MOST_FOR_ADDRESS)):
-        failures = await trail.failures(now - WINDOW, address=address, account=name)
+    limits = (
+        (MOST_FOR_PAIR, {"network": network, "account": account}),
+        (MOST_FOR_NETWORK, {"network": network}),
+        (MOST_FOR_ACCOUNT, {"account": account}),
+    )
+    for most, of in limits:
+        failures = await trail.failures(now - WINDOW, most=most, **of)
         if len(failures) - own >= most:
+            if "network" not in of and await trail.has_signed_in(network=network, account=account):
+                continue
             seconds = (failures[most - 1 if own == 0 else most].created_at + WINDOW - now).total_seconds()
             response = await show_login(visit, error=visit.t("too_many_logins"), status=429)
             response.set_header("retry-after", str(max(ceil(seconds), 1)))

@@ -11,11 +11,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
+from maniflex._callables import cache_by_class
 from maniflex.admin.controls import Control
 from maniflex.admin.json_text import read_json_text
 from maniflex.admin.names import title_of
@@ -45,8 +45,8 @@ def has_parts(field: FieldMeta) -> bool:
     return field.kind is Kind.JSON and is_known and bool(_parts(kind))
 
 
-@lru_cache(maxsize=256)
-def _parts(kind: Any) -> tuple[_Part, ...]:
+@cache_by_class
+def _parts(kind: type) -> tuple[_Part, ...]:
     """The parts of a type; none of one that is edited as JSON."""
     try:
         schema = TypeAdapter(kind).json_schema()

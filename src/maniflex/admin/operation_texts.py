@@ -196,6 +196,7 @@ OPERATION_TEXTS: dict[str, str] = {
     "ops_jobs_are_runs": "Jobs of this application are runs: look at them there.",
     "ops_jobs_apart": "Jobs are in a queue of their own; what its workers wrote down of them is below.",
     "ops_host": "Host and pid",
+    "ops_some_host": "a process",
     "ops_role": "Role",
     "ops_takes": "Takes",
     "ops_busy": "Running",

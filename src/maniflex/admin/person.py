@@ -31,6 +31,12 @@ class Person:
         return "" if self.auth is None else self.auth.tenant_id
 
     @property
+    def may_choose_tenant(self) -> bool:
+        """Whether the person belongs to no tenant and has a session that keeps the one it chooses."""
+        auth = self.auth
+        return auth is not None and bool(self.session_id) and (not auth.tenant_id or auth.tenant_chosen)
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """What two people have in common whom every rule of the auth step answers alike."""
         if self.auth is None:

@@ -1,16 +1,22 @@
-"""Records to refer to: where a form looks them up, and where a new one is made."""
+"""Records to refer to: what they are called, where a form looks them up, and where a new one is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import string
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from maniflex.admin.controls import Control
 from maniflex.model.meta import RelationMeta
 from maniflex.pipeline.operation import Operation
+from maniflex.pipeline.steps.browse import PageRequest
 
 if TYPE_CHECKING:
+    from maniflex.admin.site import ModelSite
     from maniflex.admin.visit import Visit
+
+_MOST_LABELS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +29,19 @@ class Picker:
 
 
 NO_PICKER = Picker()
+
+
+async def label_controls(visit: Visit, controls: Sequence[Control]) -> list[Control]:
+    """The controls with what the records are called that were typed, prefilled or left out of the answer."""
+    ids: dict[str, set[str]] = {}
+    for one in controls:
+        if one.pick_model and one.text and not one.pick_label:
+            ids.setdefault(one.pick_model, set()).add(one.text)
+    labels = await read_labels(visit, ids) if ids else {}
+    return [
+        replace(one, pick_label=one.pick_label or labels.get((one.pick_model, one.text), ""))
+        for one in controls
+    ]
 
 
 async def pickers_of(visit: Visit, relations: Iterable[RelationMeta]) -> dict[str, Picker]:
@@ -40,3 +59,24 @@ async def pickers_of(visit: Visit, relations: Iterable[RelationMeta]) -> dict[st
             new_label=visit.t("new_record", name=target.title),
         )
     return pickers
+
+
+async def read_labels(visit: Visit, ids: Mapping[str, Collection[str]]) -> dict[tuple[str, str], str]:
+    """What records are called, by model and id, as far as this person may list them."""
+    labels: dict[tuple[str, str], str] = {}
+    for name in ids:
+        site, some_ids = visit.panel.sites.by_name.get(name), sorted(filter(None, ids[name]))[:_MOST_LABELS]
+        if site is None or not some_ids or not site.has_id or site.is_singleton:
+            continue
+        page = PageRequest(len(some_ids), filters=(("id", "in", some_ids),))
+        answer = await visit.api.page(site, _label_alone(site), page)
+        for record in answer.data if answer.ok else ():
+            labels[name, str(record.get("id"))] = site.label_of(record)
+    return labels
+
+
+def _label_alone(site: ModelSite) -> list[tuple[str, str]]:
+    """Have records hold no more than what names them; words of a label that are no field may need all."""
+    names = {name for _, name, _, _ in string.Formatter().parse(site.admin.label or "") if name}
+    fields = [f for f in site.label_fields if f.visible]
+    return [] if len(names) > len(fields) else [("select", ",".join(["id", *(f.api for f in fields)]))]

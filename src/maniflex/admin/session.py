@@ -46,8 +46,18 @@ def read_identity(values: Mapping[str, Any], session_id: str, tenant_id: str | N
     """The identity that a session keeps, in the tenant that was chosen."""
     auth = AuthInfo(**values)
     auth.roles, auth.scopes = tuple(auth.roles), tuple(auth.scopes)
+    return put_into_tenant(auth, session_id, tenant_id)
+
+
+def put_into_tenant(auth: AuthInfo, session_id: str, tenant_id: str | None) -> AuthInfo:
+    """The identity in its own tenant, or in the one that was chosen; nobody leaves its own."""
+    choice = "" if auth.tenant_id else tenant_id or ""
     return replace(
-        auth, session_id=session_id[:16], auth_method=METHOD, tenant_id=auth.tenant_id or tenant_id or ""
+        auth,
+        session_id=session_id[:16],
+        auth_method=METHOD,
+        tenant_id=auth.tenant_id or choice,
+        tenant_chosen=bool(choice),
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from maniflex._names import did_you_mean
 from maniflex.admin.declare import AdminAction, ModelAdmin
 from maniflex.admin.names import title_of
+from maniflex.middleware.workflow.rules import StateRules
 from maniflex.model.meta import FieldMeta, Kind, ModelMeta, RelationKind, RelationMeta
 from maniflex.pipeline.computed import Computed
 
@@ -46,6 +47,7 @@ class ModelSite:
     models: Mapping[str, ModelMeta]
     actions: tuple[AdminAction, ...]
     read_only: bool
+    state_rules: Mapping[str, StateRules] = field(default_factory=dict)  # of fields with a state machine
 
     # -- texts
 
@@ -124,6 +126,11 @@ class ModelSite:
             usual = ("id", "updated_at", *([marker.field] if marker else []))
             return [f for f in open_fields if f.name not in usual]
         return [f for f in open_fields if f.name in self.admin.filters or f.api in self.admin.filters]
+
+    def choices(self, field_meta: FieldMeta, source: Any, *, is_new: bool) -> list[Any]:
+        """The members of an enum that can be chosen: of a state machine those that can follow."""
+        members, rules = list(field_meta.enum or ()), self.state_rules.get(field_meta.name)
+        return members if rules is None else rules.possible(members, source, is_new=is_new)
 
     @property
     def parents(self) -> dict[str, RelationMeta]:

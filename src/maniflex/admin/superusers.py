@@ -12,6 +12,7 @@ from maniflex.errors import Conflict, DeclarationError
 from maniflex.middleware.auth.passwords import hash_password, needs_rehash, verify_password
 from maniflex.pipeline.runtime import Runtime
 
+ROLE = "superuser"  # of everybody who is made without other roles, and what the panel asks for
 LEAST_LENGTH = 12
 MOST_LENGTH = 200
 _EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,189}")
@@ -54,7 +55,7 @@ class Superusers:
         return Records(self._runtime.store(AdminUser))
 
     async def create(
-        self, email: str, password: str, *, roles: Sequence[str] = ("admin",), tenant_id: str | None = None
+        self, email: str, password: str, *, roles: Sequence[str] = (ROLE,), tenant_id: str | None = None
     ) -> AdminUser:
         """Store a new superuser; `DeclarationError` with every reason why not."""
         email = email.strip()

@@ -40,7 +40,11 @@ class AdminEvent(
     Model,
     table="admin_event",
     headless=True,
-    indices=[Index(("action", "address", "created_at")), Index(("model", "record_id"))],
+    indices=[
+        Index(("action", "network", "created_at")),
+        Index(("action", "account", "created_at")),
+        Index(("model", "record_id")),
+    ],
 ):
     """One thing that somebody did in the panel; names of fields, never their values."""
 
@@ -48,6 +52,7 @@ class AdminEvent(
     actor_name: str = field(default="")
     tenant_id: str | None = field(default=None, relation=None)
     address: str = field(default="")
+    network: str = field(default="")  # of the address, as attempts to sign in are counted
     action: str
     model: str = field(default="")
     record_id: str = field(default="", relation=None)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from maniflex.admin.declare import name_of
 from maniflex.admin.reading import ask_record
 from maniflex.admin.route import own, show
 from maniflex.admin.search import Hit, find_records
@@ -27,17 +26,25 @@ class TenantView:
 
 
 def _site(visit: Visit) -> ModelSite:
-    tenants = visit.panel.admin.tenants
-    site = None if tenants is None else visit.panel.sites.with_routes.get(name_of(tenants))
+    site = visit.tenant_site
     if site is None:
         raise NotFound(visit.t("no_such_page"))
+    if not visit.signed_in.may_choose_tenant:
+        raise Abort(403, "FORBIDDEN", visit.t("tenant_fixed"))
     return site
+
+
+def _outside_tenants(visit: Visit) -> Visit:
+    """The same person in no tenant: what can be chosen does not depend on what was chosen before."""
+    person = visit.signed_in
+    auth = None if person.auth is None else replace(person.auth, tenant_id="", tenant_chosen=False)
+    return replace(visit, person=replace(person, auth=auth))
 
 
 async def show_tenants(visit: Visit) -> Response:
     """The tenants that this identity may list."""
     site = _site(visit)
-    hits = await find_records(visit, site, visit.param("q").strip()[:200], _MOST)
+    hits = await find_records(_outside_tenants(visit), site, visit.param("q").strip()[:200], _MOST)
     view = TenantView(current=visit.signed_in.tenant_id, hits=hits, url=visit.url("-", "tenant"))
     return await visit.page("tenant.html", view, title=visit.t("change_tenant"))
 
@@ -45,12 +52,9 @@ async def show_tenants(visit: Visit) -> Response:
 async def choose_tenant(visit: Visit) -> Response:
     """Work in a tenant from now on, or in none."""
     site, person = _site(visit), visit.signed_in
-    session = await visit.panel.sessions.read(person.session_id)
-    if session is None or session.identity.get("tenant_id"):
-        raise Abort(403, "FORBIDDEN", visit.t("tenant_fixed"))
     tenant = visit.form_text("tenant").strip()
     if tenant:
-        await ask_record(visit, site, tenant)
+        await ask_record(_outside_tenants(visit), site, tenant)
     await visit.panel.sessions.update(person.session_id, tenant_id=tenant or None)
     await visit.panel.trail.note(visit, "tenant", model=site.meta.name, record_id=tenant)
     return visit.redirect("/", ok=visit.t("tenant_chosen"))

@@ -49,6 +49,7 @@ TEXTS: dict[str, str] = {
     "crumbs": "Where you are",
     "tenant": "Tenant",
     "change_tenant": "Change tenant",
+    "show_counts": "Count the records",
     # operations
     **OPERATION_TEXTS,
     # the module
@@ -266,7 +267,8 @@ TEXTS: dict[str, str] = {
     "card_failed": "This card failed; the log says why.",
     "tenant_fixed": "This identity belongs to a tenant and cannot leave it.",
     "tenant_chosen": "The tenant was chosen.",
-    "no_tenant": "No tenant",
+    "no_tenant": "Work in no tenant",
+    "choose_tenant": "Choose a tenant",
     "action_done": "{name}: done.",
     # import, export and bulk changes in the background
     "import": "Import",

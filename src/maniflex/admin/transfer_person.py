@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from maniflex.admin.call import Api
 from maniflex.admin.person import Person
-from maniflex.admin.session import METHOD, identity_of, read_identity
+from maniflex.admin.session import identity_of, put_into_tenant, read_identity
 from maniflex.admin.site import ModelSite
 from maniflex.admin.transfer_tables import AdminTransfer
 from maniflex.errors import Fatal
@@ -57,10 +57,9 @@ async def ask_again(panel: PanelParts, transfer: AdminTransfer) -> PastVisitor:
     role = panel.admin.role
     if auth is None or (role is not None and role not in auth.roles):
         raise Stopped(f"{transfer.user_name} may not enter the panel any more")
-    own_tenant = auth.tenant_id or transfer.tenant_id or ""
-    if own_tenant != (transfer.tenant_id or ""):
+    auth = put_into_tenant(auth, auth.session_id, transfer.tenant_id)
+    if auth.tenant_id != (transfer.tenant_id or ""):
         raise Stopped(f"{transfer.user_name} works in another tenant now")
-    auth = replace(auth, auth_method=METHOD, tenant_id=own_tenant)
     return PastVisitor(origin, Person(auth=auth, name=transfer.user_name, csrf=""))
 
 

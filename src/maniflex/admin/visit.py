@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from maniflex.admin import csrf
 from maniflex.admin.call import Api
+from maniflex.admin.declare import name_of
 from maniflex.admin.json_text import read_json_text
 from maniflex.admin.layout import SECURITY_HEADERS, Flash, Layout, NavGroup, NavItem
 from maniflex.admin.operations.parts import may_see
@@ -252,9 +253,28 @@ class Visit:
             zone=self.zone.key,
             crumbs=list(crumbs),
             is_fragment=self.is_fragment,
-            tenant="" if person is None else person.tenant_id,
-            tenants_url=self.url("-", "tenant") if panel.admin.tenants is not None else "",
+            tenant=await self._tenant_label(),
+            tenants_url=self._tenants_url(),
         )
+
+    def _tenants_url(self) -> str:
+        """Where the person chooses a tenant; empty for one that has a tenant of its own."""
+        may_choose = self.person is not None and self.person.may_choose_tenant
+        return self.url("-", "tenant") if may_choose and self.panel.admin.tenants is not None else ""
+
+    @property
+    def tenant_site(self) -> ModelSite | None:
+        """The model of tenants, if the panel names one."""
+        tenants = self.panel.admin.tenants
+        return None if tenants is None else self.panel.sites.with_routes.get(name_of(tenants))
+
+    async def _tenant_label(self) -> str:
+        """What the tenant that the person works in is called; its id where its record cannot be read."""
+        tenant, site = "" if self.person is None else self.person.tenant_id, self.tenant_site
+        if not tenant or "/" in tenant or site is None:
+            return tenant
+        answer = await self.api.ask("GET", self.api.path(site, tenant))
+        return site.label_of(answer.data) if answer.ok and isinstance(answer.data, Mapping) else tenant
 
     @property
     def sees_work(self) -> bool:

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from maniflex.admin.superusers import ROLE
 from maniflex.app.server import Server
 from maniflex.cli.process import run_once
 from maniflex.cli.target import load_sealed
@@ -18,7 +19,7 @@ _target = click.argument("target", metavar="MODULE:SERVER")
 @click.option(
     "--email", default="", help="The email address to sign in with; asked for when it is not given."
 )
-@click.option("--role", "roles", multiple=True, help="A role; may be given several times. Default: admin.")
+@click.option("--role", "roles", multiple=True, help="A role; may be repeated. Default: superuser.")
 @click.option("--tenant", default=None, help="The tenant that the person is bound to.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 def createsuperuser(
@@ -30,7 +31,7 @@ def createsuperuser(
     password = read_password(password_stdin)
 
     async def create() -> str:
-        user = await server.superusers.create(email, password, roles=roles or ("admin",), tenant_id=tenant)
+        user = await server.superusers.create(email, password, roles=roles or (ROLE,), tenant_id=tenant)
         return user.email
 
     click.echo(f"{run_once(server, create)} may now sign in at {server.panel_path}")

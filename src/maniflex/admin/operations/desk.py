@@ -82,7 +82,9 @@ def desk_of(visit: Visit) -> WorkDesk | None:
     )
 
 
-def require_desk(visit: Visit, *, all_tenants: bool = False, acts: bool = False) -> WorkDesk:
+def require_desk(
+    visit: Visit, *, all_tenants: bool = False, schedules: bool = False, acts: bool = False
+) -> WorkDesk:
     """The desk, or 403 for people who may not see, or do, what the page is about."""
     parts = visit.panel.durable
     if parts is None or not parts.processes.is_used:
@@ -90,24 +92,28 @@ def require_desk(visit: Visit, *, all_tenants: bool = False, acts: bool = False)
     desk = desk_of(visit)
     if desk is None or (all_tenants and not desk.sees_all) or (acts and not desk.can_act):
         raise Forbidden(visit.t("ops_forbidden"))
+    if schedules and not desk.sees_schedules:
+        raise Forbidden(visit.t("ops_forbidden"))
     return desk
 
 
-def seeing(show: Any, *, all_tenants: bool = False) -> Handler:
+def seeing(show: Any, *, all_tenants: bool = False, schedules: bool = False) -> Handler:
     """A page for those who see durable work."""
 
     async def handler(visit: Visit) -> Response:
-        response: Response = await show(visit, require_desk(visit, all_tenants=all_tenants))
+        desk = require_desk(visit, all_tenants=all_tenants, schedules=schedules)
+        response: Response = await show(visit, desk)
         return response
 
     return handler
 
 
-def acting(do: Any, *, all_tenants: bool = False) -> Handler:
+def acting(do: Any, *, all_tenants: bool = False, schedules: bool = False) -> Handler:
     """A form for those who change durable work."""
 
     async def handler(visit: Visit) -> Response:
-        response: Response = await do(visit, require_desk(visit, all_tenants=all_tenants, acts=True))
+        desk = require_desk(visit, all_tenants=all_tenants, schedules=schedules, acts=True)
+        response: Response = await do(visit, desk)
         return response
 
     return handler

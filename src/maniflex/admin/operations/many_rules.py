@@ -29,7 +29,7 @@ async def read_choice(
     if action not in ENDPOINTS[name]:
         raise NotFound(reach.panel.texts("no_such_page"))
     if name == "message":
-        return read_message_filter(pairs), DEAD
+        return read_message_filter(reach, pairs), DEAD
     run_filter = await read_filter(reach, pairs)
     if run_filter.deleted:
         raise InvalidQuery(reach.panel.texts("ops_run_deleted"))

@@ -85,7 +85,7 @@ class MessageView:
 
 async def show_outbox(visit: Visit, desk: WorkDesk) -> Response:
     """One page of the messages that match, the newest first."""
-    page = PageRequest(PAGE_SIZE, filters=tuple(read_filter(visit.query)))
+    page = PageRequest(PAGE_SIZE, filters=tuple(read_filter(desk, visit.query)))
     after = visit.param("after")
     page.after = (after, after) if after else None
     records = await desk.read_page("message", page)

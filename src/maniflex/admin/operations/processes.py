@@ -21,7 +21,7 @@ class ProcessRow:
     """One process."""
 
     host: str
-    pid: int
+    pid: str
     role: str
     version: str
     takes: str
@@ -89,8 +89,8 @@ def _row(desk: WorkDesk, process: WorkProcess, overview: Overview) -> ProcessRow
     tones = {ProcessState.ALIVE: 1, ProcessState.LATE: 2, ProcessState.GONE: 3}
     word = t("ops_stopped") if process.stopped_at is not None else state.value
     return ProcessRow(
-        host=process.host,
-        pid=process.pid,
+        host=process.host if desk.reads_internals else t("ops_some_host"),
+        pid=str(process.pid) if desk.reads_internals else "",
         role=process.role,
         version=process.version,
         takes=", ".join(parts),

@@ -15,7 +15,7 @@ from maniflex.admin.operations.parts import DurableParts, OperationRules, holds_
 from maniflex.admin.person import Person
 from maniflex.background.runs.handlers import RunHandler
 from maniflex.errors import NotFound
-from maniflex.pipeline.exchange import OPERATES
+from maniflex.pipeline.exchange import LOOKS, OPERATES
 from maniflex.pipeline.steps.browse import PAGE, PageRequest
 
 if TYPE_CHECKING:
@@ -50,8 +50,26 @@ class WorkReach:
 
     @property
     def sees_all(self) -> bool:
-        """Whether the person sees what belongs to no tenant: all numbers, schedules, messages, processes."""
+        """Whether the person sees what belongs to no tenant: all numbers, messages, processes."""
         return not self.tenant and (self._operates or self._is_admin)
+
+    @property
+    def reads_internals(self) -> bool:
+        """Whether the person operates all of it: reads texts of exceptions, traces and names of workers."""
+        return self.sees_all and holds_role(self.person, self.rules.role)
+
+    @property
+    def sees_schedules(self) -> bool:
+        """Whether the person sees schedules: those of its tenant or, without one, all."""
+        auth = self.person.auth
+        return self._operates or (auth is not None and self.parts.schedules.admin_role in auth.roles)
+
+    @property
+    def types_to_schedule(self) -> list[str]:
+        """The types that the form of a schedule offers: to people with a tenant, what they could submit."""
+        work, is_client = self.parts.work, not (self._operates or self.sees_all)
+        types = [type for type, handler in self.handlers.items() if not handler.internal]
+        return sorted(t for t in types if not is_client or work.access.is_public(t, work.handlers))
 
     @property
     def _is_admin(self) -> bool:
@@ -74,8 +92,8 @@ class WorkReach:
     def types_to_submit(self) -> list[str]:
         """The types that a form offers: to people without a role for them, what clients may submit."""
         work, is_client = self.parts.work, not (self._operates or self._is_admin)
-        offered = [type for type, handler in self.handlers.items() if not handler.internal]
-        return sorted(t for t in offered if not is_client or work.access.is_public(t, work.handlers))
+        types = [type for type, handler in self.handlers.items() if not handler.internal]
+        return sorted(t for t in types if not is_client or work.access.is_public(t, work.handlers))
 
     def has(self, name: str) -> bool:
         """Whether the part with this endpoint is in use."""
@@ -98,7 +116,7 @@ class WorkReach:
             raise NotFound(self.panel.texts("no_such_page"))
         scope: dict[str, Any] = {PAGE: page} if page is not None else {}
         if self._operates:
-            scope[OPERATES] = True
+            scope[OPERATES] = True if holds_role(self.person, self.rules.role) else LOOKS
         return await self.api.answer(endpoint, record_id, query=query, json=json, scope=scope)
 
     async def read_page(
@@ -106,6 +124,9 @@ class WorkReach:
     ) -> list[Any]:
         """One page of records; `page` is told where the walk goes on."""
         records: list[Any] = (await self.ask(f"{name}.page", query=query, page=page)).data
+        if name == "message" and not self.reads_internals:
+            for record in records:
+                record["last_error"] = None
         return records
 
     async def some(

@@ -112,7 +112,7 @@ async def read_filter(desk: WorkReach, pairs: Sequence[tuple[str, str]]) -> RunF
             is_deleted, sort = text == "deleted", _order_of(text)
             filters += await status_filters(desk, text)
         elif name == "f_error":
-            if not desk.sees_all:
+            if not desk.reads_internals:
                 raise InvalidQuery("f_error: the texts of errors are for operators")
             filters += [("last_error", "not_null", None), ("last_error", "contains", text)]
         elif name in _PLAIN:
@@ -177,7 +177,7 @@ async def show_runs(visit: Visit, desk: WorkDesk) -> Response:
         values={name: dict(chosen_pairs).get(name, "") for name in FILTERS},
         types=sorted(desk.handlers),
         statuses=[*Status, *MEANINGS],
-        shows_errors=desk.sees_all,
+        shows_errors=desk.reads_internals,
         shows_tenants=desk.sees_all,
         query=urlencode(chosen_pairs),
         next_url=f"{url}?{urlencode([*chosen_pairs, *_after(page, run_filter)])}"

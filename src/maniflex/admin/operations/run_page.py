@@ -162,7 +162,7 @@ async def _why(desk: WorkDesk, run_id: str, *, is_deleted: bool) -> str:
     if is_deleted:
         return desk.visit.t("ops_run_deleted")
     run: WorkflowRun = await desk.parts.work.get(run_id)
-    sentence = await desk.parts.processes.why(run, names_others=desk.sees_all)
+    sentence = await desk.parts.processes.why(run, names_others=desk.reads_internals)
     return sentence[:1].upper() + sentence[1:] + "."
 
 
@@ -216,7 +216,7 @@ async def _facts(desk: WorkDesk, run: Mapping[str, Any]) -> list[RunFact]:
 
 async def _origin(desk: WorkDesk, run: Mapping[str, Any]) -> list[RunFact]:
     """The schedule that it was fired by."""
-    if not desk.sees_all or not desk.has("firing.page"):
+    if not desk.sees_schedules or not desk.has("firing.page"):
         return []
     firings = await desk.some("firing", [("run_id", "eq", run["id"])], 1)
     if not firings:

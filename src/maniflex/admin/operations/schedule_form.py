@@ -135,7 +135,7 @@ async def _form(
         preview_url=f"{root}/preview",
         values={name: texts.get(name, "") for name in NAMES},
         choices=_CHOICES,
-        types=sorted(handler.type for handler in desk.parts.work.handlers if not handler.internal),
+        types=desk.types_to_schedule,
         preview=_preview(desk, texts.get("cron", ""), texts.get("timezone", "")),
         errors=errors or {},
         shows_payload=desk.rules.show_payloads or not source,
@@ -187,14 +187,14 @@ def _button(name: str) -> Handler:
         target = f"{ROOT}/schedules" if name == "delete" else f"{ROOT}/schedules/{record_id}"
         return visit.redirect(target, ok=visit.t(f"ops_schedule_{name}", name=schedule["name"]))
 
-    return acting(press, all_tenants=True)
+    return acting(press, schedules=True)
 
 
 ROUTES = (
-    PanelRoute("GET", f"{ROOT}/schedules/new", acting(show_new, all_tenants=True), writes=True),
-    act(f"{ROOT}/schedules/new", acting(create_schedule, all_tenants=True)),
-    show(f"{ROOT}/schedules/preview", seeing(show_preview, all_tenants=True)),
-    PanelRoute("GET", f"{ROOT}/schedules/{{id}}/edit", acting(show_edit, all_tenants=True), writes=True),
-    act(f"{ROOT}/schedules/{{id}}/edit", acting(update_schedule, all_tenants=True)),
+    PanelRoute("GET", f"{ROOT}/schedules/new", acting(show_new, schedules=True), writes=True),
+    act(f"{ROOT}/schedules/new", acting(create_schedule, schedules=True)),
+    show(f"{ROOT}/schedules/preview", seeing(show_preview, schedules=True)),
+    PanelRoute("GET", f"{ROOT}/schedules/{{id}}/edit", acting(show_edit, schedules=True), writes=True),
+    act(f"{ROOT}/schedules/{{id}}/edit", acting(update_schedule, schedules=True)),
     *(act(f"{ROOT}/schedules/{{id}}/{name}", _button(name)) for name in ("pause", "resume", "run", "delete")),
 )

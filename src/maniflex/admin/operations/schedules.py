@@ -41,6 +41,7 @@ class ScheduleRow:
 
     url: str
     name: str
+    tenant: str
     words: str
     target: str
     status: str
@@ -56,6 +57,7 @@ class ScheduleListView:
 
     rows: Sequence[ScheduleRow]
     new_url: str
+    shows_tenants: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ class ScheduleView:
 
 
 async def show_schedules(visit: Visit, desk: WorkDesk) -> Response:
-    """All schedules, by name."""
+    """All schedules that the person sees, by name."""
     page = PageRequest(_MOST)
     records = await desk.read_page("schedule", page, [("sort", "name:asc")])
     firings = await _firings(desk, [one["id"] for one in records])
@@ -90,6 +92,7 @@ async def show_schedules(visit: Visit, desk: WorkDesk) -> Response:
     view = ScheduleListView(
         rows=[_row(desk, one, marks.get(one["id"], ())[:_STRIP_IN_LIST]) for one in records],
         new_url=f"{visit.root}{ROOT}/schedules/new" if desk.can_act else "",
+        shows_tenants=any(one.get("tenant_id") for one in records) and not desk.tenant,
     )
     return await show_page(desk, "schedules.html", view, tab="ops_schedules")
 
@@ -139,6 +142,7 @@ def _row(desk: WorkDesk, schedule: Mapping[str, Any], strip: Sequence[FiringMark
     return ScheduleRow(
         url=desk.visit.url("-", "operations", "schedules", schedule["id"]),
         name=schedule["name"],
+        tenant=schedule.get("tenant_id") or "",
         words=describe(schedule["cron"], schedule["timezone"]),
         target=schedule["target"],
         status=schedule["status"],
@@ -164,6 +168,8 @@ def _facts(desk: WorkDesk, schedule: Mapping[str, Any]) -> list[tuple[str, str]]
         (t("ops_policy"), schedule["policy"]),
         (t("ops_next_run"), desk.time(schedule.get("next_run_at"))[0]),
         (t("ops_last_run"), desk.time(schedule.get("last_run_at"))[0]),
+        (t("ops_tenant"), schedule.get("tenant_id") or ""),
+        (t("ops_actor"), schedule.get("actor_id") or ""),
         (t("ops_created_by"), schedule.get("created_by") or ""),
         (t("ops_updated_by"), schedule.get("updated_by") or ""),
     ]
@@ -222,6 +228,6 @@ def _firing_row(
 
 
 ROUTES = (
-    show(f"{ROOT}/schedules", seeing(show_schedules, all_tenants=True)),
-    show(f"{ROOT}/schedules/{{id}}", seeing(show_schedule, all_tenants=True)),
+    show(f"{ROOT}/schedules", seeing(show_schedules, schedules=True)),
+    show(f"{ROOT}/schedules/{{id}}", seeing(show_schedule, schedules=True)),
 )

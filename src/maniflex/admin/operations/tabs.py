@@ -13,7 +13,7 @@ ROOT = "/-/operations"
 _TABS = (
     ("ops_overview", "/", "", False),
     ("ops_runs", "/runs", "run.page", False),
-    ("ops_schedules", "/schedules", "schedule.page", True),
+    ("ops_schedules", "/schedules", "schedule.page", False),
     ("ops_outbox", "/outbox", "message.page", True),
     ("ops_scheduled", "/scheduled", "", True),
     ("ops_jobs", "/jobs", "", False),
@@ -43,6 +43,8 @@ def tabs_of(desk: WorkDesk, current: str) -> list[Tab]:
 def _is_used(desk: WorkDesk, key: str) -> bool:
     if key == "ops_jobs":
         return bool(desk.parts.jobs.types) or not desk.parts.jobs.uses_runs
+    if key == "ops_schedules":
+        return desk.sees_schedules
     return key != "ops_scheduled" or desk.parts.scheduled.has_fields
 
 
