@@ -44,12 +44,14 @@ APP = {
     "work/__init__.py": "app/work_init.py",
     "work/reminders.py": "app/reminders_work.py",
     "internal/__init__.py": "",
+    "internal/addresses.py": "common/addresses.py",
     "static/.gitkeep": "",
 }
 APP_DOMAINS = {
     "app.py": "app/app.py",
     "domains/__init__.py": "app/domains_init.py",
     "domains/accounts/__init__.py": "",
+    "domains/accounts/addresses.py": "common/addresses.py",
     "domains/accounts/models.py": "app/user.py",
     "domains/accounts/middleware.py": "app/accounts.py",
     "domains/accounts/register.py": "app/accounts_register.py",
@@ -69,6 +71,7 @@ SAAS = {
     "models/__init__.py": "saas/models_init.py",
     "models/organization.py": "saas/organization.py",
     "models/member.py": "saas/member.py",
+    "models/invitation.py": "saas/invitation.py",
     "models/project.py": "saas/project.py",
     "middleware/__init__.py": "",
     "middleware/register.py": "saas/middleware_register.py",
@@ -76,16 +79,20 @@ SAAS = {
     "middleware/tenancy.py": "saas/tenancy.py",
     "actions/__init__.py": "saas/actions_init.py",
     "actions/archiving.py": "saas/archive_action.py",
+    "actions/invitations.py": "saas/invitations.py",
     "work/__init__.py": "saas/work_init.py",
     "work/telling.py": "saas/tell_work.py",
     "internal/__init__.py": "",
+    "internal/addresses.py": "common/addresses.py",
     "static/.gitkeep": "",
 }
 SAAS_DOMAINS = {
     "app.py": "saas/app.py",
     "domains/__init__.py": "saas/domains_init.py",
     "domains/accounts/__init__.py": "",
+    "domains/accounts/addresses.py": "common/addresses.py",
     "domains/accounts/models.py": "saas/accounts_models.py",
+    "domains/accounts/actions.py": "saas/invitations.py",
     "domains/accounts/middleware.py": "saas/accounts.py",
     "domains/accounts/tenancy.py": "saas/tenancy.py",
     "domains/accounts/register.py": "saas/accounts_register.py",
@@ -102,6 +109,7 @@ LAYOUTS: Mapping[tuple[str, bool], Mapping[str, str]] = {
     ("saas", True): SAAS_DOMAINS | SAAS_TESTS | WIRED,
 }
 MODULES = {  # of a flat layout, and of one by domains
+    "address_module": ("internal.addresses", "domains.accounts.addresses"),
     "user_module": ("models.user", "domains.accounts.models"),
     "note_module": ("models.note", "domains.notes.models"),
     "project_module": ("models.project", "domains.projects.models"),
@@ -142,6 +150,7 @@ class Project:
 
     def _values(self) -> dict[str, Any]:
         extras = ["auth"] * (self.template != "minimal") + ["postgres"] * (self.database == "postgres")
+        extras += ["export"] * (self.template == "saas")
         urls = {
             "sqlite": f"sqlite:///{self.package}.db",
             "postgres": f"postgresql://localhost/{self.package}",
